@@ -1,4 +1,5 @@
-"""Results of docs/adapt.md: SmolLM2-135M, causal, converted to a diffusion model, from the folders of its runs.
+"""Results of docs/adapt.md: SmolLM2-135M, causal, converted to a diffusion model, from the folders
+of its runs.
 
 python -m recipes.adapt mdlm --from smollm2 ...              # the runs, as on the page
 python -m benchmarks.adapt evaluate runs/adapt-smollm2 --from smollm2 --out benchmarks/results/adapt.json
@@ -33,18 +34,29 @@ def run_results(folder: Path) -> dict[str, Any]:
     bounds, losses = [], []
     for _, record in read_metrics(folder / "metrics.jsonl"):
         if record["kind"] == "bound":
-            bounds.append({key: record[key] for key in ("step", "nats_per_token", "standard_error", "sequences")})
+            bounds.append(
+                {
+                    key: record[key]
+                    for key in ("step", "nats_per_token", "standard_error", "sequences")
+                }
+            )
         if record["kind"] == "train":
             losses.append({key: record[key] for key in ("step", "loss", "norm", "seconds")})
-    starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text(encoding="utf-8").splitlines()]
+    starts = [
+        json.loads(line)
+        for line in (folder / "starts.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     texts = sorted((folder / "samples").glob("step_*.txt"))
     saved = open_saved(folder)
     return {
         "bounds": bounds,
         "losses": losses,
-        "samples": {int(path.stem[5:]): samples(path.read_text(encoding="utf-8")) for path in texts},
+        "samples": {
+            int(path.stem[5:]): samples(path.read_text(encoding="utf-8")) for path in texts
+        },
         "starts": [
-            {key: start[key] for key in ("step", "commit", "changes", "versions", "command")} for start in starts
+            {key: start[key] for key in ("step", "commit", "changes", "versions", "command")}
+            for start in starts
         ],
         "parameters": sum(p.numel() for p in saved.model.parameters()),
         "words": saved.process.vocab_size,
@@ -62,8 +74,11 @@ def samples(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int = 8) -> dict[str, float]:
-    """Return nats per token of the causal model for the held-out windows of the bounds, without their first tokens.
+def causal(
+    model: CausalLM, data: Prepared, length: int, count: int, batch: int = 8
+) -> dict[str, float]:
+    """Return nats per token of the causal model for the held-out windows of the bounds, without
+    their first tokens.
 
     Args:
         model: with causal attention and the shift.
@@ -72,20 +87,31 @@ def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int 
         count: number of windows.
         batch: windows at a time.
     """
-    stream = examples(data.validation, length=length, pad_id=data.pad_id, batch_size=batch, seed=WINDOWS)
+    stream = examples(
+        data.validation, length=length, pad_id=data.pad_id, batch_size=batch, seed=WINDOWS
+    )
     nats, tokens = [], []
     with closing(stream):
         for part in islice(stream, -(-count // batch)):
             logits = model(part.x, torch.zeros(len(part.x)))
-            losses = F.cross_entropy(logits.flatten(0, 1), part.x.flatten(), reduction="none").view_as(part.x)
+            losses = F.cross_entropy(
+                logits.flatten(0, 1), part.x.flatten(), reduction="none"
+            ).view_as(part.x)
             kept = part.mask & (torch.arange(length) > 0)
             nats.append((losses.double() * kept).sum(1))
             tokens.append(kept.sum(1).double())
     sums, sizes = torch.cat(nats)[:count], torch.cat(tokens)[:count]
     mean = float(sums.sum() / sizes.sum())
-    error = float((sums - mean * sizes).square().sum().sqrt() / sizes.sum())  # standard error of a ratio of means
+    error = float(
+        (sums - mean * sizes).square().sum().sqrt() / sizes.sum()
+    )  # standard error of a ratio of means
     size = sum(p.numel() for p in model.parameters())
-    return {"nats_per_token": mean, "standard_error": error, "sequences": len(sums), "parameters": size}
+    return {
+        "nats_per_token": mean,
+        "standard_error": error,
+        "sequences": len(sums),
+        "parameters": size,
+    }
 
 
 FROM = {"--from": {"dest": "name", "help": "the causal model, a folder or a name"}}
@@ -116,16 +142,27 @@ class Adapt(Study):
             adapt.main([name, "--smoke", "--from", model, *folders])
 
     def evaluate(self, options: Namespace) -> None:
-        """Write the result file from the folders of the runs; earlier runs, whose folders are gone, stay in it."""
+        """Write the result file from the folders of the runs.
+
+        Earlier runs, whose folders are gone, stay in it.
+        """
         work, out = options.work, options.out
-        found = {name: run_results(work / name) for name in adapt_page.RUNS if (work / name / "weights").is_dir()}
-        found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # finished runs
+        found = {
+            name: run_results(work / name)
+            for name in adapt_page.RUNS
+            if (work / name / "weights").is_dir()
+        }
+        found = {
+            name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]
+        }  # finished runs
         first = open_saved(work / next(iter(found))).recipe
         data = open_prepared(first.data.folder)
         known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"runs": {}}
         own = known.get("causal")
         if own is None:  # it takes minutes, and does not depend on later runs
-            model = causal_lm(data.vocab_size + 1, data.vocab_size, options.name, attention="causal", shift=1)
+            model = causal_lm(
+                data.vocab_size + 1, data.vocab_size, options.name, attention="causal", shift=1
+            )
             own = causal(model, data, first.data.length, first.output.validate_sequences)
         found = known["runs"] | found
         text = {split: data.manifest[split] for split in ("train", "validation")}

@@ -23,16 +23,24 @@ PINK = "#CC79A7"
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Return a row for every run, a column for every measured step of the first run, and the end."""
+    """Return a row for every run, a column for every measured step of the first run, and the
+    end.
+    """
     steps = [bound["step"] for bound in results["runs"]["mdlm"]["bounds"]]
     head = f"| run | parameters | {' | '.join(f'step {step}' for step in steps)} | end |"
     lines = [head, ruler(head)]
     for name, run in results["runs"].items():
         found = {bound["step"]: shown(bound) for bound in run["bounds"]}
         cells = [*(found.get(step, "-") for step in steps), found[max(found)]]
-        lines.append(f"| `{name}`, {RUNS[name]} | {run['parameters'] / 1e6:.1f} million | {' | '.join(cells)} |")
+        lines.append(
+            f"| `{name}`, {RUNS[name]} | {run['parameters'] / 1e6:.1f} million | "
+            f"{' | '.join(cells)} |"
+        )
     own, gaps = results["causal"], " | ".join(["-"] * len(steps))
-    name, size = "the causal model itself, each token given those before", f"{own['parameters'] / 1e6:.1f} million"
+    name, size = (
+        "the causal model itself, each token given those before",
+        f"{own['parameters'] / 1e6:.1f} million",
+    )
     lines.append(f"| {name} | {size} | {shown(own)} | {gaps} |")
     return lines
 
@@ -43,7 +51,9 @@ def shown(measured: dict[str, Any]) -> str:
 
 
 def texts(results: dict[str, Any]) -> list[str]:
-    """Return the first sample of the three runs of the protocol, before their first step and after their last."""
+    """Return the first sample of the three runs of the protocol, before their first step and after
+    their last.
+    """
     lines = []
     for name in ("mdlm", "hdlm", "scratch"):
         run = results["runs"][name]
@@ -58,18 +68,27 @@ def tables(results: dict[str, Any]) -> str:
     (count,) = {bound["sequences"] for run in results["runs"].values() for bound in run["bounds"]}
     machine = results["machine"]
     parts = [
-        (f"Bound in nats per token of {count} held-out windows, ± one standard error:", table(results)),
+        (
+            f"Bound in nats per token of {count} held-out windows, ± one standard error:",
+            table(results),
+        ),
         ("Samples, the first of each run:", texts(results)),
         (
             "Measured on:",
-            [f"{machine['device']}, {machine['processor']}, torch {machine['torch']}, Python {machine['python']}."],
+            [
+                f"{machine['device']}, {machine['processor']}, torch {machine['torch']}, Python "
+                f"{machine['python']}."
+            ],
         ),
     ]
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
 def draw(results: dict[str, Any], images: Path) -> None:
-    """Draw bounds by step with their errors, up to the end of the first run; continued runs as a line at their end."""
+    """Draw bounds by step with their errors, up to the end of the first run.
+
+    Continued runs as a line at their end.
+    """
     figure, (panel,) = plot.panels(size=(7.0, 4.2))
     colours = (plot.BLUE, plot.ORANGE, PINK, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
     last = results["runs"]["mdlm"]["steps"]
@@ -79,7 +98,9 @@ def draw(results: dict[str, Any], images: Path) -> None:
         run = results["runs"][name]
         steps, bounds, errors = ([one[key] for one in run["bounds"]] for key in KEYS)
         if run["steps"] > last:
-            panel.axhline(bounds[-1], color=colour, linestyle=":", label=f"{name}, {about}, its end")
+            panel.axhline(
+                bounds[-1], color=colour, linestyle=":", label=f"{name}, {about}, its end"
+            )
             continue
         panel.errorbar(
             steps,
@@ -93,7 +114,9 @@ def draw(results: dict[str, Any], images: Path) -> None:
             markersize=4,
         )
     own = results["causal"]["nats_per_token"]
-    panel.axhline(own, color=plot.GREY, linestyle="--", linewidth=1, label="the causal model itself")
+    panel.axhline(
+        own, color=plot.GREY, linestyle="--", linewidth=1, label="the causal model itself"
+    )
     panel.set(xlabel="step", ylabel="nats per token")
     panel.set_title("bound of held-out text", loc="left", fontweight="bold")
     panel.legend(frameon=False, fontsize=8)

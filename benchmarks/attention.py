@@ -1,11 +1,14 @@
-"""Attention back ends on a GPU, forwards and backwards: on equal lengths, and on short sequences, padded or packed.
+"""Attention back ends on a GPU, forwards and backwards.
+
+On equal lengths, and on short sequences, padded or packed.
 
     python -m benchmarks.attention
 
-12 heads of width 64 in bfloat16. ``even`` is 64 sequences of 512 tokens. ``padded`` is 256 documents of 1 to 128
-tokens, 28 on average, in rows of 128, with attention to padding too; ``packed`` the same documents in one row,
-separated by each back end's mask. Results are compared with SDPA's in float64 before anything is timed. Milliseconds
-are between CUDA events, methods take turns, medians are reported.
+12 heads of width 64 in bfloat16. ``even`` is 64 sequences of 512 tokens. ``padded`` is 256
+documents of 1 to 128 tokens, 28 on average, in rows of 128, with attention to padding too;
+``packed`` the same documents in one row, separated by each back end's mask. Results are compared
+with SDPA's in float64 before anything is timed. Milliseconds are between CUDA events, methods take
+turns, medians are reported.
 """
 
 import argparse
@@ -78,12 +81,17 @@ def backends() -> Iterator[tuple[str, Attention]]:
 
 
 def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
-    """Return milliseconds and bytes of every back end on every batch, and SDPA's time over theirs."""
+    """Return milliseconds and bytes of every back end on every batch, and SDPA's time over
+    theirs.
+    """
     results = {}
     for name, case in cases(sizes).items():
         torch.manual_seed(0)
         shape = (case.sequences, case.length, sizes.heads, 64)
-        exact = tuple(torch.randn(shape, dtype=torch.float64, device=sizes.device).requires_grad_() for _ in range(3))
+        exact = tuple(
+            torch.randn(shape, dtype=torch.float64, device=sizes.device).requires_grad_()
+            for _ in range(3)
+        )
         half = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in exact)
         work = {key: partial(step, attend, case.mask(attend), half) for key, attend in backends()}
         expected = step(SDPA(), case.mask(SDPA()), exact)

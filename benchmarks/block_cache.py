@@ -2,10 +2,11 @@
 
     python -m benchmarks.block_cache
 
-A 12 x 768 DiT by blocks of 32 tokens with random weights, one sequence, one thread of a CPU, float32. ``ours`` computes
-the last window of a sequence of 512 or 2,048 tokens with a cache of the others, logits at all its positions; ``whole``
-computes the sequence so far, as a network without a cache would. The ratio of interest is ``ours`` late over early:
-work per token that does not depend on the length so far gives 1, and attention to every token adds to it.
+A 12 x 768 DiT by blocks of 32 tokens with random weights, one sequence, one thread of a CPU,
+float32. ``ours`` computes the last window of a sequence of 512 or 2,048 tokens with a cache of the
+others, logits at all its positions; ``whole`` computes the sequence so far, as a network without a
+cache would. The ratio of interest is ``ours`` late over early: work per token that does not depend
+on the length so far gives 1, and attention to every token adds to it.
 """
 
 import torch
@@ -19,7 +20,9 @@ BLOCK, LENGTHS = 32, (512, 2048)
 
 
 @torch.no_grad()
-def measure(length: int, block: int, repeats: int, words: int, network: dict[str, int]) -> dict[str, object]:
+def measure(
+    length: int, block: int, repeats: int, words: int, network: dict[str, int]
+) -> dict[str, object]:
     """Return the seconds of a step in the last window of a sequence, both ways."""
     torch.manual_seed(0)
     model = DiT(words + 1, words, **network, block_size=block).eval()

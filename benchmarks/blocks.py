@@ -1,4 +1,6 @@
-"""Block sizes of docs/blocks.md: masks and a hierarchy, at once and in ever smaller blocks, at equal budget.
+"""Block sizes of docs/blocks.md.
+
+Masks and a hierarchy, at once and in ever smaller blocks, at equal budget.
 
     python -m benchmarks.study prepare WORK
     python -m benchmarks.blocks train WORK [--part 0 --of 2]
@@ -6,8 +8,8 @@
     python -m benchmarks.blocks page WORK --out benchmarks/results/blocks.json --docs docs
     python -m benchmarks.blocks --smoke FOLDER       # all of it, in seconds
 
-A killed training is resumed by the same command. With ``--out`` another machine makes the runs that are missing in the
-file. Protocol and expectations are on the page, written before the runs.
+A killed training is resumed by the same command. With ``--out`` another machine makes the runs that
+are missing in the file. Protocol and expectations are on the page, written before the runs.
 """
 
 import os
@@ -27,7 +29,10 @@ from recipes.engine.provenance import provenance
 
 @dataclass(frozen=True)
 class Blocks(CorpusStudy):
-    """Kinds of noise by sizes of a block; the first size is the whole sequence, which is plain diffusion."""
+    """Kinds of noise by sizes of a block.
+
+    The first size is the whole sequence, which is plain diffusion.
+    """
 
     results = blocks_page.PAGE
     commands = ("train", "evaluate", "page")
@@ -46,13 +51,22 @@ class Blocks(CorpusStudy):
         for seed in self.seeds:
             for size in self.sizes:
                 for kind in self.kinds:
-                    given = self.setting.recipe(work, f"blocks-{size}-{kind}", MODELS[kind], self.millions, seed)
-                    yield kind, size, seed, given if size == LENGTH else replace(given, pace=f"blocks:size={size}")
+                    given = self.setting.recipe(
+                        work, f"blocks-{size}-{kind}", MODELS[kind], self.millions, seed
+                    )
+                    yield (
+                        kind,
+                        size,
+                        seed,
+                        given if size == LENGTH else replace(given, pace=f"blocks:size={size}"),
+                    )
 
     def train(self, options: Namespace) -> None:
         """Train the runs that the result file does not have."""
         known = earlier(options.out, "kind", "size", "seed")
-        shared([given for *key, given in self.runs(options.work) if tuple(key) not in known], options)
+        shared(
+            [given for *key, given in self.runs(options.work) if tuple(key) not in known], options
+        )
 
     def evaluate(self, options: Namespace) -> None:
         """Write the result file: all runs made or known, in nats per token, errors over texts."""
@@ -63,12 +77,20 @@ class Blocks(CorpusStudy):
                 run = known[kind, size, seed]
             elif finished(given):
                 whole = together(self.setting.tested(work, given.output.folder))
-                run = {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)} | by_text(whole)
+                run = {
+                    "kind": kind,
+                    "size": size,
+                    "seed": seed,
+                    "bound": asdict(whole.per_token),
+                } | by_text(whole)
                 run |= {"curve": curve(given.output.folder), "provenance": about}
             else:
                 continue
             found[kind, size, seed] = run
-            others = {"less_whole_text": (kind, LENGTH, seed), "less_mdlm": (self.kinds[0], size, seed)}
+            others = {
+                "less_whole_text": (kind, LENGTH, seed),
+                "less_mdlm": (self.kinds[0], size, seed),
+            }
             for name, other in others.items():
                 run.pop(name, None)  # from an earlier file
                 if other in found:

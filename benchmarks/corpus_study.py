@@ -52,7 +52,9 @@ class Setting:
     """Windows of a validation in training."""
 
     def corpus(self, work: Path) -> Corpus:
-        """Return all sources for training, the search's for validation, with the tokens learned from the first."""
+        """Return all sources for training, the search's for validation, with the tokens learned
+        from the first.
+        """
         text = work / "text"
         files, held_out = str(text / "train.jsonl"), str(text / "search.jsonl")
         return local(files=files, held_out=held_out, tokenizer=f"train:{self.words}")
@@ -67,8 +69,11 @@ class Setting:
             model=dict(kind="dit", **self.network, pad_to=1),
             start="text",
             loss=Loss(**({"weighting": "clip:2"} | model.loss)),
-            optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps),
-            # compiled blocks make the same sums, rounded differently, in less time after half a minute at the start
+            optimizer=Optimizer(
+                lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps
+            ),
+            # compiled blocks make the same sums, rounded differently, in less time after half a
+            # minute at the start
             hardware=Hardware(threads=1, compile=millions > COMPILED),
             output=Output(
                 folder=work / "runs" / f"{plain}-{millions:g}M-{seed}",
@@ -87,11 +92,19 @@ class Setting:
         )
 
     def prepare(self, work: Path) -> None:
-        """Prepare the training tokens, the text of the search, and the test text of each source in the same tokens."""
+        """Prepare the training tokens, the text of the search, and the test text of each source in
+        the same tokens.
+        """
         text, search = work / "text", []
         for source in SOURCES:
-            documents = (text / f"held_out_{source}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-            (text / f"test_{source}.jsonl").write_text("".join(documents[: self.test]), encoding="utf-8")
+            documents = (
+                (text / f"held_out_{source}.jsonl")
+                .read_text(encoding="utf-8")
+                .splitlines(keepends=True)
+            )
+            (text / f"test_{source}.jsonl").write_text(
+                "".join(documents[: self.test]), encoding="utf-8"
+            )
             search += documents[self.test : self.search]
         (text / "search.jsonl").write_text("".join(search), encoding="utf-8")
         prepare(self.corpus(work), work / "data")
@@ -104,12 +117,16 @@ class Setting:
             prepare(test, work / "test" / source)
 
     def tested(self, work: Path, folder: Path) -> dict[str, list[Terms]]:
-        """Return the replicates of the bound of each source's test text under the model in a run's folder."""
+        """Return the replicates of the bound of each source's test text under the model in a run's
+        folder.
+        """
         texts = [work / "test" / source for source in SOURCES]
         return dict(zip(SOURCES, measured(folder, texts, self.draws), strict=True))
 
 
-TINY = Setting(words=300, network=dict(dim=16, depth=1, heads=1), batch=4, test=2, search=3, draws=2, windows=8)
+TINY = Setting(
+    words=300, network=dict(dim=16, depth=1, heads=1), batch=4, test=2, search=3, draws=2, windows=8
+)
 """A setting at which a run of ten steps takes seconds."""
 
 
@@ -125,7 +142,9 @@ class CorpusStudy(Study):
     setting: Setting = field(default_factory=Setting)
 
     def measure(self, work: Path) -> Callable[[Recipe], Run]:
-        """Return the function that measures the bound of a finished run on the test text of all sources."""
+        """Return the function that measures the bound of a finished run on the test text of all
+        sources.
+        """
 
         def measured(given: Recipe) -> Run:
             whole = together(self.setting.tested(work, given.output.folder))
@@ -163,17 +182,24 @@ def collected(
     """Return all runs made here, or known from an earlier file.
 
     Args:
-        runs: name, millions of tokens, seed and recipe of each run, masks first in each budget and seed.
+        runs: name, millions of tokens, seed and recipe of each run, masks first in each budget and
+            seed.
         known: earlier runs by name, millions of tokens and seed.
         difference: key of the difference to masks.
         measure: returns what is measured of a finished run.
     """
-    found, masks, about = [], dict[tuple[float, int], Run](), provenance() | {"cores": os.cpu_count()}
+    found, masks, about = (
+        [],
+        dict[tuple[float, int], Run](),
+        provenance() | {"cores": os.cpu_count()},
+    )
     for name, millions, seed, given in runs:
         if (name, millions, seed) in known:
             run = known[name, millions, seed]
         elif finished(given):
-            run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True))
+            run = dict(
+                process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True)
+            )
             run |= measure(given) | {"curve": curve(given.output.folder), "provenance": about}
         else:
             continue
@@ -197,7 +223,9 @@ def known_runs(options: Namespace) -> Mapping[tuple[Any, ...], Run]:
 
 
 def missing(runs: Iterable[tuple[str, float, int, Recipe]], options: Namespace) -> list[Recipe]:
-    """Return the unfinished runs of a budget, or of all budgets, that the result file does not have."""
+    """Return the unfinished runs of a budget, or of all budgets, that the result file does not
+    have.
+    """
     known, budget = known_runs(options), options.budget
     found = [given for *key, given in runs if budget in (None, key[1]) and tuple(key) not in known]
     return [given for given in found if not finished(given)]

@@ -1,11 +1,12 @@
-"""Noise and loss of a dense process, 16 x 144 tokens of 256 states, against an exponential in every function.
+"""Noise and loss of a dense process, 16 x 144 tokens of 256 states, against an exponential in every
+function.
 
     python -m benchmarks.dense
 
-Two rate matrices, float64, one thread: Gaussian steps of width 2, and steps to a neighbour at rate 2,000. The peer is
-the same process with ``torch.linalg.matrix_exp``, called by each function that needs the transition at a time, as in a
-direct implementation of D3PM or SEDD. A step draws z_t and computes the training loss and its gradient for given
-logits.
+Two rate matrices, float64, one thread: Gaussian steps of width 2, and steps to a neighbour at rate
+2,000. The peer is the same process with ``torch.linalg.matrix_exp``, called by each function that
+needs the transition at a time, as in a direct implementation of D3PM or SEDD. A step draws z_t and
+computes the training loss and its gradient for given logits.
 """
 
 import json
@@ -36,12 +37,19 @@ class Direct(nn.Module):
 def rates(kind: str, states: int) -> Tensor:
     """Return (S, S) rates of "gaussian" steps or of a "walk"."""
     apart = (torch.arange(states)[:, None] - torch.arange(states)).abs().double()
-    off = torch.exp(-(apart**2) / 8).fill_diagonal_(0) if kind == "gaussian" else 2000.0 * (apart == 1).double()
+    off = (
+        torch.exp(-(apart**2) / 8).fill_diagonal_(0)
+        if kind == "gaussian"
+        else 2000.0 * (apart == 1).double()
+    )
     return off - torch.diag(off.sum(1))
 
 
 def steps(kind: str, sequences: int, length: int, states: int) -> dict[str, Callable[[], float]]:
-    """Build a step of ``ours`` and of the peer, which return their loss; both get the same times and noise."""
+    """Build a step of ``ours`` and of the peer, which return their loss.
+
+    Both get the same times and noise.
+    """
     x = torch.randint(states, (sequences, length), generator=torch.Generator().manual_seed(1))
     logits = torch.randn(sequences, length, states, requires_grad=True)
 
@@ -51,7 +59,9 @@ def steps(kind: str, sequences: int, length: int, states: int) -> dict[str, Call
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    ours, peer = (dd.processes.RateMatrix(rates(kind, states), dd.schedules.Linear()) for _ in range(2))
+    ours, peer = (
+        dd.processes.RateMatrix(rates(kind, states), dd.schedules.Linear()) for _ in range(2)
+    )
     peer.exponential = Direct(peer.exponential.matrix)
     return {
         "ours": partial(step, ours, torch.Generator().manual_seed(0)),
@@ -72,7 +82,9 @@ def measure(
             raise AssertionError(f"the two losses differ: {losses}")
         taken = seconds(both, repeats)
         found |= {f"{kind}, {name}": values for name, values in taken.items()}
-        ratios |= {f"{kind}: {name}": value for name, value in over_ours(medians(taken), "time").items()}
+        ratios |= {
+            f"{kind}: {name}": value for name, value in over_ours(medians(taken), "time").items()
+        }
     return {"ratios": ratios, "cpu_seconds": found}
 
 

@@ -4,8 +4,9 @@
     python -m benchmarks.deviations --docs docs    # measures, writes the result file and the table into the page
     python -m benchmarks.deviations --check        # reports whether the page holds the table of the result file
 
-Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true bound is computed
-by quadrature. 400 runs for each row. The 95 % interval is the value and 1.96 stated errors to either side.
+Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true
+bound is computed by quadrature. 400 runs for each row. The 95 % interval is the value and 1.96
+stated errors to either side.
 """
 
 import argparse
@@ -36,7 +37,10 @@ _HELD = 2**21
 
 
 def gaussian(states: int, width: float, rate: float) -> Tensor:
-    """Return rates of ordinal noise: exp(-d^2 / 2 width^2) between values d apart; largest exit rate ``rate``."""
+    """Return rates of ordinal noise.
+
+    exp(-d^2 / 2 width^2) between values d apart; largest exit rate ``rate``.
+    """
     values = torch.arange(states, dtype=torch.float64)
     rates = torch.exp(-((values[:, None] - values) ** 2) / (2 * width**2)).fill_diagonal_(0)
     rates = rates * (rate / rates.sum(1).max())
@@ -57,7 +61,9 @@ def processes(states: int = 16) -> dict[str, ForwardProcess]:
         "masks": dd.presets.mdlm(states),
         "clusters of 4": dd.presets.hdlm(parents),
         "clusters of 4, xi = 0.8": dd.presets.hdlm(parents, xi=0.8),
-        "masks, a rate per token": dd.processes.PerWord(linear, torch.linspace(0.5, 2, states).tolist()),
+        "masks, a rate per token": dd.processes.PerWord(
+            linear, torch.linspace(0.5, 2, states).tolist()
+        ),
         "clusters of 4, tokens redrawn": dd.presets.hdlm_noisy(parents, 0.1),
         "GIDD(0.1)": dd.presets.gidd(states, 0.1),
         "uniform": dd.processes.Uniform(states, linear),
@@ -70,7 +76,9 @@ def processes(states: int = 16) -> dict[str, ForwardProcess]:
 
 @torch.no_grad()
 def exact(process: ForwardProcess) -> float:
-    """Compute the bound of flat logits on uniform tokens in nats per token, by the trapezoid rule in the log-odds."""
+    """Compute the bound of flat logits on uniform tokens in nats per token, by the trapezoid rule
+    in the log-odds.
+    """
     size, states = process.vocab_size, process.num_states
     odds = torch.linspace(-30, 16.6, 2001, dtype=torch.float64)
     t, flat = odds.sigmoid(), torch.zeros(size, dtype=torch.float64)
@@ -78,7 +86,10 @@ def exact(process: ForwardProcess) -> float:
     parts = max(1, _HELD // (size * size * states))
     pieces = zip(t.split(parts), weight.split(parts), strict=True)
     whole = math.fsum(float((mean_bound(process, flat, some) * by).sum()) for some, by in pieces)
-    x, ends = torch.arange(size)[None], torch.tensor([0.0, latest(torch.float32)], dtype=torch.float64)
+    x, ends = (
+        torch.arange(size)[None],
+        torch.tensor([0.0, latest(torch.float32)], dtype=torch.float64),
+    )
     whole += float(process.prior_kl(x, ends[1:]).mean())
     if process.exact_ends:
         return whole
@@ -90,19 +101,31 @@ def exact(process: ForwardProcess) -> float:
 
 @torch.no_grad()
 def repeated(
-    process: ForwardProcess, density: TimeDensity | None, runs: int = RUNS, sequences: int = SEQUENCES, seed: int = 0
+    process: ForwardProcess,
+    density: TimeDensity | None,
+    runs: int = RUNS,
+    sequences: int = SEQUENCES,
+    seed: int = 0,
 ) -> list[dd.Measure]:
-    """Compute the bound of so many runs, each with separate strata; many runs are one call of ``dd.bound``."""
+    """Compute the bound of so many runs, each with separate strata.
+
+    Many runs are one call of ``dd.bound``.
+    """
     logits, found = torch.zeros(process.vocab_size), []
     at_once = max(1, min(runs, _HELD // (sequences * LENGTH * process.num_states)))
     for first in range(0, runs, at_once):
         rows = torch.arange(first * sequences, min(first + at_once, runs) * sequences)
         generator = torch.Generator().manual_seed(1000 * seed + first)
         x = torch.randint(process.vocab_size, (len(rows), LENGTH), generator=generator)
-        key = dd.KeyedGenerator(seed, 0, rows)  # aligned windows of 2^k indices are strata by themselves
+        key = dd.KeyedGenerator(
+            seed, 0, rows
+        )  # aligned windows of 2^k indices are strata by themselves
         bound = dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, key, density=density)
         assert bound.times is not None
-        nats, times = bound.total.double().sum(1).view(-1, sequences), bound.times.view(-1, sequences)
+        nats, times = (
+            bound.total.double().sum(1).view(-1, sequences),
+            bound.times.view(-1, sequences),
+        )
         found += [
             dd.Measure.ratio(some, torch.full_like(some, LENGTH), "nats per token", when)
             for some, when in zip(nats, times, strict=True)
@@ -112,7 +135,9 @@ def repeated(
 
 def covered(measures: list[dd.Measure], truth: float) -> float:
     """Return the share of 95 % intervals that contain the truth."""
-    return sum(abs(one.value - truth) <= 1.96 * one.standard_error for one in measures) / len(measures)
+    return sum(abs(one.value - truth) <= 1.96 * one.standard_error for one in measures) / len(
+        measures
+    )
 
 
 def row(name: str, process: ForwardProcess, own: bool, runs: int, sequences: int) -> dict[str, Any]:
@@ -147,7 +172,9 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--docs", type=Path, help="folder of the page; without it the table is printed")
+    parser.add_argument(
+        "--docs", type=Path, help="folder of the page; without it the table is printed"
+    )
     parser.add_argument("--runs", type=int, default=RUNS)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""Benefit of an output layer over children: masks and hierarchies under 50,257 tokens at equal CPU seconds.
+"""Benefit of an output layer over children.
+
+Masks and hierarchies under 50,257 tokens at equal CPU seconds.
 
     python -m benchmarks.equal_compute prepare WORK --tokens TOKENS       # the .xz file of benchmarks.corpus
     python -m benchmarks.equal_compute speed WORK                # on an idle machine: the cost of a step
@@ -7,9 +9,9 @@
     python -m benchmarks.equal_compute page WORK --out benchmarks/results/equal_compute.json --docs docs
     python -m benchmarks.equal_compute --smoke FOLDER                     # all of it, in seconds
 
-Protocol and expectations are in docs/children.md, written before the runs. One thread. The cost of a step is measured
-once, side by side; every run then makes the number of steps that 800 seconds of processor time allow at that cost, so
-its result does not depend on other load on the machine.
+Protocol and expectations are in docs/children.md, written before the runs. One thread. The cost of
+a step is measured once, side by side; every run then makes the number of steps that 800 seconds of
+processor time allow at that cost, so its result does not depend on other load on the machine.
 """
 
 import json
@@ -42,7 +44,9 @@ from recipes.embeddings.neighbours import neighbourhoods
 from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
 
-HELD_OUT = "moby dick"  # the source outside of the training text; of the others the last tenth is held out
+HELD_OUT = (
+    "moby dick"  # the source outside of the training text; of the others the last tenth is held out
+)
 GPT2 = "gpt2"  # in place of a fingerprint: no tokenizer is available, the tokens are GPT-2's
 OPTIMIZER = Optimizer(lr=3e-3, warmup=20, final=0.05, weight_decay=0.02, muon=True, ema=0.995)
 CLIP = dd.weightings.Clip(2.0)
@@ -81,21 +85,33 @@ class Text:
     def __init__(self, work: Path, study: "EqualCompute") -> None:
         self.study = study
         self.tokens = torch.from_numpy(np.load(work / "tokens.npy").astype(np.int64))
-        kept = {name: int(count * 0.9) for name, (_, count) in study.sources.items() if name != HELD_OUT}
-        self.training = torch.cat([self.tokens[study.sources[name][0] :][:count] for name, count in kept.items()])
+        kept = {
+            name: int(count * 0.9) for name, (_, count) in study.sources.items() if name != HELD_OUT
+        }
+        self.training = torch.cat(
+            [self.tokens[study.sources[name][0] :][:count] for name, count in kept.items()]
+        )
 
     def batch(self, seed: int, step: int) -> Int[Tensor, "B L"]:
         """Return windows of the training text, the same for every run of a seed."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         length = self.study.length
-        first = torch.randint(len(self.training) - length, (self.study.batch, 1), generator=generator)
+        first = torch.randint(
+            len(self.training) - length, (self.study.batch, 1), generator=generator
+        )
         return self.training[first + torch.arange(length)]
 
     def held_out(self, name: str) -> Int[Tensor, "n L"]:
         """Return held-out windows of a source, evenly spaced."""
         length, (start, count) = self.study.length, self.study.sources[name]
-        start, count = (start, count) if name == HELD_OUT else (start + int(count * 0.9), count - int(count * 0.9))
-        first = torch.linspace(0, count - length, self.study.windows, dtype=torch.float64).long()[:, None]
+        start, count = (
+            (start, count)
+            if name == HELD_OUT
+            else (start + int(count * 0.9), count - int(count * 0.9))
+        )
+        first = torch.linspace(0, count - length, self.study.windows, dtype=torch.float64).long()[
+            :, None
+        ]
         return self.tokens[start + first + torch.arange(length)]
 
 
@@ -103,17 +119,24 @@ class Model:
     """A network with its process and the parameterization of its output."""
 
     def __init__(self, run: Run, work: Path, seed: int, study: "EqualCompute") -> None:
-        trees = {name: list(load_clusters(work / f"clusters-{name}", GPT2).parents) for name in study.trees}
+        trees = {
+            name: list(load_clusters(work / f"clusters-{name}", GPT2).parents)
+            for name in study.trees
+        }
         self.process: ForwardProcess = (
             dd.presets.hdlm_levels(trees[run.noise]) if run.noise else dd.presets.mdlm(study.words)
         )
         torch.manual_seed(seed)
         tree = trees[run.head] if run.head else None
-        self.net = DiT(self.process.num_states, study.words, dim=study.width, depth=4, heads=4, tree=tree)
+        self.net = DiT(
+            self.process.num_states, study.words, dim=study.width, depth=4, heads=4, tree=tree
+        )
         statistics = torch.load(work / "statistics.pt")
         self.net.start_at(
             log_probs(statistics["counts"]),
-            state_vectors(self.process, statistics["counts"], 0.3 * study.width**0.5 * statistics["vectors"]),
+            state_vectors(
+                self.process, statistics["counts"], 0.3 * study.width**0.5 * statistics["vectors"]
+            ),
         )
         self.meaning = dd.Children.of(self.net) if run.head else "cavity"
 
@@ -136,13 +159,17 @@ class Model:
 
     @torch.no_grad()
     def bound(self, windows: Tensor, draw: int) -> Float[Tensor, " n"]:
-        """Return the nats of each window, by one draw of times and noise, the same for every run of a process."""
+        """Return the nats of each window, by one draw of times and noise, the same for every run of
+        a process.
+        """
         found = []
         for index in torch.arange(len(windows)).split(20):
             x, z, t = self.noised(windows[index], dd.KeyedGenerator(12345, draw, index))
             features, weight, bias = self.layer(z, t)
             found.append(
-                dd.linear_nelbo(self.process, features, weight, x, z, t, bias, parameterization=self.meaning).sum(1)
+                dd.linear_nelbo(
+                    self.process, features, weight, x, z, t, bias, parameterization=self.meaning
+                ).sum(1)
             )
         return torch.cat(found).double()
 
@@ -152,7 +179,12 @@ class Training:
 
     def __init__(self, name: str, work: Path, seed: int, text: Text) -> None:
         study = text.study
-        self.model, self.text, self.seed, self.steps = Model(RUNS[name], work, seed, study), text, seed, 0
+        self.model, self.text, self.seed, self.steps = (
+            Model(RUNS[name], work, seed, study),
+            text,
+            seed,
+            0,
+        )
         self.average = Average(self.model.net, OPTIMIZER.ema)
         self.optimizers = optimizers(self.model.net, OPTIMIZER)
 
@@ -193,7 +225,9 @@ class EqualCompute(Study):
         default_factory=lambda: {name.replace("_", " "): span for name, span in spans().items()}
     )
     """First token and number of tokens."""
-    trees: Mapping[str, list[int]] = field(default_factory=lambda: {"224": [224], "1369-37": [1369, 37]})
+    trees: Mapping[str, list[int]] = field(
+        default_factory=lambda: {"224": [224], "1369-37": [1369, 37]}
+    )
     windows: int = 100  # that are held out of each source
     draws: int = 4  # of times and noise for each window
     points: int = 8  # of a curve
@@ -203,7 +237,9 @@ class EqualCompute(Study):
     @classmethod
     def tiny(cls) -> Self:
         """Return bytes of speeches in place of the tokens, and a tenth of a second."""
-        sources = {name.replace("_", " "): (5000 * place, 5000) for place, name in enumerate(spans())}
+        sources = {
+            name.replace("_", " "): (5000 * place, 5000) for place, name in enumerate(spans())
+        }
         trees = {"224": [16], "1369-37": [64, 8]}
         return cls(257, 16, 4, 16, 0.1, (0,), sources, trees, 20, 1, 2, False)
 
@@ -214,12 +250,19 @@ class EqualCompute(Study):
         (work / FILE).write_bytes(lzma.compress(np.array(tokens, dtype="<u2").tobytes()))
 
     def prepare(self, options: Namespace) -> None:
-        """Prepare the unpacked tokens, the tokens' neighbourhoods and the clusters, from the training text alone."""
+        """Prepare the unpacked tokens, the tokens' neighbourhoods and the clusters, from the
+        training text alone.
+        """
         work, packed = options.work, options.tokens or options.work / FILE
-        np.save(work / "tokens.npy", np.frombuffer(lzma.decompress(packed.read_bytes()), dtype="<u2"))
+        np.save(
+            work / "tokens.npy", np.frombuffer(lzma.decompress(packed.read_bytes()), dtype="<u2")
+        )
         text = Text(work, self).training
         vectors = neighbourhoods(text, self.words, self.width)
-        torch.save({"counts": text.bincount(minlength=self.words), "vectors": vectors}, work / "statistics.pt")
+        torch.save(
+            {"counts": text.bincount(minlength=self.words), "vectors": vectors},
+            work / "statistics.pt",
+        )
         vectors = neighbourhoods(text, self.words)
         for name, counts in self.trees.items():
             found = semantic_clusters(vectors, counts, nested="up", fingerprint=GPT2)
@@ -232,11 +275,17 @@ class EqualCompute(Study):
             found = in_its_own_process("equal_compute", "speed", str(options.work), "--here")
         else:
             text = Text(options.work, self)
-            runs = {n: Training(n, options.work, 0, text) for n, run in RUNS.items() if not run.equal_steps_of}
+            runs = {
+                n: Training(n, options.work, 0, text)
+                for n, run in RUNS.items()
+                if not run.equal_steps_of
+            }
             turns = {name: partial(run.step, 1000) for name, run in runs.items()}
             seconds(turns, 2)
             taken = seconds(turns, 15)
-            found = json.dumps({"seconds_per_step": medians(taken), "taken": taken, "machine": machine()})
+            found = json.dumps(
+                {"seconds_per_step": medians(taken), "taken": taken, "machine": machine()}
+            )
         print(found) if options.here else (options.work / "speed.json").write_text(found)
 
     def train(self, options: Namespace) -> None:
@@ -262,15 +311,29 @@ class EqualCompute(Study):
                 run.average.swap()
                 nats = run.model.bound(few, 0)
                 run.average.swap()
-                curve.append({"steps": run.steps, "nats_per_token": float(nats.mean()) / self.length})
-                print(f"{name}, seed {seed}: {run.steps} of {steps}, {curve[-1]['nats_per_token']:.3f}", flush=True)
+                curve.append(
+                    {"steps": run.steps, "nats_per_token": float(nats.mean()) / self.length}
+                )
+                print(
+                    f"{name}, seed {seed}: {run.steps} of {steps}, "
+                    f"{curve[-1]['nats_per_token']:.3f}",
+                    flush=True,
+                )
         run.average.swap()
         draws = range(self.draws)
-        nats = {s: torch.stack([run.model.bound(part, draw) for draw in draws]).tolist() for s, part in windows.items()}
+        nats = {
+            s: torch.stack([run.model.bound(part, draw) for draw in draws]).tolist()
+            for s, part in windows.items()
+        }
         return {"steps": steps, "curve": curve, "nats": nats, "machine": machine()}
 
-    def nats_per_token(self, results: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
-        """Return nats per token of every held-out window, or those of one source; the mean over draws."""
+    def nats_per_token(
+        self, results: dict[str, Any], source: str | None = None
+    ) -> Float[Tensor, " n"]:
+        """Return nats per token of every held-out window, or those of one source.
+
+        The mean over draws.
+        """
         found = results["nats"].values() if source is None else [results["nats"][source]]
         return torch.cat([torch.tensor(draws).mean(0) for draws in found]) / self.length
 
@@ -278,19 +341,37 @@ class EqualCompute(Study):
         """Write bounds, differences over the same windows, times and noise, and curves."""
         work, found, nats = options.work, [], self.nats_per_token
         for seed in self.seeds:
-            results = {n: json.loads(path(work, n, seed).read_text()) for n in RUNS if path(work, n, seed).exists()}
+            results = {
+                n: json.loads(path(work, n, seed).read_text())
+                for n in RUNS
+                if path(work, n, seed).exists()
+            }
             for name, one in results.items():
-                against = {other: measured(nats(one) - nats(results[other])) for other in results if other != name}
+                against = {
+                    other: measured(nats(one) - nats(results[other]))
+                    for other in results
+                    if other != name
+                }
                 found.append(
                     {
-                        "run": name, "seed": seed, "bound": measured(nats(one)), "less": against,
-                        "by_source": {source: measured(nats(one, source)) for source in self.sources},
+                        "run": name,
+                        "seed": seed,
+                        "bound": measured(nats(one)),
+                        "less": against,
+                        "by_source": {
+                            source: measured(nats(one, source)) for source in self.sources
+                        },
                         **{key: one[key] for key in ("steps", "curve", "machine")},
                     }
-                )  # fmt: skip
-        content: dict[str, Any] = {"command": "python -m benchmarks.equal_compute", "seconds": self.seconds}
+                )
+        content: dict[str, Any] = {
+            "command": "python -m benchmarks.equal_compute",
+            "seconds": self.seconds,
+        }
         content["speed"] = json.loads((work / "speed.json").read_text())
-        options.out.write_text(json.dumps(content | {"runs": found}, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(
+            json.dumps(content | {"runs": found}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 STUDY = EqualCompute()

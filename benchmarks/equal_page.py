@@ -15,9 +15,21 @@ PAIRS = (
     ("HDLM, child logits", "HDLM, token logits", "two levels: child minus token logits"),
     ("HDLM, token logits", "MDLM, token logits", "token logits: two levels minus masks"),
     ("HDLM, child logits", "MDLM, child logits", "child logits: two levels minus masks"),
-    ("HDLM, three levels, child logits", "HDLM, child logits", "child logits: three levels minus two"),
-    ("MDLM, child logits, as many steps", "MDLM, token logits", "masks, equal steps: child minus token logits"),
-    ("HDLM, child logits, as many steps", "HDLM, token logits", "two levels, equal steps: child minus token logits"),
+    (
+        "HDLM, three levels, child logits",
+        "HDLM, child logits",
+        "child logits: three levels minus two",
+    ),
+    (
+        "MDLM, child logits, as many steps",
+        "MDLM, token logits",
+        "masks, equal steps: child minus token logits",
+    ),
+    (
+        "HDLM, child logits, as many steps",
+        "HDLM, token logits",
+        "two levels, equal steps: child minus token logits",
+    ),
 )
 """Compared runs: their difference over the same windows."""
 Runs = dict[str, list[dict[str, Any]]]
@@ -31,7 +43,10 @@ def price(results: dict[str, Any], name: str) -> float:
 
 def bounds(results: dict[str, Any], runs: Runs) -> list[str]:
     """Return the table of every run with its price, its steps and its bound, seed by seed."""
-    lines = ["| run | CPU seconds a step | steps | nats per token, each seed |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| run | CPU seconds a step | steps | nats per token, each seed |",
+        "| --- | --- | --- | --- |",
+    ]
     for name, seeds in runs.items():
         values = ", ".join(measure(run["bound"]) for run in seeds)
         lines.append(f"| {name} | {price(results, name):.3f} | {seeds[0]['steps']:,} | {values} |")
@@ -42,7 +57,9 @@ def differences(runs: Runs) -> list[str]:
     """Return the table of comparisons, seed by seed."""
     lines = ["| difference | nats per token, each seed |", "| --- | --- |"]
     for one, other, label in PAIRS:
-        lines.append(f"| {label} | {', '.join(measure(run['less'][other], '+') for run in runs[one])} |")
+        lines.append(
+            f"| {label} | {', '.join(measure(run['less'][other], '+') for run in runs[one])} |"
+        )
     return lines
 
 
@@ -51,13 +68,17 @@ def sources(runs: Runs) -> list[str]:
     names = list(next(iter(runs.values()))[0]["by_source"])
     lines = [f"| run | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
     for name, seeds in runs.items():
-        cells = [sum(run["by_source"][source]["value"] for run in seeds) / len(seeds) for source in names]
+        cells = [
+            sum(run["by_source"][source]["value"] for run in seeds) / len(seeds) for source in names
+        ]
         lines.append(f"| {name} | {' | '.join(f'{cell:.3f}' for cell in cells)} |")
     return lines
 
 
 def draw(results: dict[str, Any], images: Path) -> None:
-    """Draw curves over CPU seconds, also in a separate figure, and over steps for runs with equal steps."""
+    """Draw curves over CPU seconds, also in a separate figure, and over steps for runs with equal
+    steps.
+    """
     runs, seconds = by_name(results), results.get("seconds", SECONDS)
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE, "#8CD3A8"]
@@ -85,7 +106,11 @@ def draw(results: dict[str, Any], images: Path) -> None:
 
 
 def _path(
-    axes: Any, curve: list[tuple[int, float]], end: tuple[int, float], price: float, style: dict[str, Any]
+    axes: Any,
+    curve: list[tuple[int, float]],
+    end: tuple[int, float],
+    price: float,
+    style: dict[str, Any],
 ) -> None:
     """Draw a curve of few windows, and separately its end, of all windows."""
     steps, nats = zip(*curve, strict=True)

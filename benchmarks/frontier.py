@@ -1,4 +1,6 @@
-"""The study of docs/frontier.md: samples of masks and HDLM-64, their quality, variety and network calls.
+"""The study of docs/frontier.md.
+
+Samples of masks and HDLM-64, their quality, variety and network calls.
 
     python -m benchmarks.scales train WORK --budget 8            # the models; see there for the text and clusters
     python -m benchmarks.frontier sample WORK --scorer SCORER [--part 0 --of 2]    # a causal language model
@@ -6,8 +8,8 @@
     python -m benchmarks.frontier page WORK --out benchmarks/results/frontier.json --docs docs
     python -m benchmarks.frontier --smoke FOLDER                 # all of it, in seconds, with a random judge
 
-The cells are those of ``recipes.frontier``. A killed command is resumed by the same command. Protocol and expectations
-are on the page, written before the samples were drawn.
+The cells are those of ``recipes.frontier``. A killed command is resumed by the same command.
+Protocol and expectations are on the page, written before the samples were drawn.
 """
 
 import json
@@ -54,7 +56,9 @@ class Point(NamedTuple):
 def mean(cells: Sequence[Mapping[str, Any]]) -> Point:
     """Return the mean of cells whose samples are independent."""
     count = len(cells)
-    nats, entropy = (sum(cell[name]["value"] for cell in cells) / count for name in ("nats", "entropy"))
+    nats, entropy = (
+        sum(cell[name]["value"] for cell in cells) / count for name in ("nats", "entropy")
+    )
     error = sum(cell["nats"]["error"] ** 2 for cell in cells) ** 0.5 / count
     return Point(nats, error, entropy, sum(cell.get("calls", 0.0) for cell in cells) / count, count)
 
@@ -77,7 +81,8 @@ def tables(result: Mapping[str, Any]) -> str:
     """Return the table of the page: a row for every curve and number of calls."""
     found, real = points(result), held_out(result)
     lines = [
-        "In each cell: the judge's nats per token, the entropy of a sample's tokens in nats, and the network calls of "
+        "In each cell: the judge's nats per token, the entropy of a sample's tokens in nats, and "
+        "the network calls of "
         f"a sample. Held-out text has {real.nats:.3f} ± {real.error:.3f} and {real.entropy:.2f}.",
         "",
         f"| sampler, calls allowed | {' | '.join(NAMES)} | {NAMES[1]} minus {NAMES[0]} |",
@@ -95,7 +100,10 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def draw_entropy(result: Mapping[str, Any], path: Path) -> None:
-    """Draw quality against variety: temperatures of ``ancestral``, a curve for each model and number of calls."""
+    """Draw quality against variety.
+
+    Temperatures of ``ancestral``, a curve for each model and number of calls.
+    """
     found, real = points(result), held_out(result)
     figure, (axes,) = plot.panels(size=(6.0, 4.2))
     warm = ["ancestral", *(f"ancestral, temperature {one:g}" for one in TEMPERATURES)]
@@ -103,11 +111,21 @@ def draw_entropy(result: Mapping[str, Any], path: Path) -> None:
     for colour, model in zip(COLOURS, NAMES, strict=False):
         for style, budget in zip(("o-", "s--"), budgets, strict=False):
             row = [found[model, curve, budget] for curve in warm]
-            axes.plot([p.entropy for p in row], [p.nats for p in row], style, color=colour, markersize=4,
-                      label=f"{model}, {budget} calls")  # fmt: skip
+            axes.plot(
+                [p.entropy for p in row],
+                [p.nats for p in row],
+                style,
+                color=colour,
+                markersize=4,
+                label=f"{model}, {budget} calls",
+            )
     axes.plot(real.entropy, real.nats, "*", color=plot.DARK, markersize=10, label="held-out text")
     axes.set(xlabel="entropy of a sample's tokens, nats", ylabel="judge's nats per token")
-    axes.set_title(f"ancestral, temperature 1, {', '.join(map(str, TEMPERATURES))}", loc="left", fontweight="bold")
+    axes.set_title(
+        f"ancestral, temperature 1, {', '.join(map(str, TEMPERATURES))}",
+        loc="left",
+        fontweight="bold",
+    )
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
@@ -115,20 +133,41 @@ def draw_entropy(result: Mapping[str, Any], path: Path) -> None:
 def draw_calls(result: Mapping[str, Any], path: Path) -> None:
     """Draw quality against network calls at temperature 1, a panel for each model."""
     found = points(result)
-    curves = [curve for curve in dict.fromkeys(key[1] for key in found) if "temperature" not in curve]
+    curves = [
+        curve for curve in dict.fromkeys(key[1] for key in found) if "temperature" not in curve
+    ]
     figure, panels = plot.panels(1, len(NAMES), size=(4.2, 3.8))
-    ends = [p.nats + sign * p.error for (_, curve, _), p in found.items() if curve in curves for sign in (-1, 1)]
+    ends = [
+        p.nats + sign * p.error
+        for (_, curve, _), p in found.items()
+        if curve in curves
+        for sign in (-1, 1)
+    ]
     for panel, model in zip(panels, NAMES, strict=True):
         for colour, curve in zip(COLOURS, curves, strict=False):
             row = sorted(
-                (p for (one, name, _), p in found.items() if (one, name) == (model, curve)), key=lambda p: p.calls
+                (p for (one, name, _), p in found.items() if (one, name) == (model, curve)),
+                key=lambda p: p.calls,
             )
             if row:
-                panel.errorbar([p.calls for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-",
-                               color=colour, markersize=4, label=curve)  # fmt: skip
+                panel.errorbar(
+                    [p.calls for p in row],
+                    [p.nats for p in row],
+                    [p.error for p in row],
+                    fmt="o-",
+                    color=colour,
+                    markersize=4,
+                    label=curve,
+                )
         # the space above is for the legend
-        panel.set(xscale="log", xlabel="network calls of a sample", ylim=(min(ends) - 0.05, max(ends) + 0.45))
-        panel.set_xticks(ticks := sorted({budget for *_, budget in found}), labels=list(map(str, ticks)))
+        panel.set(
+            xscale="log",
+            xlabel="network calls of a sample",
+            ylim=(min(ends) - 0.05, max(ends) + 0.45),
+        )
+        panel.set_xticks(
+            ticks := sorted({budget for *_, budget in found}), labels=list(map(str, ticks))
+        )
         panel.minorticks_off()
         panel.set_title(model, loc="left", fontweight="bold")
     panels[0].set(ylabel="judge's nats per token")
@@ -184,17 +223,25 @@ class Frontier(CorpusStudy):
         for model, seed, given in list(self.runs(options.work))[options.part :: options.of]:
             if not finished(given):
                 continue
-            common: dict[str, Any] = dict(scorer=str(options.scorer), samples=self.samples, length=LENGTH, seed=seed)
+            common: dict[str, Any] = dict(
+                scorer=str(options.scorer), samples=self.samples, length=LENGTH, seed=seed
+            )
             usual, warm = self.files(options.work, given)
             spacing = ("time",) if model == "masks" else ("time", "jumps")
             cells = dict(samplers=self.samplers, calls=self.calls, spacing=spacing)
             self.cells(given, usual, common | cells)
-            self.cells(given, warm, common | dict(samplers=("ancestral",), calls=self.warm, temperature=TEMPERATURES))
+            self.cells(
+                given,
+                warm,
+                common | dict(samplers=("ancestral",), calls=self.warm, temperature=TEMPERATURES),
+            )
 
     def cells(self, given: Recipe, out: Path, values: Mapping[str, Any]) -> None:
         """Measure cells of a run by ``recipes.frontier``."""
         out.parent.mkdir(exist_ok=True)
-        frontier.frontier(frontier.Options(run=str(given.output.folder), out=out, **values), make_console())
+        frontier.frontier(
+            frontier.Options(run=str(given.output.folder), out=out, **values), make_console()
+        )
 
     def files(self, work: Path, given: Recipe) -> tuple[Path, Path]:
         """Return the result files of a run: of all samplers, and of the other temperatures."""
@@ -205,11 +252,19 @@ class Frontier(CorpusStudy):
         """Write the result file."""
         runs = []
         for model, seed, given in self.runs(options.work):
-            told = [json.loads(p.read_text(encoding="utf-8")) for p in self.files(options.work, given) if p.exists()]
+            told = [
+                json.loads(p.read_text(encoding="utf-8"))
+                for p in self.files(options.work, given)
+                if p.exists()
+            ]
             if told:
                 cells = [cell for one in told for cell in one["cells"]]
-                about = {name: told[0]["protocol"][name] for name in COMMON} | {"starts": told[0]["starts"]}
-                runs.append(dict(model=model, seed=seed, held_out=told[0]["held_out"], cells=cells) | about)
+                about = {name: told[0]["protocol"][name] for name in COMMON} | {
+                    "starts": told[0]["starts"]
+                }
+                runs.append(
+                    dict(model=model, seed=seed, held_out=told[0]["held_out"], cells=cells) | about
+                )
         written(options.out, {"runs": runs})
 
 

@@ -4,11 +4,12 @@
     python -m benchmarks.gpu_head --modes training  # the rows of the table, in half the time
     python -m benchmarks.gpu_head --sweep           # times of other tiles too
 
-D = 768, 50,257 tokens, bfloat16 products of float32 parameters, whose cast is included in every method. Batches are of
-MDLM and of HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are
-compared with float64 before anything is timed. Milliseconds are between CUDA events, methods take turns, medians are
-reported. Cross-entropies are another loss, of all tokens: the minimum with full logits. Losses on child logits differ
-too: of the clusters of the noise, or for MDLM of as many as the square root of the tokens.
+D = 768, 50,257 tokens, bfloat16 products of float32 parameters, whose cast is included in every
+method. Batches are of MDLM and of HDLM with 64 clusters, once with tokens of all levels in their
+expected shares, once all masks. Losses are compared with float64 before anything is timed.
+Milliseconds are between CUDA events, methods take turns, medians are reported. Cross-entropies are
+another loss, of all tokens: the minimum with full logits. Losses on child logits differ too: of the
+clusters of the noise, or for MDLM of as many as the square root of the tokens.
 """
 
 import argparse
@@ -61,14 +62,21 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[dict[str, Any], list[str]]:
-    """Return the loss or the error of each method, and the names of those that run; raise for an error of ours."""
+def usable(
+    work: Mapping[str, Callable[[], Tensor]], expected: float
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the loss or the error of each method, and the names of those that run.
+
+    Raise for an error of ours.
+    """
     results: dict[str, Any] = {}
     for name, method in work.items():
         try:
             for _ in range(3):  # compilation, autotuning, warm-up
                 value = float(method())
-        except Exception as error:  # a peer or a tile that is not supported here, or runs out of memory
+        except (
+            Exception
+        ) as error:  # a peer or a tile that is not supported here, or runs out of memory
             if name in OURS:
                 raise
             results[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
@@ -77,14 +85,21 @@ def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[d
             wrong = f"{name} gives {value}, float64 {expected}"
             if name in OURS:
                 raise AssertionError(wrong)
-            results[name] = {"error": wrong}  # a compiler's mistake does not take the other times away
+            results[name] = {
+                "error": wrong
+            }  # a compiler's mistake does not take the other times away
             continue
         results[name] = {"loss": value}
     return results, [name for name in results if "loss" in results[name]]
 
 
-def measure(work: Mapping[str, Callable[[], Tensor]], expected: float, device: str, repeats: int) -> dict[str, Any]:
-    """Return milliseconds, in turns, and bytes of every method; on a CPU only the losses are compared."""
+def measure(
+    work: Mapping[str, Callable[[], Tensor]], expected: float, device: str, repeats: int
+) -> dict[str, Any]:
+    """Return milliseconds, in turns, and bytes of every method.
+
+    On a CPU only the losses are compared.
+    """
     results, names = usable(work, expected)
     if device == "cpu":
         return results
@@ -93,7 +108,10 @@ def measure(work: Mapping[str, Callable[[], Tensor]], expected: float, device: s
         for name in names:
             taken[name].append(milliseconds(work[name]))
     for name in names:
-        results[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
+        results[name] |= {
+            "peak_bytes": peak_bytes(work[name]),
+            "median_ms": statistics.median(taken[name]),
+        }
         results[name]["ms"] = taken[name]
     return results
 
@@ -103,7 +121,9 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
     from ddlib.kernels.gpu import forward_kernel as online
     from ddlib.kernels.gpu import inplace_softmax as row
 
-    def patched(module: Any, name: str, value: Any, step: Callable[[Batch, Loss], Tensor]) -> Tensor:
+    def patched(
+        module: Any, name: str, value: Any, step: Callable[[Batch, Loss], Tensor]
+    ) -> Tensor:
         default = getattr(module, name)
         setattr(module, name, value)
         try:
@@ -119,7 +139,9 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
         (128, 64, 64, 4, 4),
     ]
     work = {
-        str(tiles): partial(patched, online, "default_tiles", lambda _, tiles=tiles: tiles, evaluation)
+        str(tiles): partial(
+            patched, online, "default_tiles", lambda _, tiles=tiles: tiles, evaluation
+        )
         for rows, columns, depth, warps, stages in shapes
         for splits in (1, 4, 16)
         for tiles in [online.Tiles(rows, columns, depth, splits, warps, stages)]
@@ -178,20 +200,41 @@ def main() -> None:
     results = dict[str, dict[str, Any]]()
     for name, rows in cases(options):
         results[name] = rows
-        if not options.tiny:  # after each case: compilations take minutes, and a device may be lent for a short time
-            report("gpu_head", [{"ratios": ratios(results), "settings": vars(options), "rows": results}], "cuda")
+        if (
+            not options.tiny
+        ):  # after each case: compilations take minutes, and a device may be lent for a short time
+            report(
+                "gpu_head",
+                [{"ratios": ratios(results), "settings": vars(options), "rows": results}],
+                "cuda",
+            )
     if options.tiny:
         print(
-            json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": results}, indent=1)
+            json.dumps(
+                {
+                    "dry_run": "losses on a CPU without Triton; nothing was measured",
+                    "rows": results,
+                },
+                indent=1,
+            )
         )
         return
-    print(json.dumps({"ratios": ratios(results), "settings": vars(options), "rows": results}, indent=1))
+    print(
+        json.dumps(
+            {"ratios": ratios(results), "settings": vars(options), "rows": results}, indent=1
+        )
+    )
 
 
 def ratios(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
-    """Return every method's cost over that of ``ours``, by case, method and quantity; and the latter in GiB."""
+    """Return every method's cost over that of ``ours``, by case, method and quantity.
+
+    And the latter in GiB.
+    """
     timed = {case: rows for case, rows in results.items() if "median_ms" in rows.get("triton", ())}
-    held = {f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30 for case, rows in timed.items()}
+    held = {
+        f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30 for case, rows in timed.items()
+    }
     return held | {
         f"{case}: {name} {quantity}": row[key] / rows["triton"][key]
         for case, rows in timed.items()

@@ -1,6 +1,7 @@
 """Losses compared by benchmarks.gpu_head, and their batch.
 
-Each takes a ``Batch`` and returns a differentiable number. They are described in ``benchmarks.gpu_head``.
+Each takes a ``Batch`` and returns a differentiable number. They are described in
+``benchmarks.gpu_head``.
 """
 
 import importlib
@@ -43,7 +44,9 @@ class Sizes(NamedTuple):
 TINY = Sizes(4, 6, 8, 40, 5)
 PROCESSES: Mapping[str, Callable[[Sizes], dd.processes.Hierarchical]] = {
     "mdlm": lambda sizes: dd.presets.mdlm(sizes.words),
-    "hdlm": lambda sizes: dd.presets.hdlm(dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]),
+    "hdlm": lambda sizes: dd.presets.hdlm(
+        dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]
+    ),
 }
 
 
@@ -54,7 +57,9 @@ class Batch:
         self.process = PROCESSES[kind](sizes)
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(sizes.sequences, sizes.length, sizes.width, generator=generator)
-        matrix = torch.randn(sizes.words, sizes.width, generator=generator).mul_(2 / sizes.width**0.5)
+        matrix = torch.randn(sizes.words, sizes.width, generator=generator).mul_(
+            2 / sizes.width**0.5
+        )
         x = torch.randint(sizes.words, (sizes.sequences, sizes.length), generator=generator)
         t = (torch.arange(sizes.sequences, dtype=torch.float64) + 0.5) / sizes.sequences
         z = self.process.sample(x, t, generator)
@@ -68,7 +73,9 @@ class Batch:
         head = ChildHead(sizes.width, sizes.words, [edge.parents for edge in tree.maps[:-1]])
         self.process = self.process.to(device)
         self.meaning = dd.Children(tree.to(device), rows=head.rows.to(device))
-        states = torch.randn(len(head.weight), sizes.width, generator=generator).mul_(2 / sizes.width**0.5)
+        states = torch.randn(len(head.weight), sizes.width, generator=generator).mul_(
+            2 / sizes.width**0.5
+        )
         self.states = states.to(device).requires_grad_()
 
     def cast(self) -> Tensor:
@@ -99,19 +106,30 @@ def ours(batch: Batch, triton: bool, chunk: int | None = None) -> Tensor:
 def plain(batch: Batch) -> Tensor:
     """Compute the loss on the logits of all tokens."""
     logits = F.linear(batch.hidden, batch.cast())
-    return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weighting=CLIP)
+    return dd.training_loss(
+        batch.process, logits.float(), batch.x, batch.z, batch.t, weighting=CLIP
+    )
 
 
 def children(batch: Batch, triton: bool) -> Tensor:
     """Compute the fused loss on child logits, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
-    given = batch.process, batch.hidden, batch.states.to(batch.hidden.dtype), batch.x, batch.z, batch.t
+    given = (
+        batch.process,
+        batch.hidden,
+        batch.states.to(batch.hidden.dtype),
+        batch.x,
+        batch.z,
+        batch.t,
+    )
     return dd.linear_training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:
     """Compute the cross-entropy of all tokens."""
-    return F.cross_entropy(F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten())
+    return F.cross_entropy(
+        F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten()
+    )
 
 
 def padded_cross_entropy(batch: Batch) -> Tensor:
@@ -124,14 +142,18 @@ def padded_cross_entropy(batch: Batch) -> Tensor:
 def linear_cross_entropy(batch: Batch) -> Tensor:
     """Compute the same by torch's fused function."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=4096, chunking_method=None)
-    return F.linear_cross_entropy(batch.hidden.flatten(0, 1), batch.cast(), batch.x.flatten(), options=options)
+    return F.linear_cross_entropy(
+        batch.hidden.flatten(0, 1), batch.cast(), batch.x.flatten(), options=options
+    )
 
 
 def liger_cross_entropy(batch: Batch) -> Tensor:
     """Compute the same by Liger."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    return LigerFusedLinearCrossEntropyLoss()(batch.cast(), batch.hidden.flatten(0, 1), batch.x.flatten())
+    return LigerFusedLinearCrossEntropyLoss()(
+        batch.cast(), batch.hidden.flatten(0, 1), batch.x.flatten()
+    )
 
 
 def methods(dry: bool) -> dict[str, Loss]:

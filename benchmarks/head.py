@@ -2,10 +2,11 @@
 
     python -m benchmarks.head hdlm --tokens 1024    # seconds, megabytes and ratios of one kind of process
 
-D = 768, 50,257 tokens, 64 clusters, float32, one thread. Times are stratified, so that a batch holds clean tokens,
-clusters and masks in the expected shares. Every method's loss is asserted equal to that of ``ours`` before anything is
-timed, except cross-entropies: these are another loss, of all tokens, and the minimum with full logits. In the kinds
-with child logits, of 224 clusters, the fused loss on logits of tokens differs too, as its output layer is another one.
+D = 768, 50,257 tokens, 64 clusters, float32, one thread. Times are stratified, so that a batch
+holds clean tokens, clusters and masks in the expected shares. Every method's loss is asserted equal
+to that of ``ours`` before anything is timed, except cross-entropies: these are another loss, of all
+tokens, and the minimum with full logits. In the kinds with child logits, of 224 clusters, the fused
+loss on logits of tokens differs too, as its output layer is another one.
 """
 
 import json
@@ -44,7 +45,10 @@ GPT2, TINY = Sizes(), Sizes(40, 8, 5)
 
 
 class Batch:
-    """Hidden states, matrix, tokens, states and times of one process; and the matrix of a layer over children."""
+    """Hidden states, matrix, tokens, states and times of one process.
+
+    And the matrix of a layer over children.
+    """
 
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -64,7 +68,11 @@ class Batch:
     def step(self, loss: Callable[["Batch"], Tensor]) -> Tensor:
         """Compute a loss and its gradients."""
         value = loss(self)
-        layer = (self.hidden, self.matrix, self.states) if self.states.numel() else (self.hidden, self.matrix)
+        layer = (
+            (self.hidden, self.matrix, self.states)
+            if self.states.numel()
+            else (self.hidden, self.matrix)
+        )
         torch.autograd.grad(value, layer, allow_unused=True)
         return value.detach()
 
@@ -81,7 +89,9 @@ class Family(Batch):
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         super().__init__(process, width, tokens)
         flat = process.hierarchy.depth == 1
-        tree = dd.hierarchies.Tree([many_parents(process.vocab_size)]) if flat else process.hierarchy
+        tree = (
+            dd.hierarchies.Tree([many_parents(process.vocab_size)]) if flat else process.hierarchy
+        )
         head = ChildHead(width, process.vocab_size, [edge.parents for edge in tree.maps[:-1]])
         self.meaning, self.head = dd.Children(tree, rows=head.rows), head
         self.states = torch.nn.init.normal_(head.weight, std=2 / width**0.5)
@@ -90,13 +100,17 @@ class Family(Batch):
 def children(batch: Family) -> Tensor:
     """Compute the fused loss on child logits."""
     given = batch.process, batch.hidden, batch.states, batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
+    return dd.linear_training_loss(
+        *given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
+    )
 
 
 def expanded(batch: Family) -> Tensor:
     """Compute the same loss on all child logits."""
     given = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
-    return dd.training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
+    return dd.training_loss(
+        *given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
+    )
 
 
 def cross_entropy(batch: Batch) -> Tensor:
@@ -107,7 +121,9 @@ def cross_entropy(batch: Batch) -> Tensor:
 def linear_cross_entropy(batch: Batch) -> Tensor:
     """Compute the same by torch's fused function, in chunks of 128 rows."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=128, chunking_method=None)
-    return F.linear_cross_entropy(batch.hidden.flatten(0, 1), batch.matrix, batch.x.flatten(), options=options)
+    return F.linear_cross_entropy(
+        batch.hidden.flatten(0, 1), batch.matrix, batch.x.flatten(), options=options
+    )
 
 
 def masked(batch: Batch) -> Tensor:
@@ -121,8 +137,12 @@ def clustered(batch: Batch) -> Tensor:
     return papers_hdlm(batch.process, batch.logits(), batch.x, batch.z, batch.weight)
 
 
-def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
-    """Compute log-softmax, clusters by a product with the dense map, tokens within their cluster by a mask."""
+def papers_hdlm(
+    process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z: Tensor, weight: Tensor
+) -> Tensor:
+    """Compute log-softmax, clusters by a product with the dense map, tokens within their cluster by
+    a mask.
+    """
     parents = process.hierarchy.maps[0].parents
     map_ = F.one_hot(parents, process.hierarchy.levels[1]).float()
     p = logits.log_softmax(-1).exp()
@@ -136,7 +156,10 @@ def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z
 
 
 def perturbed(batch: Batch) -> Tensor:
-    """Compute HDLM's loss with xi < 1: the theorem's terms from the probabilities of all clusters."""
+    """Compute HDLM's loss with xi < 1.
+
+    The theorem's terms from the probabilities of all clusters.
+    """
     words, count = batch.process.hierarchy.levels[:2]
     parents, eta = batch.process.hierarchy.maps[0].parents, (count - 1) * XI / (1 - XI)
     log_p = batch.logits().log_softmax(-1)
@@ -147,13 +170,17 @@ def perturbed(batch: Batch) -> Tensor:
     every = torch.log1p((eta - 1) * clusters)
     rest = every.sum(-1) - every.gather(-1, right[..., None]).squeeze(-1)
     mask = -XI * (torch.log((1 - 1 / eta) * here + 1 / eta) + rest / eta)
-    odds = torch.where(seen == right, torch.log((1 - 1 / eta) * there + 1 / eta), torch.log1p((eta - 1) * there))
+    odds = torch.where(
+        seen == right, torch.log((1 - 1 / eta) * there + 1 / eta), torch.log1p((eta - 1) * there)
+    )
     word = odds - log_p.gather(-1, batch.x[..., None]).squeeze(-1)
     return (torch.where(batch.process.level_of(batch.z) == 1, word, mask) * batch.weight).mean()
 
 
 def mixed(batch: Batch) -> Tensor:
-    """Compute GIDD's loss: one-hot and softmax mixed with dense noise, KL over all tokens, and the ratio at z."""
+    """Compute GIDD's loss: one-hot and softmax mixed with dense noise, KL over all tokens, and the
+    ratio at z.
+    """
     words = batch.process.vocab_size
     keep, uniform, _ = (v.float()[:, None, None] for v in batch.process.mixture(batch.t.double()))
     q = keep * F.one_hot(batch.x, words) + uniform
@@ -171,7 +198,10 @@ def parents(sizes: Sizes) -> Tensor:
 
 
 def many_parents(words: int) -> Tensor:
-    """Return clusters for an output layer over children: the square root of the number of tokens."""
+    """Return clusters for an output layer over children.
+
+    The square root of the number of tokens.
+    """
     return dd.hierarchies.random_parents(words, round(words**0.5))[0]
 
 
@@ -187,19 +217,30 @@ class Kind(NamedTuple):
     batch: type[Batch] = Batch
 
 
-CHILDREN, BESIDE = {"ours": children, "expanded": expanded}, {"words": ours, "cross_entropy": cross_entropy}
+CHILDREN, BESIDE = (
+    {"ours": children, "expanded": expanded},
+    {"words": ours, "cross_entropy": cross_entropy},
+)
 KINDS = {
     "hdlm": Kind(
         lambda sizes: dd.presets.hdlm(parents(sizes)),
         {"ours": ours, "papers": clustered},
         {"cross_entropy": cross_entropy, "linear_cross_entropy": linear_cross_entropy},
     ),
-    "hdlm_xi": Kind(lambda sizes: dd.presets.hdlm(parents(sizes), xi=XI), {"ours": ours, "papers": perturbed}),
-    "gidd": Kind(lambda sizes: dd.presets.gidd(sizes.words, UNIFORM), {"ours": ours, "papers": mixed}),
-    "mdlm": Kind(
-        lambda sizes: dd.presets.mdlm(sizes.words), {"ours": ours, "papers": masked}, {"cross_entropy": cross_entropy}
+    "hdlm_xi": Kind(
+        lambda sizes: dd.presets.hdlm(parents(sizes), xi=XI), {"ours": ours, "papers": perturbed}
     ),
-    "hdlm_children": Kind(lambda sizes: dd.presets.hdlm(many_parents(sizes.words)), CHILDREN, BESIDE, Family),
+    "gidd": Kind(
+        lambda sizes: dd.presets.gidd(sizes.words, UNIFORM), {"ours": ours, "papers": mixed}
+    ),
+    "mdlm": Kind(
+        lambda sizes: dd.presets.mdlm(sizes.words),
+        {"ours": ours, "papers": masked},
+        {"cross_entropy": cross_entropy},
+    ),
+    "hdlm_children": Kind(
+        lambda sizes: dd.presets.hdlm(many_parents(sizes.words)), CHILDREN, BESIDE, Family
+    ),
     "mdlm_children": Kind(lambda sizes: dd.presets.mdlm(sizes.words), CHILDREN, BESIDE, Family),
 }
 
@@ -207,32 +248,50 @@ KINDS = {
 def methods(kind: str) -> dict[str, Loss]:
     """Return all methods in this release of torch."""
     found = {**KINDS[kind].same, **KINDS[kind].other}
-    return {name: loss for name, loss in found.items() if name != "linear_cross_entropy" or hasattr(F, name)}
+    return {
+        name: loss
+        for name, loss in found.items()
+        if name != "linear_cross_entropy" or hasattr(F, name)
+    }
 
 
 def times(
     kind: str, tokens: int, repeats: int = REPEATS, names: tuple[str, ...] = (), sizes: Sizes = GPT2
 ) -> dict[str, Any]:
-    """Return CPU seconds of the methods ``names``, of all by default, and the speedup of ``ours``."""
+    """Return CPU seconds of the methods ``names``, of all by default, and the speedup of
+    ``ours``.
+    """
     batch = KINDS[kind].batch(KINDS[kind].make(sizes), sizes.width, tokens)
     found = {name: loss for name, loss in methods(kind).items() if name in names or not names}
     losses = {name: float(batch.step(loss)) for name, loss in found.items()}
     require_equal({name: value for name, value in losses.items() if name in KINDS[kind].same})
-    taken = seconds({name: lambda loss=loss: batch.step(loss) for name, loss in found.items()}, repeats)
+    taken = seconds(
+        {name: lambda loss=loss: batch.step(loss) for name, loss in found.items()}, repeats
+    )
     return {"ratios": over_ours(medians(taken), "time"), "cpu_seconds": taken, "losses": losses}
 
 
-def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = False) -> dict[str, Any]:
-    """Return peak megabytes above those of a batch, and the ratio to ``ours``; each once, in turn."""
+def memory(
+    kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = False
+) -> dict[str, Any]:
+    """Return peak megabytes above those of a batch, and the ratio to ``ours``.
+
+    Each once, in turn.
+    """
     size = ("--tiny",) if tiny else ()
     found = [name for name in methods(kind) if name in names or not names]
     megabytes = {
-        name: float(in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size))
+        name: float(
+            in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size)
+        )
         for name in found
     }
     sizes = TINY if tiny else GPT2
     beside = megabytes["ours"] - 4 * sizes.words * sizes.width / 2**20
-    return {"ratios": over_ours(megabytes, "memory") | {"ours beside a gradient": beside}, "megabytes": megabytes}
+    return {
+        "ratios": over_ours(megabytes, "memory") | {"ours beside a gradient": beside},
+        "megabytes": megabytes,
+    }
 
 
 def main() -> None:
@@ -245,7 +304,9 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = TINY if options.tiny else GPT2
     if options.memory:
-        batch = KINDS[options.kind].batch(KINDS[options.kind].make(sizes), sizes.width, options.tokens)
+        batch = KINDS[options.kind].batch(
+            KINDS[options.kind].make(sizes), sizes.width, options.tokens
+        )
         print(peak_megabytes(lambda: batch.step(methods(options.kind)[options.memory])))
         return
     timed = times(options.kind, options.tokens, options.repeats, sizes=sizes)

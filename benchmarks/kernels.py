@@ -1,10 +1,12 @@
-"""Training loss from logits of 8 x 512 tokens, forwards and backwards: kernels between levels against masks.
+"""Training loss from logits of 8 x 512 tokens, forwards and backwards.
+
+Kernels between levels against masks.
 
     python -m benchmarks.kernels --times 3    # writes benchmarks/results/kernels.json
 
-Alphabets of 256 and 4,096 tokens, 64 clusters, float32, one thread. All processes have the same logits and times;
-"confident" logits are 20 times as large, so that masses underflow in float32. ``masks`` is the loss of ``Masked``.
-Ratios are times over that of masks.
+Alphabets of 256 and 4,096 tokens, 64 clusters, float32, one thread. All processes have the same
+logits and times; "confident" logits are 20 times as large, so that masses underflow in float32.
+``masks`` is the loss of ``Masked``. Ratios are times over that of masks.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +29,10 @@ def hierarchies(words: int, clusters: int) -> Mapping[str, dd.hierarchies.Hierar
     generator = torch.Generator().manual_seed(0)
     nearest = torch.arange(words) * clusters // words
     other = (nearest + torch.randint(1, clusters, (words,), generator=generator)) % clusters
-    sparse = {"index": torch.stack([nearest, other], 1), "probability": torch.tensor([[0.7, 0.3]]).expand(words, 2)}
+    sparse = {
+        "index": torch.stack([nearest, other], 1),
+        "probability": torch.tensor([[0.7, 0.3]]).expand(words, 2),
+    }
     dense = torch.randn(words, clusters, generator=generator, dtype=torch.float64).softmax(1)
     return {
         "masks": dd.hierarchies.Flat(words),
@@ -38,7 +43,9 @@ def hierarchies(words: int, clusters: int) -> Mapping[str, dd.hierarchies.Hierar
     }
 
 
-def step(hierarchy: dd.hierarchies.Hierarchy, x: Tensor, t: Tensor, logits: Tensor) -> Callable[[], Tensor]:
+def step(
+    hierarchy: dd.hierarchies.Hierarchy, x: Tensor, t: Tensor, logits: Tensor
+) -> Callable[[], Tensor]:
     """Build the loss and its gradient for logits, at a fixed draw of noise."""
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     z = process.sample(x, t, torch.Generator().manual_seed(1))
@@ -89,13 +96,19 @@ def main() -> None:
     """Run the command."""
     parser = command_line(__doc__)
     parser.add_argument("--times", type=int, default=1, help="runs that are stored")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder, default benchmarks/results")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder, default benchmarks/results"
+    )
     options = parser.parse_args()
     if options.tiny and options.results == RESULTS:
         parser.error("--tiny: pass another folder with --results, these numbers are not results")
     torch.set_num_threads(1)
     small = TINY if options.tiny else {}
-    report("kernels", [measure(options.repeats, **small) for _ in range(options.times)], folder=options.results)
+    report(
+        "kernels",
+        [measure(options.repeats, **small) for _ in range(options.times)],
+        folder=options.results,
+    )
 
 
 if __name__ == "__main__":

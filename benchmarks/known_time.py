@@ -1,4 +1,6 @@
-"""The study of docs/known_time.md: the same structured noise with and without the number of its events in the state.
+"""The study of docs/known_time.md.
+
+The same structured noise with and without the number of its events in the state.
 
     python -m benchmarks.known_time exact WORK              # exact networks: parts of the bound, errors of samples
     python -m benchmarks.known_time train WORK [--part 0 --of 2]
@@ -6,7 +8,8 @@
     python -m benchmarks.known_time page WORK --out benchmarks/results/known_time.json --docs docs
     python -m benchmarks.known_time --smoke FOLDER          # all of it, in seconds
 
-Protocol and expectations are on the page, written before the runs. A run that is finished is not made again.
+Protocol and expectations are on the page, written before the runs. A run that is finished is not
+made again.
 """
 
 import json
@@ -29,16 +32,24 @@ from ddlib_models import DiT
 from recipes.engine.provenance import provenance
 
 VALUES, EVENTS = 16, 32
-"""Size of the ordered alphabet; number of events after which the counted process has lost its token."""
+"""Size of the ordered alphabet.
+
+Number of events after which the counted process has lost its token.
+"""
 LEAST, MOST = 1e-3, 300.0
-"""Expected number of events at the clean and at the noisy end, between which it grows geometrically."""
+"""Expected number of events at the clean and at the noisy end, between which it grows
+geometrically.
+"""
 BATCH, LENGTH = 64, 16
 SAMPLES = 100_000
 Network = Callable[..., Tensor]
 
 
 def events() -> Tensor:
-    """Return the kernel of one event: a step to a neighbour, each with probability 1/2, or none at a border."""
+    """Return the kernel of one event.
+
+    a step to a neighbour, each with probability 1/2, or none at a border.
+    """
     index = torch.arange(VALUES)
     kernel = torch.zeros(VALUES, VALUES, dtype=torch.float64)
     for step in (-1, 1):
@@ -47,23 +58,35 @@ def events() -> Tensor:
 
 
 def shuffled(kernel: Tensor) -> Tensor:
-    """Return the same kernel for values in a random order: structure that has no relation to the data."""
+    """Return the same kernel for values in a random order.
+
+    Structure that has no relation to the data.
+    """
     order = torch.randperm(VALUES, generator=torch.Generator().manual_seed(0))
     return kernel[order][:, order]
 
 
 def counted(kernel: Tensor) -> dd.processes.Hierarchical:
-    """Return the process with a level per event: its state is the value and the number of events."""
+    """Return the process with a level per event.
+
+    Its state is the value and the number of events.
+    """
     return dd.processes.Hierarchical(Kernels([Dense(kernel)] * EVENTS), schedule())
 
 
 def schedule() -> dd.schedules.Geometric:
-    """Return the schedule of the processes of events: minus its logarithm is their expected number."""
+    """Return the schedule of the processes of events.
+
+    Minus its logarithm is their expected number.
+    """
     return dd.schedules.Geometric(LEAST, MOST)
 
 
 def per_level() -> Tensor:
-    """Return the shared rows of the counted process: a vector per value and one per number of events."""
+    """Return the shared rows of the counted process.
+
+    a vector per value and one per number of events.
+    """
     state = torch.arange(VALUES * (EVENTS + 1))
     rows = torch.stack([state % VALUES, VALUES + state // VALUES], 1)
     return torch.cat([rows, torch.tensor([[VALUES + EVENTS + 1, -1]])])
@@ -80,7 +103,10 @@ def processes() -> Mapping[str, tuple[dd.processes.ForwardProcess, Tensor | tupl
         "birth-death, counted": (counted(kernel), ()),
         "birth-death, counted, shared rows": (counted(kernel), per_level()),
         "shuffled, counted, shared rows": (counted(shuffled(kernel)), per_level()),
-        "blur of 3 levels, shared rows": (dd.processes.Hierarchical(blur, dd.schedules.Linear()), blur.shared_rows()),
+        "blur of 3 levels, shared rows": (
+            dd.processes.Hierarchical(blur, dd.schedules.Linear()),
+            blur.shared_rows(),
+        ),
     }
 
 
@@ -88,16 +114,22 @@ EXACT = ("masks", "uniform", "birth-death", "birth-death, counted", "blur of 3 l
 
 
 def steps() -> Tensor:
-    """Return the transition matrix of the data: a walk that stays or moves to a neighbour, and in 2 % jumps anywhere.
+    """Return the transition matrix of the data.
 
-    Jumps make every sequence possible, so that the exact network has an answer to every state of a sampler.
+    a walk that stays or moves to a neighbour, and in 2 % jumps anywhere.
+
+    Jumps make every sequence possible, so that the exact network has an answer to every state of a
+    sampler.
     """
     walk = 0.5 * torch.eye(VALUES, dtype=torch.float64) + 0.5 * events()
     return 0.98 * walk + 0.02 / VALUES
 
 
 def entropy(length: int) -> float:
-    """Return the entropy of the data in nats per token: the first value is uniform, which the walk preserves."""
+    """Return the entropy of the data in nats per token.
+
+    The first value is uniform, which the walk preserves.
+    """
     step = float(torch.special.entr(steps()).sum(1).mean())
     return (math.log(VALUES) + (length - 1) * step) / length
 
@@ -110,13 +142,17 @@ def data(count: int, length: int, generator: torch.Generator) -> Tensor:
     return torch.stack(x, 1)
 
 
-def parts(process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
-    r"""Return the part of the bound's integrand that is spent on *when*, (B, L): a KL of rates of leaving z backwards.
+def parts(
+    process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: Tensor, t: Tensor
+) -> Tensor:
+    r"""Return the part of the bound's integrand that is spent on *when*, (B, L).
 
-    With r_y the rates of the reversed jumps of z to y given x, and h_y those of the network, the integrand is
-    :math:`\sum_y r_y \log(r_y / h_y) - r_y + h_y`. With totals R and H it is the sum of
-    :math:`R \log(R / H) - R + H`, the KL of the jump times, and R times the KL of the destinations. (The
-    decomposition is that of SCUD, arXiv 2506.08316.)
+    a KL of rates of leaving z backwards.
+
+    With r_y the rates of the reversed jumps of z to y given x, and h_y those of the network, the
+    integrand is :math:`\sum_y r_y \log(r_y / h_y) - r_y + h_y`. With totals R and H it is the sum
+    of :math:`R \log(R / H) - R + H`, the KL of the jump times, and R times the KL of the
+    destinations. (The decomposition is that of SCUD, arXiv 2506.08316.)
     """
     into = process.rates_into(z, t)
     into = into.scatter(-1, z[..., None], 0.0)
@@ -132,7 +168,9 @@ def parts(process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: 
 
 
 def distance(drawn: Tensor, joint: Tensor) -> float:
-    """Return the total variation between the frequencies of pairs, (N, 2), and their distribution."""
+    """Return the total variation between the frequencies of pairs, (N, 2), and their
+    distribution.
+    """
     count = torch.bincount(drawn[:, 0] * VALUES + drawn[:, 1], minlength=VALUES**2)
     return float(0.5 * (count / len(drawn) - joint.flatten()).abs().sum())
 
@@ -144,7 +182,9 @@ def tables(found: Mapping[str, Any]) -> str:
     lines = [
         f"Exact networks, two tokens, entropy {made['entropy']:.4f} nats per token:",
         "",
-        "| process | bound | part for *when* | " + " | ".join(f"{number} calls" for number in calls) + " |",
+        "| process | bound | part for *when* | "
+        + " | ".join(f"{number} calls" for number in calls)
+        + " |",
         "| --- |" + " --- |" * (2 + len(calls)),
     ]
     for name, each in made["processes"].items():
@@ -154,10 +194,12 @@ def tables(found: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {bound:.4f} ± {error:.4f} | {when} | {far} |")
     lines += [
         "",
-        f"The last columns are total variations of {made.get('samples', SAMPLES):,} samples from the distribution of "
+        f"The last columns are total variations of {made.get('samples', SAMPLES):,} samples from "
+        "the distribution of "
         f"the data; that of as many draws of the data is {made['total_variation_of_data']:.3f}.",
         "",
-        f"Trained networks, nats per token above the entropy, {found['entropy']:.4f} (seeds {seeds}):",
+        f"Trained networks, nats per token above the entropy, {found['entropy']:.4f} (seeds "
+        f"{seeds}):",
         "",
         "| process | above the entropy | above masks |",
         "| --- | --- | --- |",
@@ -165,7 +207,9 @@ def tables(found: Mapping[str, Any]) -> str:
     for name in dict.fromkeys(row["process"] for row in found["trained"]):
         rows = [row for row in found["trained"] if row["process"] == name]
         above = ", ".join(f"{row['above_entropy']:.4f} ± {row['error']:.4f}" for row in rows)
-        less = ", ".join(f"{row['above_masks']:+.4f} ± {row['above_masks_error']:.4f}" for row in rows)
+        less = ", ".join(
+            f"{row['above_masks']:+.4f} ± {row['above_masks_error']:.4f}" for row in rows
+        )
         lines.append(f"| {name} | {above} | {less if name != 'masks' else '-'} |")
     return "\n".join(lines)
 
@@ -190,10 +234,21 @@ class KnownTime(Study):
     @classmethod
     def tiny(cls) -> Self:
         """Return the processes of few states, two steps, one seed and few sequences."""
-        return cls(tuple(name for name in processes() if "counted" in name), 2, (0,), 16, 1, (2, 4), 100, 100)
+        return cls(
+            tuple(name for name in processes() if "counted" in name),
+            2,
+            (0,),
+            16,
+            1,
+            (2, 4),
+            100,
+            100,
+        )
 
     def exact(self, options: Namespace) -> None:
-        """Measure bounds, shares of *when* and errors of samples with exact networks, on sequences of two tokens."""
+        """Measure bounds, shares of *when* and errors of samples with exact networks, on sequences
+        of two tokens.
+        """
         joint = steps() / VALUES
         found: dict[str, Any] = {}
         for name in (name for name in EXACT if name not in self.without):
@@ -201,7 +256,9 @@ class KnownTime(Study):
             network, generator = exact_cavity(process, joint), torch.Generator().manual_seed(0)
             x, density = data(self.pairs, 2, generator), process.time_density(2, chance=0.2)
             bound = dd.bound(process, network, x, generator, density=density)
-            t = dd.sample_times(self.pairs, "stratified", generator, density=density, dtype=torch.float64)
+            t = dd.sample_times(
+                self.pairs, "stratified", generator, density=density, dtype=torch.float64
+            )
             z = process.sample(x, t, generator)
             when = torch.zeros(self.pairs, dtype=torch.float64)
             if not isinstance(process, dd.processes.Hierarchical):
@@ -211,11 +268,20 @@ class KnownTime(Study):
                 grid = density.inverse(torch.linspace(1, 0, calls + 1, dtype=torch.float64))
                 grid[0], grid[-1] = 1.0, 0.0
                 drawn = dd.sample(
-                    process, network, (self.samples, 2), dd.samplers.Ancestral(), times=grid, generator=generator
+                    process,
+                    network,
+                    (self.samples, 2),
+                    dd.samplers.Ancestral(),
+                    times=grid,
+                    generator=generator,
                 )
                 noise[calls] = distance(drawn, joint)
             error = float(when.std()) / math.sqrt(self.pairs) / 2
-            found[name] = {"bound": asdict(bound.per_token), "when": float(when.mean()) / 2, "when_error": error}
+            found[name] = {
+                "bound": asdict(bound.per_token),
+                "when": float(when.mean()) / 2,
+                "when_error": error,
+            }
             found[name]["total_variation"] = noise
             print(name, found[name], flush=True)
         floor = distance(data(self.samples, 2, torch.Generator().manual_seed(1)), joint)
@@ -223,7 +289,9 @@ class KnownTime(Study):
         written(options.work / "exact.json", result | {"processes": found})
 
     def trained(self, name: str, seed: int) -> dict[str, Any]:
-        """Train a network from scratch and return its bound on held-out sequences, in nats for each."""
+        """Train a network from scratch and return its bound on held-out sequences, in nats for
+        each.
+        """
         process, rows = processes()[name]
         torch.manual_seed(seed)
         network = DiT(process.num_states, VALUES, dim=64, depth=2, heads=4, shared_rows=rows)
@@ -246,16 +314,28 @@ class KnownTime(Study):
                 print(f"{name}, seed {seed}, step {step + 1}: {float(loss):.4f}", flush=True)
         network.eval()
         x = data(self.held_out, LENGTH, torch.Generator().manual_seed(1000))
-        density, generator = process.time_density(LENGTH, chance=0.2), torch.Generator().manual_seed(1001)
+        density, generator = (
+            process.time_density(LENGTH, chance=0.2),
+            torch.Generator().manual_seed(1001),
+        )
         total = torch.zeros(self.held_out, dtype=torch.float64)
         with torch.no_grad():
             for _ in range(self.draws):
-                total += dd.bound(process, network, x, generator, density=density).total.double().sum(1) / self.draws
-        return {"process": name, "seed": seed, "nats": [round(value, 5) for value in total.tolist()]}
+                total += (
+                    dd.bound(process, network, x, generator, density=density).total.double().sum(1)
+                    / self.draws
+                )
+        return {
+            "process": name,
+            "seed": seed,
+            "nats": [round(value, 5) for value in total.tolist()],
+        }
 
     def train(self, options: Namespace) -> None:
         """Train this process's share of the networks that are not there."""
-        every = [(name, seed) for seed in self.seeds for name in processes() if name not in self.without]
+        every = [
+            (name, seed) for seed in self.seeds for name in processes() if name not in self.without
+        ]
         for number, (name, seed) in list(enumerate(every))[options.part :: options.of]:
             path = options.work / f"run-{number}.json"
             if not path.exists():
@@ -264,21 +344,36 @@ class KnownTime(Study):
     def report(self, options: Namespace) -> None:
         """Write the result file: bounds, and differences to masks with errors over sequences."""
         work = options.work
-        runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("run-*.json"))]
-        by = {(run["process"], run["seed"]): torch.tensor(run["nats"], dtype=torch.float64) / LENGTH for run in runs}
+        runs = [
+            json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("run-*.json"))
+        ]
+        by = {
+            (run["process"], run["seed"]): torch.tensor(run["nats"], dtype=torch.float64) / LENGTH
+            for run in runs
+        }
         rows = []
         for name in processes():
             for seed in self.seeds:
                 if (name, seed) in by:
                     nats, less = by[name, seed], by[name, seed] - by["masks", seed]
                     root = math.sqrt(len(nats))
-                    rows.append({
-                        "process": name, "seed": seed,
-                        "above_entropy": float(nats.mean()) - entropy(LENGTH), "error": float(nats.std()) / root,
-                        "above_masks": float(less.mean()), "above_masks_error": float(less.std()) / root,
-                    })  # fmt: skip
+                    rows.append(
+                        {
+                            "process": name,
+                            "seed": seed,
+                            "above_entropy": float(nats.mean()) - entropy(LENGTH),
+                            "error": float(nats.std()) / root,
+                            "above_masks": float(less.mean()),
+                            "above_masks_error": float(less.std()) / root,
+                        }
+                    )
         made = json.loads((work / "exact.json").read_text(encoding="utf-8"))
-        result = {"provenance": provenance(), "entropy": entropy(LENGTH), "exact": made, "trained": rows}
+        result = {
+            "provenance": provenance(),
+            "entropy": entropy(LENGTH),
+            "exact": made,
+            "trained": rows,
+        }
         written(options.out, result)
 
 

@@ -1,12 +1,15 @@
-"""Training loops side by side: the engine, a bare loop with the same loss, Trainer and Lightning with MDLM's formula.
+"""Training loops side by side.
+
+The engine, a bare loop with the same loss, Trainer and Lightning with MDLM's formula.
 
     python -m benchmarks.loops                                              # measures, writes the result file
     python -m benchmarks.loops --page --docs docs                           # the table of docs/performance.md
 
-The same network, rows of text, batch, optimizer, clipping and constant rate in every loop; a loop starts anew in every
-turn, and loops take turns. A step lasts from one update of the optimizer to the next, in wall time, so that data,
-noise, records and all else of a loop count; start, validation, samples and checkpoints do not. The losses of engine and
-bare loop are asserted equal at every recorded step, and so are the formula and ``dd.training_loss`` on the same noise.
+The same network, rows of text, batch, optimizer, clipping and constant rate in every loop; a loop
+starts anew in every turn, and loops take turns. A step lasts from one update of the optimizer to
+the next, in wall time, so that data, noise, records and all else of a loop count; start,
+validation, samples and checkpoints do not. The losses of engine and bare loop are asserted equal at
+every recorded step, and so are the formula and ``dd.training_loss`` on the same noise.
 """
 
 import logging
@@ -70,18 +73,34 @@ class Task:
         prepare(corpus, work / "data")
         recipe = Recipe(
             data=Data(corpus=corpus, folder=work / "data", length=size.length, wrap=True),
-            model={"kind": "dit", "dim": size.dim, "depth": size.depth, "heads": max(size.dim // 64, 1)},
-            process={"kind": "mdlm"}, loss=Loss(weighting={"kind": "clip", "high": None}),
+            model={
+                "kind": "dit",
+                "dim": size.dim,
+                "depth": size.depth,
+                "heads": max(size.dim // 64, 1),
+            },
+            process={"kind": "mdlm"},
+            loss=Loss(weighting={"kind": "clip", "high": None}),
             optimizer=Optimizer(lr=1e-3, warmup=0, final=1.0, ema=0.0),
             output=Output(
-                folder=work / "run", validate_every=10**9, validate_sequences=2, sample_every=10**9, sample_steps=1,
-                samples=1, save_every=10**9, tensorboard=False,
+                folder=work / "run",
+                validate_every=10**9,
+                validate_sequences=2,
+                sample_every=10**9,
+                sample_steps=1,
+                samples=1,
+                save_every=10**9,
+                tensorboard=False,
             ),
-            hardware=Hardware(threads=1), batch=size.batch, steps=size.steps,
-        )  # fmt: skip
+            hardware=Hardware(threads=1),
+            batch=size.batch,
+            steps=size.steps,
+        )
         batches = Run.prepare(recipe, World(0, 1, torch.device("cpu"))).batches()
         x = torch.cat([batch.x for (batch,) in islice(batches, size.steps)])
-        return cls(recipe, [{"x": row, "index": torch.tensor(index)} for index, row in enumerate(x)])
+        return cls(
+            recipe, [{"x": row, "index": torch.tensor(index)} for index, row in enumerate(x)]
+        )
 
     def network(self) -> tuple[Any, dd.processes.ForwardProcess]:
         """Return the network at its start, as the engine builds it, and the process."""
@@ -95,12 +114,17 @@ class Task:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the engine's AdamW."""
         given = self.recipe.optimizer
-        values: dict[str, Any] = dict(lr=given.lr, betas=given.betas, eps=given.eps, weight_decay=given.weight_decay)
+        values: dict[str, Any] = dict(
+            lr=given.lr, betas=given.betas, eps=given.eps, weight_decay=given.weight_decay
+        )
         return torch.optim.AdamW(model.parameters(), **values, fused=True)
 
 
 def formula(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor, mask: int) -> Tensor:
-    """Compute MDLM's loss of a linear schedule: the cross-entropy of masked tokens, over the time, per token."""
+    """Compute MDLM's loss of a linear schedule.
+
+    The cross-entropy of masked tokens, over the time, per token.
+    """
     logits = model(torch.where(masked, mask, x), t)
     nats = F.cross_entropy(logits.flatten(0, 1), x.flatten(), reduction="none").view_as(x)
     return (nats * masked / t[:, None]).sum() / x.numel()
@@ -109,10 +133,16 @@ def formula(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor, mask: int) -
 def engine(task: Task, work: Path) -> list[float]:
     """Train by the engine; return the losses that it records."""
     train(replace(task.recipe, output=replace(task.recipe.output, folder=work / "run")))
-    return [record["loss"] for _, record in read_metrics(work / "run" / "metrics.jsonl") if record["kind"] == "train"]
+    return [
+        record["loss"]
+        for _, record in read_metrics(work / "run" / "metrics.jsonl")
+        if record["kind"] == "train"
+    ]
 
 
-def fused(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int) -> Tensor:
+def fused(
+    model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int
+) -> Tensor:
     """Compute the engine's loss: only the logits that it depends on."""
     noise = dd.KeyedGenerator(0, step, batch["index"])
     t = dd.sample_times(len(batch["x"]), generator=noise)
@@ -121,7 +151,9 @@ def fused(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Ten
     return dd.linear_training_loss(process, model.features(z, t), weight, batch["x"], z, t, bias)
 
 
-def written_out(model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int) -> Tensor:
+def written_out(
+    model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int
+) -> Tensor:
     """Draw independent times and masks, and compute the formula."""
     x, t = batch["x"], 1e-3 + (1 - 1e-3) * torch.rand(len(batch["x"]))
     return formula(model, x, torch.rand(x.shape) < t[:, None], t, process.num_states - 1)
@@ -150,17 +182,27 @@ def trainer(task: Task, work: Path) -> list[float]:
     model, process = task.network()
 
     class MDLM(Trainer):
-        def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *rest: Any, **options: Any) -> Tensor:
+        def compute_loss(
+            self, model: nn.Module, inputs: dict[str, Tensor], *rest: Any, **options: Any
+        ) -> Tensor:
             return written_out(model, process, inputs, 0)
 
         def _get_train_sampler(self, *rest: Any) -> None:
             """Keep the order."""
 
     given = TrainingArguments(
-        str(work / "trainer"), max_steps=task.recipe.steps, per_device_train_batch_size=task.recipe.batch,
-        max_grad_norm=task.recipe.optimizer.max_grad_norm, lr_scheduler_type="constant", logging_steps=10,
-        save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, remove_unused_columns=False,
-    )  # fmt: skip
+        str(work / "trainer"),
+        max_steps=task.recipe.steps,
+        per_device_train_batch_size=task.recipe.batch,
+        max_grad_norm=task.recipe.optimizer.max_grad_norm,
+        lr_scheduler_type="constant",
+        logging_steps=10,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+    )
     loop = MDLM(model, given, train_dataset=task.rows, optimizers=(task.optimizer(model), None))
     loop.train()
     return [entry["loss"] for entry in loop.state.log_history if "loss" in entry]
@@ -186,10 +228,15 @@ def lightning(task: Task, work: Path) -> list[float]:
             return task.optimizer(self.network)
 
     loop = L.Trainer(
-        max_steps=task.recipe.steps, accelerator="cpu", gradient_clip_val=task.recipe.optimizer.max_grad_norm,
-        default_root_dir=work, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        max_steps=task.recipe.steps,
+        accelerator="cpu",
+        gradient_clip_val=task.recipe.optimizer.max_grad_norm,
+        default_root_dir=work,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
-    )  # fmt: skip
+    )
     loop.fit(MDLM(), task.loader())
     return [float(loop.callback_metrics["train_loss"])]
 
@@ -207,7 +254,9 @@ LOOPS: Mapping[str, Callable[[Task, Path], list[float]]] = {
 def stamps() -> Iterator[list[tuple[float, float]]]:
     """Return a context that records wall and CPU seconds after every step of any optimizer."""
     found = list[tuple[float, float]]()
-    handle = register_optimizer_step_post_hook(lambda *_: found.append((time.perf_counter(), time.process_time())))
+    handle = register_optimizer_step_post_hook(
+        lambda *_: found.append((time.perf_counter(), time.process_time()))
+    )
     try:
         yield found
     finally:
@@ -221,17 +270,28 @@ def check(task: Task) -> None:
     nn.init.normal_(model.head.weight, std=0.02)  # at zero all losses would agree
     x, t = next(iter(task.loader()))["x"], torch.linspace(0.1, 1, task.recipe.batch)
     z = process.sample(x, t)
-    ours, other = dd.training_loss(process, model(z, t), x, z, t), formula(model, x, z != x, t, process.num_states - 1)
+    ours, other = (
+        dd.training_loss(process, model(z, t), x, z, t),
+        formula(model, x, z != x, t, process.num_states - 1),
+    )
     require_equal({"ours": float(ours), "formula": float(other)})
 
 
 def over_bare(taken: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return times over those of the bare loop in the same turn: between turns the speed of the machine changes."""
-    return {name: [one / two for one, two in zip(own, taken[BARE], strict=True)] for name, own in taken.items()}
+    """Return times over those of the bare loop in the same turn.
+
+    Between turns the speed of the machine changes.
+    """
+    return {
+        name: [one / two for one, two in zip(own, taken[BARE], strict=True)]
+        for name, own in taken.items()
+    }
 
 
 def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> dict[str, Any]:
-    """Return seconds of a step of every loop, in turns, and their ratios to the bare loop with the same loss."""
+    """Return seconds of a step of every loop, in turns, and their ratios to the bare loop with the
+    same loss.
+    """
     torch.set_num_threads(threads)
     taken, spent = ({name: list[float]() for name in LOOPS} for _ in range(2))
     for _ in range(repeats):
@@ -240,31 +300,51 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
             with tempfile.TemporaryDirectory(dir=work) as folder, stamps() as found:
                 torch.manual_seed(0)
                 losses[name] = loop(task, Path(folder))
-            for seconds, begin, end in zip((taken, spent), found[WARM - 1], found[size.steps - 1], strict=True):
+            for seconds, begin, end in zip(
+                (taken, spent), found[WARM - 1], found[size.steps - 1], strict=True
+            ):
                 seconds[name].append((end - begin) / (size.steps - WARM))
-        for one, two in zip(losses["ours"], losses[BARE], strict=False):  # the engine records its last step too
+        for one, two in zip(
+            losses["ours"], losses[BARE], strict=False
+        ):  # the engine records its last step too
             require_equal({"ours": one, "bare": two}, 1e-3)
     return {
         "threads": threads,
         "size": size._asdict(),
         "seconds_per_step": taken,
         "cpu_seconds_per_step": spent,
-        "tokens_per_second": {name: size.batch * size.length / value for name, value in medians(taken).items()},
+        "tokens_per_second": {
+            name: size.batch * size.length / value for name, value in medians(taken).items()
+        },
         "ratios": {f"{name} time": value for name, value in medians(over_bare(taken)).items()},
         "versions": {name: version(name) for name in ("transformers", "lightning")},
     }
 
 
 def tables(found: dict[str, Any]) -> str:
-    """Return the table of the page: tokens per second and time over the bare loop, by number of threads."""
-    runs, where, parts = found["runs"], found["machine"], ("tokens/s", "time of a step over the bare loop")
+    """Return the table of the page.
+
+    Tokens per second and time over the bare loop, by number of threads.
+    """
+    runs, where, parts = (
+        found["runs"],
+        found["machine"],
+        ("tokens/s", "time of a step over the bare loop"),
+    )
     heads = [f"{part}, threads: {run['threads']}" for run in runs for part in parts]
     lines = [f"| loop | {' | '.join(heads)} |", "|" + " --- |" * (1 + len(heads))]
     for name in runs[0]["tokens_per_second"]:
-        cells = [f"{run['tokens_per_second'][name]:,.0f} | {run['ratios'][f'{name} time']:.3f}" for run in runs]
-        lines.append(f"| {'engine of the recipes' if name == 'ours' else name} | {' | '.join(cells)} |")
+        cells = [
+            f"{run['tokens_per_second'][name]:,.0f} | {run['ratios'][f'{name} time']:.3f}"
+            for run in runs
+        ]
+        lines.append(
+            f"| {'engine of the recipes' if name == 'ours' else name} | {' | '.join(cells)} |"
+        )
     ours = [over_bare(run["seconds_per_step"])["ours"] for run in runs]
-    halves = [quantiles(one if len(one) > 1 else 2 * one) for one in ours]  # a test has a single turn
+    halves = [
+        quantiles(one if len(one) > 1 else 2 * one) for one in ours
+    ]  # a test has a single turn
     about = f"Medians of {len(ours[0])} turns, times over those of the same turn; the middle half of the engine's: "
     about += ", ".join(f"{low:.2f} to {high:.2f}" for low, _, high in halves)
     about += f"; {where['processor']}, {where['cores']} cores, torch {where['torch']}"
@@ -280,8 +360,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--out", type=Path, default=RESULTS / "loops.json", help="the result file")
-    parser.add_argument("--page", action="store_true", help="measure nothing: the table of the result file")
-    parser.add_argument("--docs", type=Path, help="folder of the page; without it the table is printed")
+    parser.add_argument(
+        "--page", action="store_true", help="measure nothing: the table of the result file"
+    )
+    parser.add_argument(
+        "--docs", type=Path, help="folder of the page; without it the table is printed"
+    )
     options = parser.parse_args(words)
     if options.tiny and options.out.parent == RESULTS:
         parser.error("--tiny: pass another file with --out, these numbers are not results")
@@ -291,7 +375,10 @@ def main(words: Sequence[str] | None = None) -> None:
         size = Size(300, 16, 1, 16, 4, 12) if options.tiny else Size()
         with tempfile.TemporaryDirectory() as work:
             check(task := Task.prepare(size, Path(work)))
-            runs = [measure(task, size, options.repeats, threads, Path(work)) for threads in options.threads]
+            runs = [
+                measure(task, size, options.repeats, threads, Path(work))
+                for threads in options.threads
+            ]
         report(options.out.stem, runs, folder=options.out.parent)
     PAGE.write(options.out, options.docs)
 

@@ -1,6 +1,8 @@
-"""Studies: their command line, runs distributed over processes and machines, results as JSON, and pages.
+"""Studies: their command line, runs distributed over processes and machines, results as JSON, and
+pages.
 
-A study is a subclass of ``Study``; ``python -m benchmarks.NAME --smoke FOLDER`` makes all of it at tiny sizes.
+A study is a subclass of ``Study``; ``python -m benchmarks.NAME --smoke FOLDER`` makes all of it at
+tiny sizes.
 """
 
 import argparse
@@ -32,7 +34,8 @@ Run = dict[str, Any]
 class Study(ABC):
     """A study whose result stands on a page; its fields are its sizes.
 
-    Its commands are methods that take the options of the command line. A command that was stopped goes on where it was.
+    Its commands are methods that take the options of the command line. A command that was stopped
+    goes on where it was.
     """
 
     results: ClassVar[Page]
@@ -62,10 +65,19 @@ class Study(ABC):
         parser.add_argument("what", choices=self.commands, nargs="?")
         parser.add_argument("work", type=Path, nargs="?", help="folder of the study")
         parser.add_argument("--part", type=int, default=0, help="index of this process, from 0")
-        parser.add_argument("--of", type=int, default=1, help="number of processes that share the runs")
+        parser.add_argument(
+            "--of", type=int, default=1, help="number of processes that share the runs"
+        )
         parser.add_argument("--out", type=Path, help="the result file")
-        parser.add_argument("--docs", type=Path, help="folder of the page; without it the tables are printed")
-        parser.add_argument("--smoke", type=Path, metavar="FOLDER", help="all commands at tiny sizes, into this folder")
+        parser.add_argument(
+            "--docs", type=Path, help="folder of the page; without it the tables are printed"
+        )
+        parser.add_argument(
+            "--smoke",
+            type=Path,
+            metavar="FOLDER",
+            help="all commands at tiny sizes, into this folder",
+        )
         for name, values in self.flags.items():
             parser.add_argument(name, **values)
         return parser
@@ -82,7 +94,8 @@ class Study(ABC):
             parser.error("pass a command and WORK, or --smoke FOLDER")
         if options.what in self.commands[-2:] and options.out is None:
             parser.error(f"{options.what}: pass --out FILE, the result file")
-        # the description of prepared text has the paths of its files: relative and absolute ones shall agree
+        # the description of prepared text has the paths of its files: relative and absolute ones
+        # shall agree
         options.work = options.work.resolve()
         options.work.mkdir(parents=True, exist_ok=True)
         getattr(self, options.what)(options)
@@ -113,18 +126,26 @@ def shared(recipes: Sequence[Recipe], options: argparse.Namespace) -> None:
 def written(path: Path, result: dict[str, Any]) -> None:
     """Write JSON with each list of numbers in one line."""
     text = json.dumps(result, indent=1)
-    path.write_text(re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n", encoding="utf-8")
+    path.write_text(
+        re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n",
+        encoding="utf-8",
+    )
 
 
 def by_text(terms: Terms) -> Run:
     """Return nats and tokens of each text, for comparison with a run on another machine."""
-    return {"nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()], "tokens": terms.tokens.tolist()}
+    return {
+        "nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()],
+        "tokens": terms.tokens.tolist(),
+    }
 
 
 def less(one: Run, other: Run) -> dict[str, Any]:
     """Return the difference of two bounds on the same texts, with its error."""
     nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
-    return asdict(Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token"))
+    return asdict(
+        Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token")
+    )
 
 
 def earlier(path: Path | None, *names: str) -> dict[tuple[Any, ...], Run]:
@@ -132,7 +153,11 @@ def earlier(path: Path | None, *names: str) -> dict[tuple[Any, ...], Run]:
 
     A study takes days, and its runs may be made on one machine after another.
     """
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path is not None and path.exists() else []
+    runs = (
+        json.loads(path.read_text(encoding="utf-8"))["runs"]
+        if path is not None and path.exists()
+        else []
+    )
     return {tuple(run[name] for name in names): run for run in runs}
 
 
@@ -144,7 +169,11 @@ def finished(given: Recipe) -> bool:
 def curve(folder: Path) -> list[tuple[int, float, float]]:
     """Return the validation bounds during training: step, nats per token, standard error."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [(r["step"], r["nats_per_token"], r["standard_error"]) for r in records if r["kind"] == "bound"]
+    return [
+        (r["step"], r["nats_per_token"], r["standard_error"])
+        for r in records
+        if r["kind"] == "bound"
+    ]
 
 
 def judged(paths: Iterable[Path], name: str) -> None:
@@ -163,6 +192,8 @@ def judged(paths: Iterable[Path], name: str) -> None:
 
 def summary(told: dict[str, Any]) -> dict[str, Any]:
     """Return quality, variety and calls of a cell."""
-    scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
+    scores = scoring.Scores(
+        torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0
+    )
     about = {key: told[key] for key in ("cell", "calls") if key in told}
     return {**about, "seed": told["seed"], **quality(told["words"], scores)}

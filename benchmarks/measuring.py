@@ -1,7 +1,8 @@
 """Measurement method: ratios within one run, medians of several, CPU seconds on one thread.
 
-The machine may be shared, so the processor's time is more reliable than wall time. Methods take turns, so that
-disturbances affect all alike. On a GPU seconds are wall time, with the device idle at both ends.
+The machine may be shared, so the processor's time is more reliable than wall time. Methods take
+turns, so that disturbances affect all alike. On a GPU seconds are wall time, with the device idle
+at both ends.
 """
 
 import json
@@ -58,14 +59,22 @@ def medians(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def over_ours(values: Mapping[str, float], quantity: str) -> dict[str, float]:
     """Return every method's value over that of ``ours``, named ``METHOD QUANTITY``."""
-    return {f"{name} {quantity}": value / values["ours"] for name, value in values.items() if name != "ours"}
+    return {
+        f"{name} {quantity}": value / values["ours"]
+        for name, value in values.items()
+        if name != "ours"
+    }
 
 
 def require_equal(values: Mapping[str, float], tolerance: float = 1e-4) -> None:
-    """Raise AssertionError unless all methods give the result of ``ours``, so that they are comparable."""
+    """Raise AssertionError unless all methods give the result of ``ours``, so that they are
+    comparable.
+    """
     for name, value in values.items():
         if not abs(value - values["ours"]) <= tolerance * abs(values["ours"]):
-            raise AssertionError(f"{name} gives {value}, ours {values['ours']}: not the same number, not timed")
+            raise AssertionError(
+                f"{name} gives {value}, ours {values['ours']}: not the same number, not timed"
+            )
 
 
 def peak_megabytes(work: Callable[[], Any]) -> float:
@@ -77,11 +86,16 @@ def peak_megabytes(work: Callable[[], Any]) -> float:
 
 
 def in_its_own_process(module: str, *arguments: str) -> str:
-    """Return the output of a module of this package in a new process: one method's memory does not affect another."""
+    """Return the output of a module of this package in a new process.
+
+    One method's memory does not affect another.
+    """
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     root = Path(__file__).parent.parent
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=root)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=root
+    )
     return done.stdout
 
 
@@ -101,16 +115,27 @@ def require_gpu(parser: ArgumentParser) -> None:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Describe the machine of the measurement, and its date."""
-    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        "",
+    )
     return {
-        "device": f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else ONE_THREAD,
+        "device": f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+        if device == "cuda"
+        else ONE_THREAD,
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "ddlib": ddlib.__version__,
-        **{package: _version(package) for package in ("triton", "liger-kernel") if device == "cuda"},
+        **{
+            package: _version(package) for package in ("triton", "liger-kernel") if device == "cuda"
+        },
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -121,8 +146,13 @@ def command() -> str:
     return " ".join(["python", "-m", spec.name if spec else Path(sys.argv[0]).stem, *sys.argv[1:]])
 
 
-def report(name: str, runs: Sequence[Mapping[str, Any]], device: str = "cpu", folder: Path = RESULTS) -> None:
-    """Write FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``; the table's source."""
+def report(
+    name: str, runs: Sequence[Mapping[str, Any]], device: str = "cpu", folder: Path = RESULTS
+) -> None:
+    """Write FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``.
+
+    The table's source.
+    """
     text = json.dumps({"command": command(), "machine": machine(device), "runs": runs}, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
@@ -136,7 +166,9 @@ def _version(package: str) -> str | None:
 
 
 def _status(field: str) -> float:
-    return next(float(line.split()[1]) for line in _lines("/proc/self/status") if line.startswith(field))
+    return next(
+        float(line.split()[1]) for line in _lines("/proc/self/status") if line.startswith(field)
+    )
 
 
 def _lines(path: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""In-place correction of a tree's tokens: quality and diversity of samples before and after, docs/mending.md.
+"""In-place correction of a tree's tokens.
+
+Quality and diversity of samples before and after, docs/mending.md.
 
     python -m benchmarks.mending draw WORK
     python -m benchmarks.mending judge WORK --scorer SCORER      # a causal language model, folder or name
@@ -6,8 +8,8 @@
     python -m benchmarks.mending page WORK --out benchmarks/results/mending.json --docs docs
     python -m benchmarks.mending --smoke FOLDER                  # all of it, in seconds, with a random judge
 
-A hierarchy with wrong tokens, ``dd.processes.Noisy``, is trained as the quickstart trains its models. Samples are drawn
-with and without correctors, from the same noise as far as possible.
+A hierarchy with wrong tokens, ``dd.processes.Noisy``, is trained as the quickstart trains its
+models. Samples are drawn with and without correctors, from the same noise as far as possible.
 """
 
 import json
@@ -51,12 +53,17 @@ def noisy(config: Config, data: Data) -> Values:
     path = config.out / "levels-1"
     if not path.with_suffix(".json").exists():
         parents, _ = make_clusters(config, data, make_console())
-        save_clusters(path, given_clusters(word_vectors(config, data), [parents], data.prepared.fingerprint))
+        save_clusters(
+            path, given_clusters(word_vectors(config, data), [parents], data.prepared.fingerprint)
+        )
     return {"kind": "hdlm_noisy", "clusters": str(path), "p_uniform": SHARE}
 
 
 def kept(config: Config, process: Values, data: Data) -> dict[str, float]:
-    """Train the model as the quickstart does and keep its weights; return its validation bound in nats per token."""
+    """Train the model as the quickstart does and keep its weights.
+
+    Return its validation bound in nats per token.
+    """
     trained = train(config, {MODEL: process}, data, make_console())[MODEL]
     found = evaluate(config, {MODEL: trained}, data)[0][MODEL].per_token
     torch.save(trained.model.state_dict(), config.out / f"{MODEL}.pt")
@@ -78,7 +85,9 @@ def drawn(path: Path, way: str, config: Config, run: Run, data: Data, count: int
     network, sampler = run.objective.model, WAYS[way]
     generator = dd.KeyedGenerator(config.seed, 0, torch.arange(count))
     with network_calls(network) as made:
-        tokens = dd.sample(run.process, network, (count, config.window), sampler, STEPS, generator=generator)
+        tokens = dd.sample(
+            run.process, network, (count, config.window), sampler, STEPS, generator=generator
+        )
     result = {
         "cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS},
         "seed": config.seed,
@@ -94,7 +103,10 @@ def tables(results: dict[str, Any]) -> str:
     """Return the page's table: a row for every way, each seed, and held-out text."""
 
     def cells(name: str, found: list[dict[str, Any]], calls: str) -> str:
-        values = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
+        values = (
+            ", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found)
+            for key in KEYS
+        )
         return f"| {name} | {' | '.join(values)} | {calls} |"
 
     lines = [
@@ -132,7 +144,10 @@ class Mending(Study):
         return config, folder
 
     def draw(self, options: Namespace) -> None:
-        """Train the model of every seed and draw its samples every way; existing results are kept."""
+        """Train the model of every seed and draw its samples every way.
+
+        Existing results are kept.
+        """
         for seed in self.seeds:
             config, folder = self.at(options.work, seed)
             data, bounds = read_data(config, make_console()), folder / "bounds.pt"
@@ -159,14 +174,20 @@ class Mending(Study):
     def report(self, options: Namespace) -> None:
         """Write all results into one file."""
         work = options.work
-        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
+        told = [
+            json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))
+        ]
         found = {
-            "machine": machine(), "command": "python -m benchmarks.mending", "texts": self.texts,
+            "machine": machine(),
+            "command": "python -m benchmarks.mending",
+            "texts": self.texts,
             "judge": told[0]["judge"],
-            "bounds": {str(seed): torch.load(work / str(seed) / "bounds.pt") for seed in self.seeds},
+            "bounds": {
+                str(seed): torch.load(work / str(seed) / "bounds.pt") for seed in self.seeds
+            },
             "held-out": [summary(one) for one in told if "cell" not in one],
             "cells": [summary(one) for one in told if "cell" in one],
-        }  # fmt: skip
+        }
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,11 @@
-"""Forward noising of 64 x 512 tokens, against a draw from dense distributions over tokens and clusters.
+"""Forward noising of 64 x 512 tokens, against a draw from dense distributions over tokens and
+clusters.
 
     python -m benchmarks.noising
 
-50,257 tokens, 64 clusters, float32, one thread. The dense distributions of a whole batch do not fit into memory: one
-timing of the peer is of ``PART`` sequences, a different part each time, and counts for all parts. ``ours`` is timed on
-the whole batch.
+50,257 tokens, 64 clusters, float32, one thread. The dense distributions of a whole batch do not fit
+into memory: one timing of the peer is of ``PART`` sequences, a different part each time, and counts
+for all parts. ``ours`` is timed on the whole batch.
 """
 
 import json
@@ -47,11 +48,19 @@ def measure(
     x, t = torch.randint(sizes.words, (sequences, length)), dd.sample_times(sequences)
     parts = list(zip(x.split(PART), t.split(PART), strict=True))
     first = parts[0][0].repeat(2, 1), torch.full((2 * PART,), 0.5, dtype=torch.float64)
-    shares = [_shares(process, draw(*first)) for draw in (process.sample, lambda x, t: dense(process, x, t))]
-    if (shares[0] - shares[1]).abs().max() > 5 / first[0].numel() ** 0.5:  # seven standard errors at least
+    shares = [
+        _shares(process, draw(*first))
+        for draw in (process.sample, lambda x, t: dense(process, x, t))
+    ]
+    if (shares[0] - shares[1]).abs().max() > 5 / first[
+        0
+    ].numel() ** 0.5:  # seven standard errors at least
         raise AssertionError(f"the two distributions differ: frequencies of the levels {shares}")
     turn = cycle(parts)
-    taken = seconds({"ours": lambda: process.sample(x, t), "dense": lambda: dense(process, *next(turn))}, repeats)
+    taken = seconds(
+        {"ours": lambda: process.sample(x, t), "dense": lambda: dense(process, *next(turn))},
+        repeats,
+    )
     taken["dense"] = [value * len(parts) for value in taken["dense"]]
     return {"ratios": over_ours(medians(taken), "time"), "cpu_seconds": taken}
 

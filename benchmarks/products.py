@@ -2,8 +2,8 @@
 
     python -m benchmarks.products
 
-The logits of a chunk of rows over 50,257 tokens, a few hundred columns at a time, against one product, in float32 on
-one thread; the results are asserted equal.
+The logits of a chunk of rows over 50,257 tokens, a few hundred columns at a time, against one
+product, in float32 on one thread; the results are asserted equal.
 """
 
 import json
@@ -41,7 +41,10 @@ def measure(given: Sizes = GPT2, repeats: int = REPEATS) -> dict[str, Any]:
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
     taken = seconds(found, repeats)
     ratios = over_ours(medians(taken), "time")
-    return {"ratios": {f"stripes: {name}": value for name, value in ratios.items()}, "cpu_seconds": taken}
+    return {
+        "ratios": {f"stripes: {name}": value for name, value in ratios.items()},
+        "cpu_seconds": taken,
+    }
 
 
 def main() -> None:

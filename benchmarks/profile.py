@@ -4,11 +4,12 @@
     python -m benchmarks.profile --depth 4 --width 256 --sequences 8 --length 512
     python -m benchmarks.profile --device cuda --compile --sequences 32 --length 512 --trace step.json
 
-The training step is that of ``recipes.engine``, its parts timed where it calls them: prefetched data, times and noise,
-the DiT's forward pass, output layer and loss with their gradients, the backward pass of the DiT, clipping, AdamW, the
-moving average. The sampling step is ``Ancestral``'s, at steps spread over a sequence of as many steps as tokens. A part
-runs between two timer readings, a GPU idle at both, so that waiting counts where it is caused. ``--trace`` writes
-torch.profiler's record of the same steps, as a Chrome trace with the names of the parts.
+The training step is that of ``recipes.engine``, its parts timed where it calls them: prefetched
+data, times and noise, the DiT's forward pass, output layer and loss with their gradients, the
+backward pass of the DiT, clipping, AdamW, the moving average. The sampling step is ``Ancestral``'s,
+at steps spread over a sequence of as many steps as tokens. A part runs between two timer readings,
+a GPU idle at both, so that waiting counts where it is caused. ``--trace`` writes torch.profiler's
+record of the same steps, as a Chrome trace with the names of the parts.
 """
 
 import argparse
@@ -101,7 +102,9 @@ class Parts:
     def of(self, stack: ExitStack, where: Any, names: Mapping[str, str]) -> None:
         """Wrap attributes of an object, by name, until the stack is left."""
         for attribute, name in names.items():
-            stack.enter_context(patch.object(where, attribute, self.around(name, getattr(where, attribute))))
+            stack.enter_context(
+                patch.object(where, attribute, self.around(name, getattr(where, attribute)))
+            )
 
 
 def run(size: Size, toggles: Mapping[str, Any] | None = None) -> engine.Run:
@@ -150,7 +153,12 @@ def batches(trained: engine.Run) -> Iterator[Batch]:
     """Yield batches as in a run: windows drawn by position, with read-ahead threads."""
     length, threads = trained.recipe.data.length, trained.recipe.hardware.threads
     return examples(
-        trained.data.train, length=length, pad_id=0, batch_size=trained.recipe.batch, seed=0, threads=threads
+        trained.data.train,
+        length=length,
+        pad_id=0,
+        batch_size=trained.recipe.batch,
+        seed=0,
+        threads=threads,
     )
 
 
@@ -160,7 +168,11 @@ def training(size: Size, steps: int) -> dict[str, float]:
     stream = batches(trained)
     trained.step([next(stream)], False)
     with ExitStack() as stack:
-        parts.of(stack, engine, {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"})
+        parts.of(
+            stack,
+            engine,
+            {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"},
+        )
         parts.of(stack, trained.objective.model, {"features": "DiT, forwards"})
         parts.of(stack, dd, {"linear_training_loss": "output layer and loss, both ways"})
         parts.of(stack, Tensor, {"backward": "DiT, backwards"})
@@ -184,17 +196,26 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
-    wrapper, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
+    wrapper, times = (
+        ModelWrapper(process, model, compact=True),
+        torch.linspace(1, 0, count + 1, dtype=torch.float64),
+    )
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
     drawn = SamplingContext(process, wrapper, unchanged, times.to(size.device), free, generator)
     parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
-        parts.of(stack, process, {"sample_level": "which positions jump", "sample_given_level": "where they land"})
+        parts.of(
+            stack,
+            process,
+            {"sample_level": "which positions jump", "sample_given_level": "where they land"},
+        )
         parts.of(stack, wrapper.head, {"logits": "output layer at jumping positions"})
         parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0
-        for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):
+        for number, k in enumerate(
+            [0, *torch.linspace(0, count - 1, steps).round().int().tolist()]
+        ):
             if number == 1:  # the first is warm-up
                 parts.seconds.clear()
                 spent = 0.0
@@ -216,7 +237,9 @@ def table(title: str, spent: Mapping[str, float]) -> str:
     """Format milliseconds and shares, the largest first."""
     whole = sum(spent.values())
     rows = sorted(spent.items(), key=lambda item: -item[1])
-    lines = [f"{name:<34} {1000 * value:>10.1f} ms {100 * value / whole:>6.1f} %" for name, value in rows]
+    lines = [
+        f"{name:<34} {1000 * value:>10.1f} ms {100 * value / whole:>6.1f} %" for name, value in rows
+    ]
     return "\n".join([f"{title}: {1000 * whole:.1f} ms", *lines])
 
 
@@ -229,18 +252,26 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=PROFILE.length)
     parser.add_argument("--kind", choices=PROCESSES, default=PROFILE.kind, help="kind of process")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--compile", action="store_true", help="compile the blocks, in training")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
     parser.add_argument("--tiny", action="store_true", help="2 x 16, 40 tokens: a test run")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
-    given = dict(depth=options.depth, width=options.width, sequences=options.sequences, length=options.length)
+    given = dict(
+        depth=options.depth, width=options.width, sequences=options.sequences, length=options.length
+    )
     size = TINY_PROFILE if options.tiny else Size(**given)
     size = size._replace(device=options.device, compile=options.compile, kind=options.kind)
     with ExitStack() as stack:
-        seen = stack.enter_context(profile(activities=activities(size.device))) if options.trace else None
+        seen = (
+            stack.enter_context(profile(activities=activities(size.device)))
+            if options.trace
+            else None
+        )
         print(table("training step", training(size, options.steps)))
         print(table("sampling step", sampling(size, options.steps)))
     if seen is not None:

@@ -1,11 +1,14 @@
-"""Text for the first result table: the 37M-token public-domain corpus as documents, by source, with hold-outs.
+"""Text for the first result table.
+
+The 37M-token public-domain corpus as documents, by source, with hold-outs.
 
     python -m benchmarks.corpus CORPUS                # writes the file and the tokenizer
     python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 OUT
 
-The corpus is a file of GPT-2 tokens (uint16, little-endian, xz), six sources one after another, each ended by
-<|endoftext|>. Held out are all of Moby Dick and the last tenth of every other source. OUT gets ``train.jsonl``,
-``held_out.jsonl`` and one ``held_out_SOURCE.jsonl`` per source; documents are about 2,000 bytes, cut at line ends.
+The corpus is a file of GPT-2 tokens (uint16, little-endian, xz), six sources one after another,
+each ended by <|endoftext|>. Held out are all of Moby Dick and the last tenth of every other source.
+OUT gets ``train.jsonl``, ``held_out.jsonl`` and one ``held_out_SOURCE.jsonl`` per source; documents
+are about 2,000 bytes, cut at line ends.
 """
 
 import argparse

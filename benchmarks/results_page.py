@@ -1,4 +1,5 @@
-"""Tables of the first sixteen runs of docs/results.md, from the output of ``first_results.py evaluate``.
+"""Tables of the first sixteen runs of docs/results.md, from the output of ``first_results.py
+evaluate``.
 
     python -m benchmarks.results_page benchmarks/results/first_results.json --docs docs
 
@@ -22,7 +23,10 @@ PAPER = {
     "HDLM-64": 23.36,
     "HDLM-64, xi = 0.9": 23.54,
 }
-"""Validation perplexities of the HDLM paper on OpenWebText, SMALL, 131 billion tokens; its GIDD is GIDD+."""
+"""Validation perplexities of the HDLM paper on OpenWebText, SMALL, 131 billion tokens.
+
+Its GIDD is GIDD+.
+"""
 BASE = "MDLM"
 Runs = dict[str, list[dict[str, Any]]]
 
@@ -43,14 +47,21 @@ def papers_gain(name: str) -> float | None:
 def whole(runs: Runs) -> list[str]:
     """Return the table of all sources together, with the paper's results beside them."""
     lines = [
-        "| process | bound, nats/token, each seed | above MDLM, each seed | paper: perplexity | paper: above MDLM |",
+        "| process | bound, nats/token, each seed | above MDLM, each seed | paper: perplexity | "
+        "paper: above MDLM |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, seeds in runs.items():
         own = ", ".join(measure(run["all_sources"]) for run in seeds)
-        gain = "-" if name == BASE else ", ".join(measure(run["less_mdlm"], sign="+") for run in seeds)
+        gain = (
+            "-" if name == BASE else ", ".join(measure(run["less_mdlm"], sign="+") for run in seeds)
+        )
         theirs = papers_gain(name)
-        paper = ("-", "-") if theirs is None else (f"{PAPER[name]:.2f}", "-" if name == BASE else f"{theirs:+.3f}")
+        paper = (
+            ("-", "-")
+            if theirs is None
+            else (f"{PAPER[name]:.2f}", "-" if name == BASE else f"{theirs:+.3f}")
+        )
         lines.append(f"| {name} | {own} | {gain} | {paper[0]} | {paper[1]} |")
     return lines
 
@@ -58,14 +69,28 @@ def whole(runs: Runs) -> list[str]:
 def sources(runs: Runs) -> list[str]:
     """Return the table by source, the mean of the seeds."""
     names = list(next(iter(runs.values()))[0]["by_source"])
-    lines = ["| process | " + " | ".join(n.replace("_", " ") for n in names) + " |", "| --- |" + " --- |" * len(names)]
+    lines = [
+        "| process | " + " | ".join(n.replace("_", " ") for n in names) + " |",
+        "| --- |" + " --- |" * len(names),
+    ]
     for name, seeds in runs.items():
-        cells = [mean(run["by_source"][source]["nats_per_token"]["value"] for run in seeds) for source in names]
+        cells = [
+            mean(run["by_source"][source]["nats_per_token"]["value"] for run in seeds)
+            for source in names
+        ]
         lines.append(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
     errors = [
-        max(run["by_source"][n]["nats_per_token"]["error"] for seeds in runs.values() for run in seeds) for n in names
+        max(
+            run["by_source"][n]["nats_per_token"]["error"]
+            for seeds in runs.values()
+            for run in seeds
+        )
+        for n in names
     ]
-    return [*lines, "| *largest standard error* | " + " | ".join(f"{error:.3f}" for error in errors) + " |"]
+    return [
+        *lines,
+        "| *largest standard error* | " + " | ".join(f"{error:.3f}" for error in errors) + " |",
+    ]
 
 
 def tables(result: dict[str, Any]) -> str:
@@ -81,7 +106,9 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path)
-    parser.add_argument("--docs", type=Path, help="folder of the page; without it the tables are printed")
+    parser.add_argument(
+        "--docs", type=Path, help="folder of the page; without it the tables are printed"
+    )
     options = parser.parse_args()
     PAGE.write(options.result, options.docs)
 

@@ -6,13 +6,14 @@
     python -m benchmarks.run --fresh-pages       # the CPU rows with glibc's own allocator setting, into results/fresh
     python -m benchmarks.run --gpu
 
-Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A run goes through
-all benchmarks before the next begins, each in a separate process, so that one's heap does not affect another.
+Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A
+run goes through all benchmarks before the next begins, each in a separate process, so that one's
+heap does not affect another.
 
-glibc returns tensors of more than 32 MB to the system at once, and touching fresh pages costs about as much as
-arithmetic on them. That affects programs with many large tensors, the papers' formulas most of all. So processes keep
-the memory that they free, like one whose heap has grown, and like allocators of GPUs. ``--fresh-pages`` measures the
-other setting, the default of most programs.
+glibc returns tensors of more than 32 MB to the system at once, and touching fresh pages costs about
+as much as arithmetic on them. That affects programs with many large tensors, the papers' formulas
+most of all. So processes keep the memory that they free, like one whose heap has grown, and like
+allocators of GPUs. ``--fresh-pages`` measures the other setting, the default of most programs.
 """
 
 import argparse
@@ -42,7 +43,10 @@ def joined(*parts: Work) -> dict[str, Any]:
 
 
 def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mapping[str, Work]:
-    """Return the CPU rows' benchmarks by name; ``full`` adds the training step, which takes longer than all others."""
+    """Return the CPU rows' benchmarks by name.
+
+    ``full`` adds the training step, which takes longer than all others.
+    """
     sizes = head.TINY if tiny else head.GPT2
     less, more = (32, 64) if tiny else (1024, 2048)
     both, plain = ("ours", "papers"), ("ours", "cross_entropy")
@@ -59,7 +63,9 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
     batch = dict(sequences=8, length=32, sizes=sizes) if tiny else {}
     found: dict[str, Work] = {
         "head_hdlm_1024": partial(joined, times("hdlm", less), memory("hdlm", less)),
-        "head_hdlm_2048": partial(joined, times("hdlm", more, *both, "cross_entropy"), memory("hdlm", more)),
+        "head_hdlm_2048": partial(
+            joined, times("hdlm", more, *both, "cross_entropy"), memory("hdlm", more)
+        ),
         "head_hdlm_xi_1024": times("hdlm_xi", less),
         "head_gidd_1024": times("gidd", less),
         "head_gidd_2048": memory("gidd", more),
@@ -71,31 +77,45 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_mdlm_children_1024": times("mdlm_children", less, *beside),
         "head_mdlm_children_2048": times("mdlm_children", more, *beside),
         "noising": partial(noising.measure, repeats, **batch),
-        "dense": partial(dense.measure, repeats, **(dict(sequences=4, length=16, states=32) if tiny else {})),
+        "dense": partial(
+            dense.measure, repeats, **(dict(sequences=4, length=16, states=32) if tiny else {})
+        ),
         "products": partial(products.measure, sizes, repeats),
         "training_laptop_mdlm": partial(training.laptop, "mdlm", small, repeats),
         "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),
         "training_along_orders": partial(training.along, 16 if tiny else 4096, small, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
-        "samplers": partial(sampler_costs.every, sampler_costs.TINY_COSTS if tiny else sampler_costs.COSTS),
+        "samplers": partial(
+            sampler_costs.every, sampler_costs.TINY_COSTS if tiny else sampler_costs.COSTS
+        ),
     }
     if full:
-        found["training"] = partial(training.measure, training.TINY_STEP if tiny else training.STEP, repeats)
+        found["training"] = partial(
+            training.measure, training.TINY_STEP if tiny else training.STEP, repeats
+        )
     return found
 
 
 def gpu(repeats: int = 20) -> Mapping[str, Work]:
     """Return the GPU rows' benchmarks, except the head and packing, which are separate commands."""
-    from benchmarks import attention, utilisation  # the latter imports the recipes, which takes seconds
+    from benchmarks import (
+        attention,
+        utilisation,
+    )  # the latter imports the recipes, which takes seconds
 
     texts = sampling.Text(sequences=32, device="cuda")
     return {
-        "training_gpu": partial(training.measure, training.Step(sequences=32, device="cuda"), repeats),
+        "training_gpu": partial(
+            training.measure, training.Step(sequences=32, device="cuda"), repeats
+        ),
         "sampling_hdlm_gpu": partial(sampling.measure, "hdlm", texts),
         "first_hitting_gpu": partial(sampling.first_hitting, texts),
         "attention_gpu": partial(attention.measure, repeats=repeats),
-        **{f"training_{name}_gpu": partial(utilisation.measure, size) for name, size in utilisation.SIZES.items()},
+        **{
+            f"training_{name}_gpu": partial(utilisation.measure, size)
+            for name, size in utilisation.SIZES.items()
+        },
     }
 
 
@@ -107,8 +127,14 @@ def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULT
             begin = time.perf_counter()
             runs[name].append(measure())
             report(name, runs[name], device, folder)
-            ratios = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
-            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {ratios}", flush=True)
+            ratios = ", ".join(
+                f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items()
+            )
+            print(
+                f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} "
+                f"{ratios}",
+                flush=True,
+            )
 
 
 def apart(name: str, *flags: str) -> dict[str, Any]:
@@ -123,11 +149,17 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=1, help="runs that are stored")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
     parser.add_argument(
-        "--full", action="store_true", help="also the training step, which takes longer than all others together"
+        "--full",
+        action="store_true",
+        help="also the training step, which takes longer than all others together",
     )
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
-    parser.add_argument("--fresh-pages", action="store_true", help="return freed memory to the system")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: a test run")
+    parser.add_argument(
+        "--fresh-pages", action="store_true", help="return freed memory to the system"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="small sizes, one after another: a test run"
+    )
     parser.add_argument(
         "--results",
         type=Path,

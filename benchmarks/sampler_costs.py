@@ -3,14 +3,15 @@
     python -m benchmarks.sampler_costs                # all registered ones
     python -m benchmarks.sampler_costs gibbs remask
 
-One sequence of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 tokens, on one thread of a CPU
-in float32. The network is the blocks and the products of the output layer, with the selection of its rows; the
-sampler's cost is everything else: draws, distributions, orders, softmax. ``outside`` is that over the blocks' time. As
-in ``sampling`` the blocks run at every fourth call, which is timed, and the other calls reuse the last features; their
-median counts for all calls.
+One sequence of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 tokens, on
+one thread of a CPU in float32. The network is the blocks and the products of the output layer, with
+the selection of its rows; the sampler's cost is everything else: draws, distributions, orders,
+softmax. ``outside`` is that over the blocks' time. As in ``sampling`` the blocks run at every
+fourth call, which is timed, and the other calls reuse the last features; their median counts for
+all calls.
 
-A sampler runs on the hierarchy of ``sampling`` if it supports that process, else on GIDD; with logits of tokens, and
-with those of the children of each state.
+A sampler runs on the hierarchy of ``sampling`` if it supports that process, else on GIDD; with
+logits of tokens, and with those of the children of each state.
 """
 
 import argparse
@@ -39,7 +40,10 @@ COSTS, TINY_COSTS = TEXT._replace(steps=32, every=4), TINY_TEXT
 
 
 class Watched(Sometimes):
-    """``Sometimes`` for samplers that evaluate every position too; times the products of the output layer."""
+    """``Sometimes`` for samplers that evaluate every position too.
+
+    Times the products of the output layer.
+    """
 
     def __init__(self, model: DiT, given: Text) -> None:
         super().__init__(model, given, lambda z, t: None)
@@ -62,7 +66,10 @@ class Watched(Sometimes):
 
 def processes(given: Text) -> list[ForwardProcess]:
     """Return the processes for samplers: the first that is supported is used."""
-    return [dd.presets.hdlm(parents(given.vocabulary)), dd.presets.gidd(given.vocabulary.words, 0.2)]
+    return [
+        dd.presets.hdlm(parents(given.vocabulary)),
+        dd.presets.gidd(given.vocabulary.words, 0.2),
+    ]
 
 
 @torch.no_grad()
@@ -77,9 +84,15 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
             with patch.object(Head, "product", lambda *of, run=watched.product: run(*of)):
                 shape = (given.sequences, given.length)
                 dd.sample(
-                    process, watched, shape, sampler, given.steps, generator=generator, parameterization=meaning,
+                    process,
+                    watched,
+                    shape,
+                    sampler,
+                    given.steps,
+                    generator=generator,
+                    parameterization=meaning,
                     compact=False,
-                )  # fmt: skip
+                )
         except TypeError:
             continue
         whole = now(given.device) - begin
@@ -88,13 +101,19 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
         return {
             "ratios": {"outside": outside / blocks},
             "seconds": {"blocks": blocks, "products": watched.products, "outside": outside},
-            "calls": watched.calls, "steps": given.steps, "process": type(process).__name__, "sampler": repr(sampler),
-        }  # fmt: skip
+            "calls": watched.calls,
+            "steps": given.steps,
+            "process": type(process).__name__,
+            "sampler": repr(sampler),
+        }
     raise TypeError(f"{sampler!r} supports neither a hierarchy nor GIDD")
 
 
 def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
-    """Measure a registered sampler with its defaults; with its first example where arguments are required."""
+    """Measure a registered sampler with its defaults.
+
+    With its first example where arguments are required.
+    """
     kind = dd.registry.get("samplers", name)
     required = any(one.default is one.empty for one in signature(kind).parameters.values())
     return measure(kind.examples()[0] if required else kind(), children, given)
@@ -103,7 +122,9 @@ def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]
 def every(given: Text = COSTS) -> dict[str, Any]:
     """Measure all samplers, with both kinds of logits."""
     results = {
-        f"{name}, {kind}": of(name, kind == "children", given) for name in dd.registry.own("samplers") for kind in KINDS
+        f"{name}, {kind}": of(name, kind == "children", given)
+        for name in dd.registry.own("samplers")
+        for kind in KINDS
     }
     return {"ratios": {name: one["ratios"]["outside"] for name, one in results.items()}, **results}
 

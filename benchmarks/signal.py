@@ -7,8 +7,9 @@
     python -m benchmarks.signal page WORK --out benchmarks/results/signal.json --docs docs
     python -m benchmarks.signal --smoke FOLDER                      # all of it, in seconds
 
-All ways are measured on the same texts, so the variance between texts is part of each number. docs/signal.md also shows
-systematic levels and mirror pairs, which were removed after ddlib 0.1.0 because of these measurements.
+All ways are measured on the same texts, so the variance between texts is part of each number.
+docs/signal.md also shows systematic levels and mirror pairs, which were removed after ddlib 0.1.0
+because of these measurements.
 """
 
 import json
@@ -78,7 +79,12 @@ def bounds(saved: LoadedModel, batch: Batch, way: Way) -> Tensor:
     """Return the nats of each text, (B,)."""
     z, t, weight = noised(saved.process, batch, way, IN_STRATA)
     nats = dd.nelbo(
-        saved.process, saved.model(z, t.float()), batch.x, z, t.float(), parameterization=saved.parameterization
+        saved.process,
+        saved.model(z, t.float()),
+        batch.x,
+        z,
+        t.float(),
+        parameterization=saved.parameterization,
     )
     return weight * torch.where(batch.mask, nats.double(), 0.0).sum(1)
 
@@ -87,9 +93,17 @@ def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor
     """Compute the gradient of the weighted training loss in nats per token, as one vector."""
     z, t, weight = noised(saved.process, batch, way, 1.0)
     nats = dd.training_loss(
-        saved.process, saved.model(z, t.float()), batch.x, z, t.float(), loss.loss.rule(), mask=batch.mask,
-        count_padding=False, parameterization=saved.parameterization, reduction="none",
-    )  # fmt: skip
+        saved.process,
+        saved.model(z, t.float()),
+        batch.x,
+        z,
+        t.float(),
+        loss.loss.rule(),
+        mask=batch.mask,
+        count_padding=False,
+        parameterization=saved.parameterization,
+        reduction="none",
+    )
     total = (weight[:, None].float() * nats).sum() / batch.mask.sum()
     slopes = torch.autograd.grad(total, list(saved.model.parameters()))
     return torch.cat([slope.flatten() for slope in slopes]).double()
@@ -129,10 +143,16 @@ class Signal(CorpusStudy):
         for millions in self.points:
             for name, model in zip(signal_page.PROCESSES, self.models, strict=True):
                 title = f"search-{model}-{USUAL}"  # that of two million is one of the search
-                yield name, millions, self.setting.recipe(work, title, MODELS[model], millions, SEARCH_SEED)
+                yield (
+                    name,
+                    millions,
+                    self.setting.recipe(work, title, MODELS[model], millions, SEARCH_SEED),
+                )
 
     def measured(self, saved: LoadedModel, given: Recipe) -> dict[str, Any]:
-        """Compute the bounds of every set of texts and the distances of every gradient, for every way."""
+        """Compute the bounds of every set of texts and the distances of every gradient, for every
+        way.
+        """
         data, found = open_prepared(given.data.folder), {}
         options = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
         sets = list(islice(examples(data.train, batch_size=self.texts, **options), self.sets))
@@ -160,17 +180,26 @@ class Signal(CorpusStudy):
         """Write the estimates of this process's share, one file for each process and point."""
         for name, millions, given in list(self.runs(options.work))[options.part :: options.of]:
             if not kept(options.work, name, millions).exists():
-                written(kept(options.work, name, millions), self.measured(open_saved(given.output.folder), given))
+                written(
+                    kept(options.work, name, millions),
+                    self.measured(open_saved(given.output.folder), given),
+                )
 
     def report(self, options: Namespace) -> None:
         """Write the result file, from all points measured so far."""
         work = options.work
         found = [
-            {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
+            {
+                "process": name,
+                "millions": millions,
+                "ways": json.loads(kept(work, name, millions).read_text()),
+            }
             for name, millions, _ in self.runs(work)
             if kept(work, name, millions).exists()
         ]
-        sizes = {name: getattr(self, name) for name in ("texts", "sets", "rows", "gradients")} | {"length": LENGTH}
+        sizes = {name: getattr(self, name) for name in ("texts", "sets", "rows", "gradients")} | {
+            "length": LENGTH
+        }
         written(options.out, {"provenance": provenance(), "sizes": sizes, "points": found})
 
 

@@ -1,4 +1,6 @@
-"""The study of docs/structure.md: masks against trees, blur and windows on pictures, molecules and music.
+"""The study of docs/structure.md.
+
+Masks against trees, blur and windows on pictures, molecules and music.
 
     pip install "ddlib[pictures,molecules,music]" && pip install --no-deps molsets       # the data and their metrics
     python -m benchmarks.structure prepare WORK
@@ -9,8 +11,8 @@
     python -m benchmarks.structure page WORK --out benchmarks/results/structure.json --docs docs
     python -m benchmarks.structure --smoke FOLDER                # all of it, in seconds, on digits
 
-A killed training is resumed by the same command; with ``--out`` runs that are in the file are not made again. Protocol
-and expectations are on the page, written before the runs.
+A killed training is resumed by the same command; with ``--out`` runs that are in the file are not
+made again. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
@@ -66,21 +68,37 @@ PICTURE = {"positions": "rope2d", "shape": "run"}
 KINDS: Mapping[str, Kind] = {
     "patches": Kind(
         SymbolCorpus(source={"kind": "patches"}, held_out=500, shuffle=0),
-        144, 256, {2: (16,), 4: (64, 16, 4), 8: (128, 64, 32, 16, 8, 4, 2)}, (4, 16, 64), network=PICTURE,
+        144,
+        256,
+        {2: (16,), 4: (64, 16, 4), 8: (128, 64, 32, 16, 8, 4, 2)},
+        (4, 16, 64),
+        network=PICTURE,
     ),
     "digits": Kind(
         SymbolCorpus(source={"kind": "digits", "side": 14, "levels": 16}, held_out=500),
-        196, 16, {2: (4,), 4: (8, 4, 2)}, (0.5, 1.5, 4), network=PICTURE | {"num_classes": "run"},
+        196,
+        16,
+        {2: (4,), 4: (8, 4, 2)},
+        (0.5, 1.5, 4),
+        network=PICTURE | {"num_classes": "run"},
     ),
     "molecules": Kind(
         SymbolCorpus(source={"kind": "molecules", "limit": 100_000}, held_out=1000),
-        128, 26, {2: (6,), 4: (12, 6, 3)}, packed=True,
+        128,
+        26,
+        {2: (6,), 4: (12, 6, 3)},
+        packed=True,
     ),
     "chorales": Kind(
         SymbolCorpus(source={"kind": "chorales", "voices": "soprano"}, held_out=40),
-        64, 48, {2: (8,), 4: (16, 8, 4)}, (1, 2, 4), batch=32, packed=True,
+        64,
+        48,
+        {2: (8,), 4: (16, 8, 4)},
+        (1, 2, 4),
+        batch=32,
+        packed=True,
     ),
-}  # fmt: skip
+}
 
 
 FLAGS: dict[str, dict[str, Any]] = {
@@ -98,13 +116,17 @@ def neighbours(size: int, counts: Sequence[int]) -> list[list[int]]:
 
 
 def clustered(folder: Path, kind: Kind) -> dict[str, Any]:
-    """Return the trees of clusters of characters, by number of edges, and the blur by their similarity."""
+    """Return the trees of clusters of characters, by number of edges, and the blur by their
+    similarity.
+    """
     data = open_prepared(folder)
     trees = {
         edges: [level.tolist() for level in clusters_for(list(counts), data).parents]
         for edges, counts in kind.trees.items()
     }
-    vectors = torch.nn.functional.normalize(neighbourhoods(stream(data), data.vocab_size).double(), dim=1)
+    vectors = torch.nn.functional.normalize(
+        neighbourhoods(stream(data), data.vocab_size).double(), dim=1
+    )
     similarity = vectors @ vectors.T
     kernels = [(similarity / (t * similarity.std())).softmax(1).tolist() for t in TEMPERATURES]
     return {"trees": trees, "blur": {"kind": "kernels", "kernels": kernels}}
@@ -135,7 +157,9 @@ class Structure(Study):
     kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
     titles: tuple[str, ...] = ()
     """Compared processes; all by default."""
-    network: Mapping[str, int] = field(default_factory=lambda: {"dim": 96, "depth": 3, "heads": 4, "pad_to": 1})
+    network: Mapping[str, int] = field(
+        default_factory=lambda: {"dim": 96, "depth": 3, "heads": 4, "pad_to": 1}
+    )
     steps: int = 1200
     seeds: tuple[int, ...] = (0, 1)
     drawn: samples.Samples = field(default_factory=samples.Samples)
@@ -159,7 +183,10 @@ class Structure(Study):
         blur: Values = {"kind": "blur", "size": kind.size, "widths": list(kind.widths)}
         if not kind.widths:
             found = json.loads((work / f"{name}.json").read_text(encoding="utf-8"))
-            trees, blur = {int(edges): parents for edges, parents in found["trees"].items()}, found["blur"]
+            trees, blur = (
+                {int(edges): parents for edges, parents in found["trees"].items()},
+                found["blur"],
+            )
         order = torch.randperm(kind.size, generator=torch.Generator().manual_seed(0)).tolist()
         every: dict[str, Values] = {
             MASKS: {"kind": "mdlm"},
@@ -181,22 +208,35 @@ class Structure(Study):
         kind = self.kinds[name]
         edges = {} if title in (MASKS, "GIDD", "uniform") else {"mode": "edges"}
         return Recipe(
-            data=Data(corpus=kind.corpus, folder=work / "data" / name, length=kind.length, packed=kind.packed),
+            data=Data(
+                corpus=kind.corpus,
+                folder=work / "data" / name,
+                length=kind.length,
+                packed=kind.packed,
+            ),
             process=process,
             model={"kind": "dit", **self.network, **(kind.network or {})},
             loss=Loss(weighting={"kind": "clip", "high": None}, times="optimal", **edges),
-            optimizer=Optimizer(lr=3e-3, warmup=50, final=1.0, weight_decay=0.05, muon=True, ema=0.99),
+            optimizer=Optimizer(
+                lr=3e-3, warmup=50, final=1.0, weight_decay=0.05, muon=True, ema=0.99
+            ),
             hardware=Hardware(threads=1),
             output=Output(
                 folder=work / "runs" / f"{name}-{title.replace(' ', '_')}-{seed}",
                 validate_every=max(self.steps // 12, 1),
-                validate_sequences=128, validate_times="optimal", sample_every=self.steps, samples=1, sample_steps=8,
-                save_every=300, keep=1, tensorboard=False,
+                validate_sequences=128,
+                validate_times="optimal",
+                sample_every=self.steps,
+                samples=1,
+                sample_steps=8,
+                save_every=300,
+                keep=1,
+                tensorboard=False,
             ),
             batch=kind.batch,
             steps=self.steps,
             seed=seed,
-        )  # fmt: skip
+        )
 
     def runs(
         self, work: Path, names: Sequence[str] | None = None, seeds: Sequence[int] | None = None
@@ -206,7 +246,9 @@ class Structure(Study):
             for name in names or self.kinds:
                 if (work / "data" / name).exists():
                     for title, process in self.processes(work, name).items():
-                        yield samples.Cell(name, title, seed, self.recipe(work, name, title, process, seed))
+                        yield samples.Cell(
+                            name, title, seed, self.recipe(work, name, title, process, seed)
+                        )
 
     def prepare(self, options: Namespace) -> None:
         """Prepare the data sets."""
@@ -223,7 +265,9 @@ class Structure(Study):
         shared([one.recipe for one in every if one[:3] not in known], options)
 
     def cost(self, options: Namespace) -> None:
-        """Measure the CPU seconds of a training step of every process, in turns on each data set."""
+        """Measure the CPU seconds of a training step of every process, in turns on each data
+        set.
+        """
         work = options.work
         found: dict[str, Any] = {"machine": machine()}
         world = World(0, 1, torch.device("cpu"))
@@ -243,19 +287,29 @@ class Structure(Study):
 
     def network_values(self, kind: Kind) -> Values:
         """Return the values of the network outside of a run: without labels, which cost one row."""
-        own = {"positions": "rope2d", "shape": [round(kind.length**0.5)] * 2} if kind.network else {}
+        own = (
+            {"positions": "rope2d", "shape": [round(kind.length**0.5)] * 2} if kind.network else {}
+        )
         return self.network | own
 
     def draw(self, options: Namespace) -> None:
         """Draw the samples of this process's share of the finished runs."""
-        made = [one for one in self.runs(options.work, options.data, options.seed) if finished(one.recipe)]
+        made = [
+            one
+            for one in self.runs(options.work, options.data, options.seed)
+            if finished(one.recipe)
+        ]
         for one in made[options.part :: options.of]:
             self.drawn.draw(options.work, one)
 
     def evaluate(self, options: Namespace) -> None:
         """Write the result file."""
         work, known = options.work, earlier(options.out, "data", "process", "seed")
-        price = json.loads((work / "cost.json").read_text(encoding="utf-8")) if (work / "cost.json").exists() else {}
+        price = (
+            json.loads((work / "cost.json").read_text(encoding="utf-8"))
+            if (work / "cost.json").exists()
+            else {}
+        )
         found, masks = list[Run](), dict[tuple[str, int], Run]()
         for name, title, seed, given in self.runs(work):
             run = dict(known.pop((name, title, seed), {}))
@@ -263,7 +317,9 @@ class Structure(Study):
                 continue
             if not run:
                 terms = Terms.average(measured(given.output.folder, [work / "data" / name])[0])
-                run = dict(data=name, process=title, seed=seed, bound=asdict(terms.per_token)) | by_text(terms)
+                run = dict(
+                    data=name, process=title, seed=seed, bound=asdict(terms.per_token)
+                ) | by_text(terms)
                 run |= {"curve": curve(given.output.folder), "provenance": provenance()}
             run |= {"above_masks": less(run, masks.setdefault((name, seed), run))}
             if name in price:
@@ -275,7 +331,10 @@ class Structure(Study):
             print(name, title, seed, run["bound"]["value"], flush=True)
         shown = self.recipe(Path("work"), "digits", MASKS, {"kind": "mdlm"}, 0)
         # runs of data sets that this machine has not prepared
-        written(options.out, {"recipe": recipe_yaml(shown), "cost": price, "runs": [*known.values(), *found]})
+        written(
+            options.out,
+            {"recipe": recipe_yaml(shown), "cost": price, "runs": [*known.values(), *found]},
+        )
 
 
 STUDY = Structure()

@@ -27,8 +27,13 @@ def tables(found: Mapping[str, Any]) -> str:
         mine = [run for run in found["runs"] if run["data"] == name]
         if mine:
             lines += [f"### {name.capitalize()}", "", *_bounds(mine), "", *_random(mine)]
-            for begin, steps in (("", ""), (JUMPS, " with equally many expected jumps in each step")):
-                lines += [line for measure in measures for line in _samples(mine, measure, begin, steps)]
+            for begin, steps in (
+                ("", ""),
+                (JUMPS, " with equally many expected jumps in each step"),
+            ):
+                lines += [
+                    line for measure in measures for line in _samples(mine, measure, begin, steps)
+                ]
             lines += _guided(mine)
     return "\n".join(lines).rstrip()
 
@@ -43,7 +48,8 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     head = "".join(f" seed {seed} | above masks |" for seed in seeds)
     columns = 2 + 2 * len(seeds)
     lines = [
-        "Bound in bits per dimension, and the difference to masks; cost of a training step over that of masks:",
+        "Bound in bits per dimension, and the difference to masks; cost of a training step over "
+        "that of masks:",
         "",
         f"| process |{head} cost |",
         "|" + " --- |" * columns,
@@ -52,7 +58,11 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         cells = []
         for seed in seeds:
             run = by.get((title, seed))
-            cells += ["-", "-"] if run is None else [_value(run["bound"], False), _value(run["above_masks"], True)]
+            cells += (
+                ["-", "-"]
+                if run is None
+                else [_value(run["bound"], False), _value(run["above_masks"], True)]
+            )
         cost = next((run.get("cost_over_masks") for run in runs if run["process"] == title), None)
         cells.append("-" if cost is None else f"{cost:.2f}")
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
@@ -60,13 +70,18 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _random(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of the differences between trees and their random trees, on the same sequences."""
+    """Return the table of the differences between trees and their random trees, on the same
+    sequences.
+    """
     seeds, by = _names(runs, "seed"), {(run["process"], run["seed"]): run for run in runs}
     pairs = {title: f"{RANDOM}{title}" for title in _names(runs, "process")}
     rows = list[str]()
     for title, other in pairs.items():
         both = [
-            (by[title, seed], by[other, seed]) if {(title, seed), (other, seed)} <= by.keys() else () for seed in seeds
+            (by[title, seed], by[other, seed])
+            if {(title, seed), (other, seed)} <= by.keys()
+            else ()
+            for seed in seeds
         ]
         if any(both):
             cells = [_value(less(*pair), True) if pair else "-" for pair in both]
@@ -84,7 +99,9 @@ def _value(measure: Mapping[str, float], signed: bool) -> str:
 
 
 def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps: str) -> list[str]:
-    """Return the table of a measure by number of calls: the mean over the seeds, and half their difference.
+    """Return the table of a measure by number of calls.
+
+    The mean over the seeds, and half their difference.
 
     Args:
         runs: runs of one data set.
@@ -92,12 +109,18 @@ def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps:
         begin: beginning of the names of the samples, before the number of calls.
         steps: description of their steps.
     """
-    keys = {key.removeprefix(begin) for run in runs for key in run.get("samples", {}) if key.startswith(begin)}
+    keys = {
+        key.removeprefix(begin)
+        for run in runs
+        for key in run.get("samples", {})
+        if key.startswith(begin)
+    }
     numbers = sorted(int(key) for key in keys if key.isdigit())
     if not numbers:
         return []
     lines = [
-        f"Samples{steps}, {measure.replace('_', ' ')}, mean of the seeds ± half of their difference:",
+        f"Samples{steps}, {measure.replace('_', ' ')}, mean of the seeds ± half of their "
+        "difference:",
         "",
         "| process | " + " | ".join(f"{calls} calls" for calls in numbers) + " |",
         "|" + " --- |" * (1 + len(numbers)),
@@ -126,7 +149,12 @@ def _guided(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     strengths = [key.removeprefix("guided-") for key in keys]
     heads = " | ".join(f"strength {strength}: right class | diversity" for strength in strengths)
-    lines = ["Guided samples at 32 calls:", "", f"| process | {heads} |", "|" + " --- |" * (1 + 2 * len(keys))]
+    lines = [
+        "Guided samples at 32 calls:",
+        "",
+        f"| process | {heads} |",
+        "|" + " --- |" * (1 + 2 * len(keys)),
+    ]
     for title in _names(runs, "process"):
         mine = [run.get("samples", {}) for run in runs if run["process"] == title]
         cells = []

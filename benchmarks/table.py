@@ -25,14 +25,24 @@ BESIDE = " on fresh pages |"
 
 
 def render(results: Path = RESULTS) -> str:
-    """Return all tables, each under its machine; the CPU's with another setting of the allocator beside it."""
+    """Return all tables, each under its machine.
+
+    The CPU's with another setting of the allocator beside it.
+    """
     fresh = [f" {spread(read(row, results / FRESH))} |" for row in CPU]
-    cpu = [HEAD + BESIDE, *(line(read(row, results)) + beside for row, beside in zip(CPU, fresh, strict=True))]
+    cpu = [
+        HEAD + BESIDE,
+        *(line(read(row, results)) + beside for row, beside in zip(CPU, fresh, strict=True)),
+    ]
     samplers = [HEAD, *(line(read(row, results)) for row in SAMPLERS)]
     gpu = [HEAD, *(line(read(row, results)) for row in GPU)]
     return "\n\n".join(
         f"{title}: {where(rows, results)}\n\n" + "\n".join([lines[0], ruler(lines[0]), *lines[1:]])
-        for title, rows, lines in (("CPU", CPU, cpu), ("Samplers", SAMPLERS, samplers), ("GPU", GPU, gpu))
+        for title, rows, lines in (
+            ("CPU", CPU, cpu),
+            ("Samplers", SAMPLERS, samplers),
+            ("GPU", GPU, gpu),
+        )
     )
 
 
@@ -44,7 +54,11 @@ def ruler(head: str) -> str:
 def line(measured: Measured) -> str:
     """Return a row of the table."""
     row = measured.row
-    target = "-" if row.target is None else f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
+    target = (
+        "-"
+        if row.target is None
+        else f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
+    )
     return f"| {row.what} | {row.against} | {target} | {spread(measured)} | {measured.verdict} |"
 
 
@@ -59,7 +73,9 @@ def spread(measured: Measured) -> str:
 
 
 def number(row: Row, value: float) -> str:
-    """Format a few digits, rounded towards the worse, so that a failing value does not appear to pass."""
+    """Format a few digits, rounded towards the worse, so that a failing value does not appear to
+    pass.
+    """
     worse = math.ceil if row.at_most else math.floor
     if row.percent:
         return f"{worse(1000 * value) / 10:g} %"
@@ -69,7 +85,9 @@ def number(row: Row, value: float) -> str:
 def where(rows: Iterable[Row], results: Path) -> str:
     """Return the machines named in the files."""
     paths = dict.fromkeys(results / f"{row.file}.json" for row in rows)
-    machines = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
+    machines = [
+        json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()
+    ]
     found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in machines)
     return f"{'; '.join(found)}." if found else "not measured yet."
 
@@ -114,7 +132,10 @@ class Page:
         return f"<!-- tables: benchmarks/{self.source}.py -->", "<!-- end of tables -->"
 
     def write(self, path: Path, docs: Path | None) -> None:
-        """Fill the page of a folder, and draw its pictures, from a result file; without a folder print the tables."""
+        """Fill the page of a folder, and draw its pictures, from a result file.
+
+        Without a folder print the tables.
+        """
         result = json.loads(path.read_text(encoding="utf-8"))
         if docs is None:
             print(self.tables(result))
@@ -136,12 +157,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--docs", type=Path, help="folder of the page; without it the tables are printed")
+    parser.add_argument(
+        "--docs", type=Path, help="folder of the page; without it the tables are printed"
+    )
     options = parser.parse_args()
     tables = render(options.results)
     if options.check:
         old = PAGE.read_text(encoding="utf-8")
-        sys.exit(0 if page(old, tables) == old else f"{PAGE.name}: run python -m benchmarks.table --docs docs")
+        sys.exit(
+            0
+            if page(old, tables) == old
+            else f"{PAGE.name}: run python -m benchmarks.table --docs docs"
+        )
     if options.docs is None:
         print(tables)
     else:

@@ -1,13 +1,14 @@
-"""Training step end to end: the same DiT with the fused losses and with the paper's formula on all logits.
+"""Training step end to end: the same DiT with the fused losses and with the paper's formula on all
+logits.
 
     python -m benchmarks.training                           # 12 x 768, 8 x 512 tokens: many minutes on a CPU
     python -m benchmarks.training --length 64               # the same network on fewer tokens
     python -m benchmarks.training --device cuda --sequences 32
 
-Noising, network, loss, gradients, clipping and AdamW; 50,257 tokens. On a CPU float32 and one thread, on a GPU bfloat16
-products under autocast. Each method trains a separate network: with logits of tokens, 64 clusters, or with child
-logits, a cluster for about every square root of the tokens. The loss of the first step is asserted equal to the
-unfused formula.
+Noising, network, loss, gradients, clipping and AdamW; 50,257 tokens. On a CPU float32 and one
+thread, on a GPU bfloat16 products under autocast. Each method trains a separate network: with
+logits of tokens, 64 clusters, or with child logits, a cluster for about every square root of the
+tokens. The loss of the first step is asserted equal to the unfused formula.
 """
 
 import json
@@ -58,14 +59,18 @@ def fused(given: Noisy) -> Tensor:
     process, model, meaning, *noisy = given
     weight, bias = output_layer(model, meaning)
     layer = process, model.features(given.z, given.t), weight
-    return dd.linear_training_loss(*layer, *noisy, bias, weighting=dd.weightings.Clip(CLIP), parameterization=meaning)
+    return dd.linear_training_loss(
+        *layer, *noisy, bias, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
+    )
 
 
 def unfused(given: Noisy) -> Tensor:
     """Compute the loss from all logits, by ddlib's formula."""
     process, model, meaning, *noisy = given
     logits = model(given.z, given.t).float()
-    return dd.training_loss(process, logits, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning)
+    return dd.training_loss(
+        process, logits, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
+    )
 
 
 def full(given: Noisy) -> Tensor:
@@ -83,7 +88,11 @@ class Method(NamedTuple):
     children: bool = False
 
 
-WORDS, CHILDREN, PAPERS = Method(fused, unfused), Method(fused, unfused, True), Method(full, unfused)
+WORDS, CHILDREN, PAPERS = (
+    Method(fused, unfused),
+    Method(fused, unfused, True),
+    Method(full, unfused),
+)
 
 
 class Trainer:
@@ -98,7 +107,9 @@ class Trainer:
         self.process = process.to(given.device)
         tree = dict(tree=[clusters]) if method.children else {}
         self.model = DiT(process.num_states, words, **given.network, **tree).to(given.device)
-        nn.init.normal_(self.model.head.weight, std=0.02)  # at zero all losses would agree, right or wrong
+        nn.init.normal_(
+            self.model.head.weight, std=0.02
+        )  # at zero all losses would agree, right or wrong
         self.meaning: Parameterization = dd.Children.of(self.model) if method.children else "cavity"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.x = torch.randint(words, (given.sequences, given.length)).to(given.device)
@@ -108,7 +119,9 @@ class Trainer:
         """Compute a loss of the next step's batch."""
         noise = dd.KeyedGenerator(0, self.number, self.index)
         t = dd.sample_times(len(self.x), generator=noise)
-        noisy = Noisy(self.process, self.model, self.meaning, self.x, self.process.sample(self.x, t, noise), t)
+        noisy = Noisy(
+            self.process, self.model, self.meaning, self.x, self.process.sample(self.x, t, noise), t
+        )
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
             return loss(noisy)
 
@@ -123,9 +136,15 @@ class Trainer:
         return loss.detach()
 
 
-def measure(given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None) -> dict[str, Any]:
-    """Return the seconds of a step by each method, and the speedup in tokens per second of child logits, ``ours``."""
-    methods = methods or dict(ours=CHILDREN, words=WORDS) | ({"papers": PAPERS} if given.noise == "hdlm" else {})
+def measure(
+    given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None
+) -> dict[str, Any]:
+    """Return the seconds of a step by each method, and the speedup in tokens per second of child
+    logits, ``ours``.
+    """
+    methods = methods or dict(ours=CHILDREN, words=WORDS) | (
+        {"papers": PAPERS} if given.noise == "hdlm" else {}
+    )
     trainers = {name: Trainer(method, given) for name, method in methods.items()}
     first = {}
     for name, trainer in trainers.items():
@@ -133,7 +152,9 @@ def measure(given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Me
             wanted = float(trainer.value(methods[name].written_out))
         first[name] = float(trainer.step())
         require_equal({"ours": wanted, name: first[name]}, 1e-4 if given.device == "cpu" else 1e-2)
-    taken = seconds({name: trainer.step for name, trainer in trainers.items()}, repeats, given.device)
+    taken = seconds(
+        {name: trainer.step for name, trainer in trainers.items()}, repeats, given.device
+    )
     middle = medians(taken)
     ratios = over_ours(middle, "time")
     if "papers" in middle:
@@ -159,7 +180,9 @@ class Along(Trainer):
         rows, (weight, bias) = self.rows, output_layer(self.model, self.meaning)
         hidden = self.model.features(rows.z, rows.t)
         layer, options = (self.process, hidden, weight), rows.loss_options()
-        value = dd.linear_training_loss(*layer, rows.x, rows.z, rows.t, bias, observe=rows.observe, **options)
+        value = dd.linear_training_loss(
+            *layer, rows.x, rows.z, rows.t, bias, observe=rows.observe, **options
+        )
         finished = rows.step(hidden.detach(), self.model)
         rows.replace(finished, self.x[finished])
         return value
@@ -178,10 +201,15 @@ def along(words: int = 4096, given: Step = LAPTOP, repeats: int = REPEATS) -> di
     Left to right computes no scores; it has the same number of open positions as the others.
     """
     given = given._replace(noise="mdlm", vocabulary=given.vocabulary._replace(words=words))
-    steps = {"ours": Trainer(WORDS, given), **{name: Along(order, given) for name, order in ORDERS.items()}}
+    steps = {
+        "ours": Trainer(WORDS, given),
+        **{name: Along(order, given) for name, order in ORDERS.items()},
+    }
     for trainer in steps.values():
         trainer.step()
-    taken = seconds({name: trainer.step for name, trainer in steps.items()}, 8 * repeats)  # a sequence has 8 steps
+    taken = seconds(
+        {name: trainer.step for name, trainer in steps.items()}, 8 * repeats
+    )  # a sequence has 8 steps
     return {"ratios": over_ours(medians(taken), "time"), "seconds": taken}
 
 

@@ -1,12 +1,15 @@
-"""Training throughput on a GPU: tokens per second, and the share of the peak arithmetic that they use.
+"""Training throughput on a GPU.
+
+Tokens per second, and the share of the peak arithmetic that they use.
 
     python -m benchmarks.utilisation small      # 12 x 768, 64 x 512 tokens
     python -m benchmarks.utilisation base       # 24 x 1024, 32 x 512 tokens
 
-The step is that of the training engine, see ``benchmarks.profile``: bfloat16, compiled blocks, HDLM with 64 clusters.
-Operations are counted from sizes: 2abc for a product of (a, b) and (b, c), twice as many backwards as forwards, of the
-blocks' matrices, attention, and the output layer. ``nominal`` counts all logits, as is usual; ``executed`` those that
-are computed. Operations other than matrix products are not counted.
+The step is that of the training engine, see ``benchmarks.profile``: bfloat16, compiled blocks, HDLM
+with 64 clusters. Operations are counted from sizes: 2abc for a product of (a, b) and (b, c), twice
+as many backwards as forwards, of the blocks' matrices, attention, and the output layer. ``nominal``
+counts all logits, as is usual; ``executed`` those that are computed. Operations other than matrix
+products are not counted.
 """
 
 import argparse
@@ -29,7 +32,9 @@ from recipes.engine.utilisation import PEAKS, peak
 def size(network: Mapping[str, int], sequences: int) -> Size:
     """Return the size of a network of the papers on a GPU."""
     width, depth = network["dim"], network["depth"]
-    return Size(depth=depth, width=width, sequences=sequences, length=512, device="cuda", compile=True)
+    return Size(
+        depth=depth, width=width, sequences=sequences, length=512, device="cuda", compile=True
+    )
 
 
 SIZES = {"small": size(sizes.small(), 64), "base": size(sizes.base(), 32)}
@@ -50,13 +55,19 @@ def operations(given: Size, share: float) -> Operations:
 
 
 def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
-    """Return the share of logits that the loss of tokens ``x`` (B, L) at times ``t`` (B,) depends on."""
-    states, counts = process.sample(x, t, torch.Generator(x.device).manual_seed(0)).unique(return_counts=True)
+    """Return the share of logits that the loss of tokens ``x`` (B, L) at times ``t`` (B,) depends
+    on.
+    """
+    states, counts = process.sample(x, t, torch.Generator(x.device).manual_seed(0)).unique(
+        return_counts=True
+    )
     levels = process.level_of(states[None])[0].tolist()
     needed = 0
     for state, count, level in zip(states.tolist(), counts.tolist(), levels, strict=True):
         below = level and process.subtree_logits_suffice(level, level - 1)
-        needed += count * (len(process.hierarchy.under(state)) if below else process.vocab_size if level else 0)
+        needed += count * (
+            len(process.hierarchy.under(state)) if below else process.vocab_size if level else 0
+        )
     return needed / (x.numel() * process.vocab_size)
 
 
@@ -103,11 +114,18 @@ def used(given: Size, logits: float, seconds: float, at_best: float | None) -> d
     return {"ratios": ratios, "operations_per_token": counted}
 
 
-def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None) -> dict[str, Any]:
-    """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best`` operations/s."""
+def measure(
+    given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None
+) -> dict[str, Any]:
+    """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best``
+    operations/s.
+    """
     at_best = at_best or peak(name := torch.cuda.get_device_name())
     if at_best is None:
-        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: pass its dense bfloat16 TFLOP/s with --peak")
+        raise ValueError(
+            f"device {name!r} is none of {', '.join(PEAKS)}: pass its dense bfloat16 TFLOP/s with "
+            "--peak"
+        )
     trained = run(given)
     with closing(batches(trained)) as stream:
         for _ in range(warm_up):  # compilation
@@ -127,7 +145,10 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, help="sequences of 512 tokens")
     parser.add_argument("--steps", type=int, default=20, help="steps of a window")
     parser.add_argument(
-        "--peak", type=float, metavar="TFLOP/S", help="peak of a device that is not an A100, H100 or H200"
+        "--peak",
+        type=float,
+        metavar="TFLOP/S",
+        help="peak of a device that is not an A100, H100 or H200",
     )
     options = parser.parse_args()
     require_gpu(parser)

@@ -3,10 +3,11 @@
     python -m benchmarks.versions OTHER [--pairs 40]
     python -m benchmarks.versions OTHER --counts     # on a busy machine: counts alone
 
-OTHER is a checkout of another version. Each version runs in a separate process, with this file and that checkout's
-packages, so this file uses only what 0.1.0 has. The two processes run each case in turns, since the speed of a shared
-machine changes within seconds. Ratios are time of OTHER over time of this one, pair by pair; medians are reported.
-Beside them are counts that no other work on the machine changes: torch operations and Python calls of one run.
+OTHER is a checkout of another version. Each version runs in a separate process, with this file and
+that checkout's packages, so this file uses only what 0.1.0 has. The two processes run each case in
+turns, since the speed of a shared machine changes within seconds. Ratios are time of OTHER over
+time of this one, pair by pair; medians are reported. Beside them are counts that no other work on
+the machine changes: torch operations and Python calls of one run.
 """
 
 import json
@@ -82,9 +83,20 @@ def cases() -> dict[str, Callable[[], Any]]:
             if sampler != "ancestral" and name in ("gidd", "uniform"):
                 continue
 
-            def sample(p: dd.processes.ForwardProcess = p, network: Backbone = network, sampler: str = sampler) -> None:
+            def sample(
+                p: dd.processes.ForwardProcess = p,
+                network: Backbone = network,
+                sampler: str = sampler,
+            ) -> None:
                 generator = torch.Generator().manual_seed(3)
-                dd.sample(p, network, (2, LENGTH), dd.build("samplers", sampler), STEPS, generator=generator)
+                dd.sample(
+                    p,
+                    network,
+                    (2, LENGTH),
+                    dd.build("samplers", sampler),
+                    STEPS,
+                    generator=generator,
+                )
 
             found[f"{name}, {sampler}"] = sample
     found["hierarchical, DiT training step"] = training_step()
@@ -111,7 +123,10 @@ def training_step() -> Callable[[], Any]:
 
 
 def serve() -> None:
-    """Run the cases whose names are lines of standard input; print the CPU seconds of each run, or its counts."""
+    """Run the cases whose names are lines of standard input.
+
+    Print the CPU seconds of each run, or its counts.
+    """
     torch.set_num_threads(1)
     found = cases()
     for line in sys.stdin:
@@ -129,7 +144,9 @@ def counted(case: Callable[[], Any]) -> dict[str, int]:
     case()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         case()
-    operations = sum(event.count for event in profile.key_averages() if event.key.startswith("aten::"))
+    operations = sum(
+        event.count for event in profile.key_averages() if event.key.startswith("aten::")
+    )
     calls = 0
 
     def called(frame: Any, event: str, argument: Any) -> None:
@@ -145,7 +162,9 @@ def counted(case: Callable[[], Any]) -> dict[str, int]:
 
 
 def environment(checkout: Path, bytecode: str) -> dict[str, str]:
-    """Return the environment of a process with the packages of a checkout, which keeps compiled files in a folder."""
+    """Return the environment of a process with the packages of a checkout, which keeps compiled
+    files in a folder.
+    """
     kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
     return os.environ | kept | compiled | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
@@ -202,7 +221,10 @@ class Version:
 
 
 def ratios(other: Version, ours: Version, case: str, pairs: int) -> list[float]:
-    """Time of the other version over time of ours, pair by pair; the version that runs first alternates."""
+    """Time of the other version over time of ours, pair by pair.
+
+    The version that runs first alternates.
+    """
     found = []
     for pair in range(pairs + 1):
         order = (other, ours) if pair % 2 else (ours, other)
@@ -213,12 +235,17 @@ def ratios(other: Version, ours: Version, case: str, pairs: int) -> list[float]:
 
 def main() -> None:
     """Measure both checkouts in turns and write results/versions.json."""
-    from benchmarks.measuring import RESULTS, machine  # not in a process that measures another version
+    from benchmarks.measuring import (
+        RESULTS,
+        machine,
+    )  # not in a process that measures another version
 
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("other", type=Path)
     parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--counts", action="store_true", help="count again and keep the ratios of the file")
+    parser.add_argument(
+        "--counts", action="store_true", help="count again and keep the ratios of the file"
+    )
     args = parser.parse_args()
     here, result = Path(__file__).parent.parent, RESULTS / "versions.json"
     with TemporaryDirectory() as folder:
@@ -230,7 +257,9 @@ def main() -> None:
             "this": git(here, "rev-parse", "--short", "HEAD"),
         }
         report = (
-            json.loads(result.read_text(encoding="utf-8")) if args.counts else made | timed(other, ours, args.pairs)
+            json.loads(result.read_text(encoding="utf-8"))
+            if args.counts
+            else made | timed(other, ours, args.pairs)
         )
         report["counts"] = made | compared(other, ours)
         other.close()
@@ -260,7 +289,9 @@ def compared(other: Version, ours: Version) -> dict[str, Any]:
 
 def git(checkout: Path, *arguments: str) -> str:
     """Output of a git command in a checkout."""
-    return subprocess.run(["git", *arguments], cwd=checkout, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *arguments], cwd=checkout, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python -m benchmarks.walks            # the number of files, functions and calls
     python -m benchmarks.walks --files    # also the files, in order
 
-A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant logits. Each call
-runs once before it is counted, so that imports and caches of the first run do not count.
+A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
+logits. Each call runs once before it is counted, so that imports and caches of the first run do not
+count.
 """
 
 import argparse
@@ -21,7 +22,8 @@ SHAPE = (4, 8)
 
 
 def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
-    """Profile one run: the files in the order of their first call, the number of functions, and of Python calls.
+    """Profile one run: the files in the order of their first call, the number of functions, and of
+    Python calls.
 
     Module bodies, lambdas and comprehensions are not counted.
     """
@@ -33,7 +35,11 @@ def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
     def enter(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(inside) and not code.co_name.startswith("<"):
+        if (
+            event == "call"
+            and code.co_filename.startswith(inside)
+            and not code.co_name.startswith("<")
+        ):
             calls += 1
             files.setdefault(code.co_filename.removeprefix(inside))
             functions.add((code.co_filename, code.co_qualname))
@@ -48,7 +54,10 @@ def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    """The four calls on a tree of three levels: 12 tokens, 6 clusters, 3 super-clusters, the mask."""
+    """The four calls on a tree of three levels.
+
+    12 tokens, 6 clusters, 3 super-clusters, the mask.
+    """
     process = dd.presets.hdlm_levels([torch.arange(12) // 2, torch.arange(6) // 2])
     x, t = torch.randint(process.vocab_size, SHAPE), dd.sample_times(SHAPE[0])
     z = process.sample(x, t)
@@ -57,7 +66,9 @@ def calls() -> dict[str, Callable[[], object]]:
         "process.sample": lambda: process.sample(x, t),
         "dd.training_loss": lambda: dd.training_loss(process, network(z, t), x, z, t),
         "dd.bound": lambda: dd.bound(process, network, x),
-        "dd.sample(Remask)": lambda: dd.sample(process, network, SHAPE, dd.samplers.Remask(), steps=4),
+        "dd.sample(Remask)": lambda: dd.sample(
+            process, network, SHAPE, dd.samplers.Remask(), steps=4
+        ),
     }
 
 

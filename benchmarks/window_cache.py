@@ -1,12 +1,14 @@
-"""Time of a call of block sampling with approximate caches, in networks in which all positions attend to each other.
+"""Time of a call of block sampling with approximate caches, in networks in which all positions
+attend to each other.
 
     python -m benchmarks.window_cache
 
-Random weights, one sequence, one thread of a CPU, float32, blocks of 32, the block in the middle of a sequence of 256,
-512 or 1,024 tokens: a 12 x 768 DiT, and the Llama of SmolLM2-135M. For a ``prefix`` and a ``dual`` cache, the first
-call of a block, with its pass over the full sequence, and a later one; and a call without a cache. Each computes the
-logits of all positions of the block. All in turns, CPU seconds, medians. From these follows the time of a block of 8
-and of 32 calls, as a ratio within each round. The load of the machine is recorded.
+Random weights, one sequence, one thread of a CPU, float32, blocks of 32, the block in the middle of
+a sequence of 256, 512 or 1,024 tokens: a 12 x 768 DiT, and the Llama of SmolLM2-135M. For a
+``prefix`` and a ``dual`` cache, the first call of a block, with its pass over the full sequence,
+and a later one; and a call without a cache. Each computes the logits of all positions of the block.
+All in turns, CPU seconds, medians. From these follows the time of a block of 8 and of 32 calls, as
+a ratio within each round. The load of the machine is recorded.
 """
 
 import os
@@ -28,11 +30,23 @@ from ddlib_models.hf.causal_lm import CausalLM
 
 BLOCK, LENGTHS, CALLS = 32, (256, 512, 1024), (8, 32)
 SMOLLM2 = {
-    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+    "model_type": "llama",
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
-}  # fmt: skip
-TINY = SMOLLM2 | {"vocab_size": 64, "hidden_size": 18, "intermediate_size": 32, "num_hidden_layers": 2}
+}
+TINY = SMOLLM2 | {
+    "vocab_size": 64,
+    "hidden_size": 18,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+}
 
 
 def networks(tiny: bool) -> dict[str, Callable[[], nn.Module]]:
@@ -52,14 +66,19 @@ def networks(tiny: bool) -> dict[str, Callable[[], nn.Module]]:
 
 
 def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Tensor]]:
-    """Return a call of the middle block, without a cache and with both, as the first of a block and as a later one."""
+    """Return a call of the middle block, without a cache and with both, as the first of a block and
+    as a later one.
+    """
     words = model.vocab_size
     process = dd.presets.mdlm(words)
     wrapper = ModelWrapper(process, model)
     start = length // block // 2 * block
     x, mask = torch.randint(words, (1, length)), process.num_states - 1
     here, behind = torch.full((1, block), mask), torch.full((1, length - start - block), mask)
-    times, everywhere = torch.ones_like(behind, dtype=torch.float64), torch.ones_like(here, dtype=torch.bool)
+    times, everywhere = (
+        torch.ones_like(behind, dtype=torch.float64),
+        torch.ones_like(here, dtype=torch.bool),
+    )
 
     def placed(keep: bool | str) -> ModelWrapper:
         contexts = BlockContexts(wrapper, block, reuse_of(keep))
@@ -80,12 +99,16 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
 
 
 @torch.no_grad()
-def measure(name: str, model: nn.Module, length: int, block: int, repeats: int) -> dict[str, object]:
+def measure(
+    name: str, model: nn.Module, length: int, block: int, repeats: int
+) -> dict[str, object]:
     """Return the seconds of each call, and how many times faster a block is with a cache."""
     calls_of = ways(model, length, block)
     plain = calls_of["without"]()
     for way, call in calls_of.items():  # all are at the states that the caches are of
-        torch.testing.assert_close(call(), plain, atol=1e-3, rtol=1e-3, msg=f"{way}: another result, not timed")
+        torch.testing.assert_close(
+            call(), plain, atol=1e-3, rtol=1e-3, msg=f"{way}: another result, not timed"
+        )
     taken = seconds(calls_of, repeats)
     faster = {
         f"{cache}, {calls} calls": statistics.median(
@@ -99,9 +122,13 @@ def measure(name: str, model: nn.Module, length: int, block: int, repeats: int) 
     }
     middle = {way: statistics.median(values) for way, values in taken.items()}
     return {
-        "network": name, "length": length, "times_faster": faster, "seconds": middle, "measured": taken,
+        "network": name,
+        "length": length,
+        "times_faster": faster,
+        "seconds": middle,
+        "measured": taken,
         "load": list(os.getloadavg()),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -115,7 +142,11 @@ def main() -> None:
         model = make().eval()
         for length in lengths:
             runs.append(measure(name, model, length, block, options.repeats))
-            print(name, length, {way: round(value, 3) for way, value in runs[-1]["times_faster"].items()})  # type: ignore[attr-defined]
+            print(
+                name,
+                length,
+                {way: round(value, 3) for way, value in runs[-1]["times_faster"].items()},
+            )  # type: ignore[attr-defined]
     if not options.tiny:
         report("window_cache", runs)
 

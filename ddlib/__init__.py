@@ -1,7 +1,7 @@
 """ddlib: discrete diffusion processes for language, composed from small objects.
 
-A ``Schedule`` (when tokens jump) and a ``Hierarchy`` (where they jump) define a ``ForwardProcess``. The bound, the
-training loss and the samplers work for any ``ForwardProcess``.
+A ``Schedule`` (when tokens jump) and a ``Hierarchy`` (where they jump) define a ``ForwardProcess``.
+The bound, the training loss and the samplers work for any ``ForwardProcess``.
 """
 
 import os
@@ -13,7 +13,18 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 
     shapecheck.install("ddlib", "ddlib_models")
 
-from ddlib import guidance, hierarchies, paces, plot, presets, processes, samplers, schedules, times, weightings
+from ddlib import (
+    guidance,
+    hierarchies,
+    paces,
+    plot,
+    presets,
+    processes,
+    samplers,
+    schedules,
+    times,
+    weightings,
+)
 from ddlib.arguments import values
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.objective.bound import Bound, bound, reconstruction
@@ -96,14 +107,18 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
         return [*__all__, "__version__"]
 
     def __getattr__(name: str) -> Any:
-        """Import ``verify`` on first access; for an unknown name, raise AttributeError with suggestions."""
+        """Import ``verify`` on first access.
+
+        For an unknown name, raise AttributeError with suggestions.
+        """
         if name == "verify":  # on demand, since its claims import sympy and scipy
             from ddlib.verification.verifier import verify
 
             return verify
         if name == "mirrored":
             raise AttributeError(
-                "dd.mirrored was removed after 0.1.0, since mirror pairs gain nothing at equal rows (docs/signal.md): "
+                "dd.mirrored was removed after 0.1.0, since mirror pairs gain nothing at equal "
+                "rows (docs/signal.md): "
                 "pass its generator itself, and levels='balanced' for less noise"
             )
         if name == "word_logits":
@@ -113,7 +128,9 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
         raise AttributeError(_unknown(name))
 
     def _unknown(name: str, module: str = "ddlib") -> str:
-        """Return the message for an attribute that a module lacks, with suggestions unless the name is private."""
+        """Return the message for an attribute that a module lacks, with suggestions unless the name
+        is private.
+        """
         if name.startswith("_"):
             return f"module {module!r} has no attribute {name!r}"
         from ddlib.plugins.suggestions import missing

@@ -1,7 +1,9 @@
-"""Command line ``ddlib``, or ``python -m ddlib``: what is registered, ``show``, ``verify``, and the recipes.
+"""Command line ``ddlib``, or ``python -m ddlib``.
 
-``ddlib train mine.yaml`` is ``python -m recipes.train mine.yaml`` without a checkout, and so for every recipe.
-``ddlib recipes FOLDER`` copies them into a folder, to be changed there.
+What is registered, ``show``, ``verify``, and the recipes.
+
+``ddlib train mine.yaml`` is ``python -m recipes.train mine.yaml`` without a checkout, and so for
+every recipe. ``ddlib recipes FOLDER`` copies them into a folder, to be changed there.
 """
 
 import argparse
@@ -28,14 +30,24 @@ from ddlib.verification.framework.blame import blamed
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "mdlm": (1, presets.mdlm),
     "gidd": (1, lambda vocab_size: presets.gidd(vocab_size, 0.2)),
-    "hdlm": (2, lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)])),
+    "hdlm": (
+        2,
+        lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)]),
+    ),
 }
-"""Presets by sizes, e.g. hdlm:12x4 for 12 tokens in 4 clusters: minimum number of sizes, and constructor."""
+"""Presets by sizes, e.g. hdlm:12x4 for 12 tokens in 4 clusters.
+
+Minimum number of sizes, and constructor.
+"""
 
 
 def table() -> str:
-    """Format a table of all registered classes by kind, with arguments and the first line of the docstring."""
-    lines = [f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and every sampler"]
+    """Format a table of all registered classes by kind, with arguments and the first line of the
+    docstring.
+    """
+    lines = [
+        f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and every sampler"
+    ]
     others = dict[str, str]()  # what other packages are, by their name
     for kind in registry.GROUPS:
         lines += ["", kind]
@@ -45,41 +57,57 @@ def table() -> str:
             except ImportError as error:
                 lines.append(f"  {name:<14} broken: {error}")
                 continue
-            arguments = ", ".join(str(p).split(":")[0] for p in inspect.signature(cls).parameters.values())
+            arguments = ", ".join(
+                str(p).split(":")[0] for p in inspect.signature(cls).parameters.values()
+            )
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
             package = registry.origin(kind, name).package
             if package != "ddlib" and point.dist is not None:
-                about: Any = point.dist.metadata  # a message; [] of a name that it lacks is deprecated
+                about: Any = (
+                    point.dist.metadata
+                )  # a message; [] of a name that it lacks is deprecated
                 others[package] = about.get("Summary") or "no description"
             lines.append(
-                f"  {name:<14} {point.value.split(':')[1]}({arguments})" + f"  [{package}]" * (package != "ddlib")
+                f"  {name:<14} {point.value.split(':')[1]}({arguments})"
+                + f"  [{package}]" * (package != "ddlib")
             )
             lines.append(f"  {'':<14} {summary}")
-    lines += [""] * bool(others) + [f"[{package}]: {summary}" for package, summary in others.items()]
+    lines += [""] * bool(others) + [
+        f"[{package}]: {summary}" for package, summary in others.items()
+    ]
     return "\n".join(lines)
 
 
 def load(path: str) -> Any:
-    """Load a registered part or the object at ``package.module:object``; a class or function is called.
+    """Load a registered part or the object at ``package.module:object``.
 
-    A class that requires arguments is replaced by the first of its ``examples()``. ``mdlm:16``, ``gidd:16``,
-    ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and clusters.
+    a class or function is called.
+
+    A class that requires arguments is replaced by the first of its ``examples()``. ``mdlm:16``,
+    ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and
+    clusters.
 
     Raises:
-        ValueError: no such name, module or object; a name of several parts; a function that requires arguments.
+        ValueError: no such name, module or object; a name of several parts; a function that
+            requires arguments.
     """
     module, _, name = path.partition(":")
     if module in SIZED and re.fullmatch(r"\d+(x\d+)*", name):
         least, make = SIZED[module]
         sizes = [int(size) for size in name.split("x")]
         if len(sizes) < least or (least == 1 and len(sizes) > 1):
-            raise ValueError(f"{path!r} must be " + ("hdlm:12x4, tokens x clusters" if least > 1 else f"{module}:16"))
+            raise ValueError(
+                f"{path!r} must be "
+                + ("hdlm:12x4, tokens x clusters" if least > 1 else f"{module}:16")
+            )
         return make(*sizes)
     found = registry.at(path) if name else _registered(path)
     if not (inspect.isclass(found) or inspect.isfunction(found)):
         return found
     parameters = inspect.signature(found).parameters.values()
-    required = [one.name for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL]
+    required = [
+        one.name for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL
+    ]
     if required and hasattr(found, "examples"):
         return found.examples()[0]
     if required:
@@ -100,7 +128,9 @@ def _registered(name: str) -> Any:
     kinds = [kind for kind in (*registry.PROVED, "presets") if plain in registry.available(kind)]
     if len(kinds) > 1:
         paths = " or ".join(registry.available(kind)[plain].value for kind in kinds)
-        raise ValueError(f"{name!r} is in {' and '.join(kinds)}, must be one of them: write {paths}")
+        raise ValueError(
+            f"{name!r} is in {' and '.join(kinds)}, must be one of them: write {paths}"
+        )
     if not kinds:
         names = {one for kind in (*registry.PROVED, "presets") for one in registry.available(kind)}
         raise ValueError(
@@ -119,8 +149,8 @@ def _nearest(name: str, names: Collection[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table, show or verify an object, copy the recipes, or run one of them.
 
-    The exit status is 1 if an object fails verification or its plot cannot be drawn, and 2 if there is no such object
-    or command, or the recipes cannot be copied.
+    The exit status is 1 if an object fails verification or its plot cannot be drawn, and 2 if there
+    is no such object or command, or the recipes cannot be copied.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     folder = _recipes_folder()
@@ -159,7 +189,10 @@ def _recipes_folder() -> Path | None:
 
 
 def _run_recipe(folder: Path, name: str, arguments: Sequence[str]) -> int:
-    """Run a recipe of this installation; a copy that was changed runs as ``python -m recipes.NAME``."""
+    """Run a recipe of this installation.
+
+    a copy that was changed runs as ``python -m recipes.NAME``.
+    """
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(f"recipes.{name}")
@@ -172,7 +205,8 @@ def _run_recipe(folder: Path, name: str, arguments: Sequence[str]) -> int:
 
 
 def lay_recipes(folder: Path) -> Path:
-    """Copy the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from ``folder``.
+    """Copy the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from
+    ``folder``.
 
     The source is the checkout if ddlib is installed from one, otherwise the wheel.
 
@@ -188,7 +222,9 @@ def lay_recipes(folder: Path) -> Path:
         )
     target = folder / "recipes"
     if target.exists():
-        raise FileExistsError(f"folder {folder} holds recipes already, must not: nothing was written")
+        raise FileExistsError(
+            f"folder {folder} holds recipes already, must not: nothing was written"
+        )
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     return target
 
@@ -196,7 +232,9 @@ def lay_recipes(folder: Path) -> Path:
 def _add_recipes(commands: Any) -> argparse.ArgumentParser:
     text = "copy the recipes into a folder, to run and to change them there"
     command: argparse.ArgumentParser = commands.add_parser("recipes", help=text, description=text)
-    command.add_argument("folder", type=Path, help="the copy is FOLDER/recipes, which must not exist")
+    command.add_argument(
+        "folder", type=Path, help="the copy is FOLDER/recipes, which must not exist"
+    )
     command.set_defaults(run=_recipes)
     return command
 
@@ -223,10 +261,18 @@ def _add_object(command: argparse.ArgumentParser) -> None:
 def _add_show(commands: Any) -> argparse.ArgumentParser:
     text = "print a process, schedule or hierarchy, and draw it with --out"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
-    command.add_argument("--out", type=Path, help="also draw it into this file, such as show.png; requires matplotlib")
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="also draw it into this file, such as show.png; requires matplotlib",
+    )
     command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # former default
     command.add_argument(
-        "--tokens", "--words", nargs="+", metavar="TOKEN", help="a name for each token, after the object"
+        "--tokens",
+        "--words",
+        nargs="+",
+        metavar="TOKEN",
+        help="a name for each token, after the object",
     )
     _add_object(command)
     command.set_defaults(run=_show)
@@ -236,9 +282,14 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
 def _add_verify(commands: Any) -> argparse.ArgumentParser:
     text = "check the mathematics of a process, schedule, hierarchy, sampler, corrector, guidance or weighting"
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
-    command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="print the claim, tolerance and largest error of every check"
+        "--level", choices=("quick", "full"), default="quick", help="default: quick"
+    )
+    command.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print the claim, tolerance and largest error of every check",
     )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     _add_object(command)
@@ -269,10 +320,13 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def console(run: Callable[[], object] = main) -> int:
-    """Run a command of this process, and return its exit status: that of ``run`` if it returns one, else 0.
+    """Run a command of this process, and return its exit status.
 
-    As with ``python -m``, modules of the current folder can be imported, so that parts are named by ``module:object``.
-    It is 1, without a message, if the reader of the output has exited, as ``head`` does.
+    That of ``run`` if it returns one, else 0.
+
+    As with ``python -m``, modules of the current folder can be imported, so that parts are named by
+    ``module:object``. It is 1, without a message, if the reader of the output has exited, as
+    ``head`` does.
     """
     if not sys.flags.safe_path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

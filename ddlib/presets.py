@@ -18,7 +18,9 @@ _Preset = TypeVar("_Preset", bound=Callable[..., Any])
 
 
 def _trained_with(weighting: str) -> Callable[[_Preset], _Preset]:
-    """Return a decorator that states the training weighting of the paper, as ``ForwardProcess.training_weighting``."""
+    """Return a decorator that states the training weighting of the paper, as
+    ``ForwardProcess.training_weighting``.
+    """
 
     def state(preset: _Preset) -> _Preset:
         setattr(preset, "training_weighting", weighting)  # noqa: B010 # functions have no such attribute for mypy
@@ -34,19 +36,22 @@ def mdlm(vocab_size: int) -> Masked:
 
 
 def gidd(vocab_size: int, p_uniform: float) -> GIDD:
-    """Masked diffusion with a fraction ``p_uniform`` of uniform noise at t = 1/2 (von Rütte et al., 2025)."""
+    """Masked diffusion with a fraction ``p_uniform`` of uniform noise at t = 1/2 (von Rütte et al.,
+    2025).
+    """
     return GIDD(vocab_size, p_uniform=p_uniform, gamma=1.0)
 
 
 def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWord:
     """Masked diffusion with a power of the linear schedule per token (GenMD4, Shi et al., 2024).
 
-    The powers depend on the frequency rank of the token; tokens of equal frequency have equal powers.
+    The powers depend on the frequency rank of the token; tokens of equal frequency have equal
+    powers.
 
     Args:
         counts: (V,) frequency of each token.
-        ratio: power of the most frequent token over that of the rarest, in [0.01, 100]. Above 1 frequent tokens are
-            masked first and unmasked last, below 1 rare ones are.
+        ratio: power of the most frequent token over that of the rarest, in [0.01, 100]. Above 1
+            frequent tokens are masked first and unmasked last, below 1 rare ones are.
         learn_speeds: whether the powers are learned, with these initial values.
 
     Raises:
@@ -58,10 +63,14 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     """
     check_number("ratio", ratio, 0.01, 100, "in [0.01, 100]")
     seen = torch.as_tensor(counts, dtype=torch.float64)
-    require(seen.ndim == 1 and seen.numel() > 0, f"counts has shape {tuple(seen.shape)}, must be (V,): one per token")
+    require(
+        seen.ndim == 1 and seen.numel() > 0,
+        f"counts has shape {tuple(seen.shape)}, must be (V,): one per token",
+    )
     require(bool((seen >= 0).all()), f"counts holds {float(seen.min()):g}, must be >= 0")
     order = seen.sort().values
-    below, above = torch.searchsorted(order, seen), torch.searchsorted(order, seen, right=True)
+    below = torch.searchsorted(order, seen)
+    above = torch.searchsorted(order, seen, right=True)
     place = (below + above - len(seen)).to(torch.float64) / 2 / max(len(seen) - 1, 1)
     return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
 
@@ -73,7 +82,8 @@ def hdlm(
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
-        parents: (V,) the 0-based cluster of each token; or a list of this one vector, as ``Tree`` takes it.
+        parents: (V,) the 0-based cluster of each token; or a list of this one vector, as ``Tree``
+            takes it.
         gamma: speed of the tokens' jump; clusters jump at speed 1.
         xi: probability that a token jumps to its cluster rather than to another one.
         learn_speeds: whether the speeds are learned, with these initial values.
@@ -81,7 +91,10 @@ def hdlm(
     """
     check_number("gamma", gamma, LOW, HIGH, RULE)
     levels = len(parent_vectors(parents))
-    require(levels == 1, f"parents holds {levels} levels of clusters, must hold one; use hdlm_levels for more")
+    require(
+        levels == 1,
+        f"parents holds {levels} levels of clusters, must hold one; use hdlm_levels for more",
+    )
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)
 
 
@@ -93,21 +106,31 @@ def hdlm_levels(
     learn_speeds: bool = False,
     names: Any = None,
 ) -> Hierarchical:
-    """Hierarchical diffusion with any number of levels under the linear schedule; arguments as in ``Tree``."""
-    return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names), Linear())
+    """Hierarchical diffusion with any number of levels under the linear schedule.
+
+    Arguments as in ``Tree``.
+    """
+    return Hierarchical(
+        Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names), Linear()
+    )
 
 
 def staged(
-    parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float = 1.0, names: Any = None
+    parents: Any,
+    overlap: float = 0.0,
+    schedule: Schedule | None = None,
+    xi: float = 1.0,
+    names: Any = None,
 ) -> Hierarchical:
     """Coarse to fine: all clusters are generated before the first token.
 
-    Two masked diffusions, one after the other: tokens become clusters in [0, 1/2], and clusters the mask in [1/2, 1].
+    Two masked diffusions, one after the other: tokens become clusters in [0, 1/2], and clusters the
+    mask in [1/2, 1].
 
     Args:
         parents: as in ``hdlm``.
-        overlap: in [0, 1], how much the windows of the two edges overlap: 0 for [0, 1/2] and [1/2, 1], 1 for [0, 1]
-            both, which is ``hdlm`` with equal speeds.
+        overlap: in [0, 1], how much the windows of the two edges overlap: 0 for [0, 1/2] and [1/2,
+            1], 1 for [0, 1] both, which is ``hdlm`` with equal speeds.
         schedule: the schedule within each window, with exact ends; ``Linear()`` by default.
         xi: as in ``hdlm``.
         names: as in ``hdlm``.
@@ -122,7 +145,10 @@ def staged(
                 [0.0000, 0.5000, 0.5000]], dtype=torch.float64)
     """
     levels = len(parent_vectors(parents))
-    require(levels == 1, f"parents holds {levels} levels of clusters, must hold one; use staged_levels for more")
+    require(
+        levels == 1,
+        f"parents holds {levels} levels of clusters, must hold one; use staged_levels for more",
+    )
     return staged_levels(parents, overlap, schedule, xi, names)
 
 
@@ -135,7 +161,8 @@ def staged_levels(
 ) -> Hierarchical:
     """``staged`` with any number of levels: with overlap 0 edge i of n acts in [i/n, (i + 1)/n]."""
     check_number("overlap", overlap, 0, 1, "in [0, 1]")
-    tree, inner = Tree(parents, xi=xi, names=names), Linear() if schedule is None else schedule
+    tree = Tree(parents, xi=xi, names=names)
+    inner = Linear() if schedule is None else schedule
     return Hierarchical(tree, in_turn([inner] * tree.depth, overlap))
 
 
@@ -148,12 +175,14 @@ def hdlm_noisy(
     learn_speeds: bool = False,
     names: Any = None,
 ) -> Noisy:
-    """Hierarchical diffusion as ``hdlm_levels``, with tokens or clusters that are resampled at random.
+    """Hierarchical diffusion as ``hdlm_levels``, with tokens or clusters that are resampled at
+    random.
 
     Args:
         parents: as in ``Tree``.
         p_uniform: as in ``Noisy``.
-        counts: (V,) frequency of each token; tokens are resampled in proportion. None or empty: uniformly.
+        counts: (V,) frequency of each token; tokens are resampled in proportion. None or empty:
+            uniformly.
         xi: as in ``Tree``.
         speed: as in ``Tree``.
         learn_speeds: as in ``Tree``.

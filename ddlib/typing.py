@@ -67,7 +67,8 @@ PaddingMask = Bool[Tensor, "B L"]
 """True at real tokens, False at padding."""
 
 Sharpen = Callable[[Tensor], Tensor]
-"""Function of rows of unnormalised log-probabilities to such rows, such as temperature and top-p."""
+"""Function of rows of unnormalised log-probabilities to such rows, such as temperature and top-p.
+"""
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """The backbone: ``(z, t) -> logits`` with z (B, L) int64, t (B,) and logits (B, L, V)."""
@@ -79,14 +80,20 @@ Capability = TypeVar("Capability")
 def implements(subject: object, protocol: type[Capability]) -> TypeIs[Capability]:
     """Return whether an object has all members of a protocol.
 
-    From Python 3.12 on ``isinstance`` ignores attributes that ``__getattr__`` returns. Submodules and parameters of an
-    ``nn.Module`` are such attributes, and so are all attributes of the module that ``torch.compile`` returns.
+    From Python 3.12 on ``isinstance`` ignores attributes that ``__getattr__`` returns. Submodules
+    and parameters of an ``nn.Module`` are such attributes, and so are all attributes of the module
+    that ``torch.compile`` returns.
     """
     members = get_protocol_members(protocol)
-    if "output_weights" in members and hasattr(subject, "features") and not hasattr(subject, "output_weights"):
+    if (
+        "output_weights" in members
+        and hasattr(subject, "features")
+        and not hasattr(subject, "output_weights")
+    ):
         provide_renamed(subject, "words", "output_weights")
     return all(
-        hasattr(subject, name) and (getattr(subject, name) is not None or not callable(getattr(protocol, name, None)))
+        hasattr(subject, name)
+        and (getattr(subject, name) is not None or not callable(getattr(protocol, name, None)))
         for name in members
     )
 
@@ -108,13 +115,18 @@ class HasLevelWeights(Protocol):
         ...
 
     def weights(self, t: Tensor) -> Tensor:
-        """Return the loss weight of each level, (..., levels), in nats per nat of divergence; 0 for tokens."""
+        """Return the loss weight of each level, (..., levels), in nats per nat of divergence.
+
+        0 for tokens.
+        """
         ...
 
 
 @runtime_checkable
 class Interpolating(Protocol):
-    """A process with GIDD's mixing schedule, :math:`c_t = B t^{g/2} (1-t)^{g/2}` of uniform noise over V tokens."""
+    """A process with GIDD's mixing schedule, :math:`c_t = B t^{g/2} (1-t)^{g/2}` of uniform noise
+    over V tokens.
+    """
 
     scale: float
     """B / V."""
@@ -122,7 +134,10 @@ class Interpolating(Protocol):
     """The exponent g."""
 
     def mixture(self, t: Tensor) -> Any:
-        """Return the mixture at times ``t`` of any shape; ``keep`` is the probability of no resampling."""
+        """Return the mixture at times ``t`` of any shape.
+
+        ``keep`` is the probability of no resampling.
+        """
         ...
 
 
@@ -130,9 +145,9 @@ class Interpolating(Protocol):
 class SplitDenoiser(Protocol):
     """A backbone with a separate output layer, so that samplers compute only the logits they need.
 
-    ``logits = features(z, t) @ weight.T + bias``. Samplers call ``features`` of such an object and not the object, so
-    forward hooks and ``torch.compile(model)`` have no effect. Compile ``model.features`` instead, or wrap the object in
-    a function.
+    ``logits = features(z, t) @ weight.T + bias``. Samplers call ``features`` of such an object and
+    not the object, so forward hooks and ``torch.compile(model)`` have no effect. Compile
+    ``model.features`` instead, or wrap the object in a function.
     """
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
@@ -144,7 +159,9 @@ class SplitDenoiser(Protocol):
         ...
 
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Return the output layer's matrix (V, D) and bias (V,), tokens in the tokenizer's order."""
+        """Return the output layer's matrix (V, D) and bias (V,), tokens in the tokenizer's
+        order.
+        """
         ...
 
 
@@ -152,16 +169,20 @@ class SplitDenoiser(Protocol):
 class ChildDenoiser(SplitDenoiser, Protocol):
     """A split denoiser whose output layer has a row for every state of a tree except its root.
 
-    See ``ddlib.parameterization.tree_softmax``. The logits are (B, L, S - 1), and ``output_weights`` returns the rows,
-    both in the order of the states.
+    See ``ddlib.parameterization.tree_softmax``. The logits are (B, L, S - 1), and
+    ``output_weights`` returns the rows, both in the order of the states.
     """
 
     tree: Sequence[Tensor] | None
-    """Parents of every token, then of each level's clusters, as ``Tree`` takes them; empty if all tokens are children
+    """Parents of every token, then of each level's clusters, as ``Tree`` takes them.
+
+    Empty if all tokens are children
     of the root, None if this network predicts tokens."""
 
     def siblings(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return matrix and bias in memory order, siblings contiguous, and the row of each state, (S - 1,)."""
+        """Return matrix and bias in memory order, siblings contiguous, and the row of each state,
+        (S - 1,).
+        """
         ...
 
 
@@ -175,71 +196,94 @@ class OwnTimes(Protocol):
 
 @runtime_checkable
 class TakesMemory(SplitDenoiser, Protocol):
-    """A split denoiser whose ``features`` take their own result of the previous call (self-conditioning).
+    """A split denoiser whose ``features`` take their own result of the previous call
+    (self-conditioning).
 
-    It must be a denoiser without a previous call too: ``memory=None``, for which rows of zeros may stand.
+    It must be a denoiser without a previous call too: ``memory=None``, for which rows of zeros may
+    stand.
     """
 
     takes_memory: bool
     """True; missing or False in a network without memory."""
 
     def features(self, z: Tensor, t: Tensor, *, memory: Tensor | None = None) -> Tensor:
-        """Return the input of the output layer, (B, L, D), given that of the previous call, of the same shape."""
+        """Return the input of the output layer, (B, L, D), given that of the previous call, of the
+        same shape.
+        """
         ...
 
 
 @runtime_checkable
 class BlockDenoiser(Protocol):
-    """A backbone with block-causal attention: positions attend to their block and to all earlier blocks, to none later.
+    """A backbone with block-causal attention.
+
+    Positions attend to their block and to all earlier blocks, to none later.
 
     For tokens x before states z, a whole number of blocks of them, it must satisfy:
 
         extend(z, t, prefill(x)) = call([x z], [0 t])   at the positions of z
         call(z, t, clean=x)      = call([x z], [0 t])   at block b, x the tokens before b, z and t from b on
 
-    and blocks after a block have no effect on it. Times are one per sequence or one per position (``OwnTimes``). A
-    ``BlockDenoiser`` that is also a ``SplitDenoiser`` takes ``clean=`` and ``cache=`` in its ``features``, and a
-    ``SparseDenoiser`` takes ``cache=`` in ``features_at``.
+    and blocks after a block have no effect on it. Times are one per sequence or one per position
+    (``OwnTimes``). A ``BlockDenoiser`` that is also a ``SplitDenoiser`` takes ``clean=`` and
+    ``cache=`` in its ``features``, and a ``SparseDenoiser`` takes ``cache=`` in ``features_at``.
 
-    The type of a cache is up to the backbone. It has ``tokens``, the int64 tokens (B, length) that it represents, and
-    ``rows(index)``, the cache of some of the sequences. It is immutable: a longer sequence has another cache. The
-    backbone raises ValueError for a cache of other weights, or of another number of sequences.
+    The type of a cache is up to the backbone. It has ``tokens``, the int64 tokens (B, length) that
+    it represents, and ``rows(index)``, the cache of some of the sequences. It is immutable: a
+    longer sequence has another cache. The backbone raises ValueError for a cache of other weights,
+    or of another number of sequences.
     """
 
     block_size: int
-    """Number of positions of a block, from the beginning of a sequence; 0 if the backbone has no blocks."""
+    """Number of positions of a block, from the beginning of a sequence.
+
+    0 if the backbone has no blocks.
+    """
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor) -> Tensor:
-        """Return the logits (B, L, V) of all blocks of z, each given the tokens ``clean`` (B, L) before it."""
+        """Return the logits (B, L, V) of all blocks of z, each given the tokens ``clean`` (B, L)
+        before it.
+        """
         ...
 
     def prefill(self, x: Tensor, cache: Any = None) -> Any:
-        """Return the cache of tokens x (B, n), whole blocks, that follow those of ``cache``; n may be 0."""
+        """Return the cache of tokens x (B, n), whole blocks, that follow those of ``cache``.
+
+        n may be 0.
+        """
         ...
 
     def extend(self, z: Tensor, t: Tensor, cache: Any) -> Tensor:
-        """Return logits (B, n, V) of states z (B, n) after the tokens of the cache; the last block may be shorter."""
+        """Return logits (B, n, V) of states z (B, n) after the tokens of the cache.
+
+        The last block may be shorter.
+        """
         ...
 
 
 @runtime_checkable
 class WindowDenoiser(Protocol):
-    """A backbone that evaluates a window of positions, with cached keys and values of the positions around it.
+    """A backbone that evaluates a window of positions, with cached keys and values of the positions
+    around it.
 
         extend(z[:, a:b], t[:, a:b], prefill_around(z, t, a, b)) = call(z, t)   at positions a..b-1
 
-    For other states in the window the result is approximate: the cached keys and values are those that the earlier
-    states gave. With attention to all positions they would depend on the window too, and on its time. Times are one per
-    position (``OwnTimes``). A ``SplitDenoiser`` takes ``cache=`` in its ``features``, a ``SparseDenoiser`` in
-    ``features_at``, whose positions count from the beginning of the window.
+    For other states in the window the result is approximate: the cached keys and values are those
+    that the earlier states gave. With attention to all positions they would depend on the window
+    too, and on its time. Times are one per position (``OwnTimes``). A ``SplitDenoiser`` takes
+    ``cache=`` in its ``features``, a ``SparseDenoiser`` in ``features_at``, whose positions count
+    from the beginning of the window.
 
-    The type of a cache is up to the backbone. It is immutable and has ``rows(index)``, the cache of some of the
-    sequences, and ``joined(other)``, that of its sequences followed by those of another one. The backbone raises
-    ValueError for a cache of other weights, of another window, or of another number of sequences.
+    The type of a cache is up to the backbone. It is immutable and has ``rows(index)``, the cache of
+    some of the sequences, and ``joined(other)``, that of its sequences followed by those of another
+    one. The backbone raises ValueError for a cache of other weights, of another window, or of
+    another number of sequences.
     """
 
     def prefill_around(self, z: Tensor, t: Tensor, start: int, stop: int) -> Any:
-        """Return the cache of the positions of z (B, L) outside of start..stop-1, at times t (B, L)."""
+        """Return the cache of the positions of z (B, L) outside of start..stop-1, at times t (B,
+        L).
+        """
         ...
 
     def extend(self, z: Tensor, t: Tensor, cache: Any) -> Tensor:
@@ -251,8 +295,8 @@ class WindowDenoiser(Protocol):
 class GuidedDenoiser(Protocol):
     """A denoiser that defines the distribution of the next state directly, see ``ddlib.guidance``.
 
-    An object that does so for some of its arguments alone has the attribute ``has_step_distribution``, False where its
-    logits suffice.
+    An object that does so for some of its arguments alone has the attribute
+    ``has_step_distribution``, False where its logits suffice.
     """
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
@@ -268,12 +312,15 @@ class GuidedDenoiser(Protocol):
 class SparseDenoiser(SplitDenoiser, Protocol):
     """A split denoiser that can compute its features at some positions alone.
 
-    On a CPU samplers call ``features_at`` in place of ``features``. Accelerators use ``features``: changing shapes, and
-    the synchronisation to determine them, cost more than they save.
+    On a CPU samplers call ``features_at`` in place of ``features``. Accelerators use ``features``:
+    changing shapes, and the synchronisation to determine them, cost more than they save.
     """
 
     def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
-        """Return ``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order: (B, n, D)."""
+        """Return ``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order.
+
+        (B, n, D).
+        """
         ...
 
 

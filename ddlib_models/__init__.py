@@ -1,4 +1,7 @@
-"""Backbones for discrete diffusion: networks that map noisy states and a time to logits over tokens."""
+"""Backbones for discrete diffusion.
+
+Networks that map noisy states and a time to logits over tokens.
+"""
 
 import os
 

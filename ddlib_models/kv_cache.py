@@ -13,7 +13,9 @@ from ddlib_models.io.moved import former_name
 
 
 class Slot(NamedTuple):
-    """Keys and values of one layer in a preallocated buffer, of which ``filled`` positions are used."""
+    """Keys and values of one layer in a preallocated buffer, of which ``filled`` positions are
+    used.
+    """
 
     keys: Float[Tensor, "B L H K"]
     values: Float[Tensor, "B L H K"]
@@ -24,7 +26,8 @@ class Slot(NamedTuple):
     ) -> tuple[Float[Tensor, "B L H K"], Float[Tensor, "B L H K"]]:
         """Return all keys and values so far, followed by the given ones.
 
-        Without gradients the new ones are written into the free part of the buffer, and nothing is copied.
+        Without gradients the new ones are written into the free part of the buffer, and nothing is
+        copied.
         """
         end = self.filled + keys.shape[1]
         if torch.is_grad_enabled():  # in-place writes would invalidate the backward pass
@@ -36,15 +39,21 @@ class Slot(NamedTuple):
 
 
 class Store:
-    """One tensor for all layers, (layers, 2, B, capacity, H, K), shared by the caches of a sequence as it grows."""
+    """One tensor for all layers, (layers, 2, B, capacity, H, K), shared by the caches of a sequence
+    as it grows.
+    """
 
     def __init__(self, tensor: Tensor, filled: int) -> None:
-        self.tensor, self.filled = tensor, filled
+        self.tensor = tensor
+        self.filled = filled
 
     def moved(self, length: int, capacity: int) -> "Store":
         """Copy the first ``length`` positions into a tensor with capacity ``capacity``."""
         depth, two, batch, _, heads, channels = self.tensor.shape
-        with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):  # later writes may happen outside of that mode
             tensor = self.tensor.new_empty(depth, two, batch, capacity, heads, channels)
             tensor[:, :, :, :length] = self.tensor[:, :, :, :length]
         return Store(tensor, length)
@@ -82,37 +91,54 @@ class KVCacheBase(ABC):
     def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
         """Raise unless the cache belongs to this network, this batch and this dtype.
 
-        On a CPU a checksum of all parameters detects a change of the weights (``numbers``). On an accelerator that
-        would synchronise at every step and is not done: after a training step there, prefill again.
+        On a CPU a checksum of all parameters detects a change of the weights (``numbers``). On an
+        accelerator that would synchronise at every step and is not done: after a training step
+        there, prefill again.
 
         Raises:
             ValueError: naming what differs.
         """
         if self._model() is not model:
             raise ValueError(
-                f"cache: contains keys and values of another {type(model).__name__}; prefill with this one"
+                f"cache: contains keys and values of another {type(model).__name__}; prefill with "
+                "this one"
             )
         if self.tokens.device != z.device:
-            raise ValueError(f"cache: is on {self.tokens.device}, but the tokens are on {z.device}; prefill there")
+            raise ValueError(
+                f"cache: is on {self.tokens.device}, but the tokens are on {z.device}; prefill "
+                "there"
+            )
         if len(self.tokens) != len(z):
             raise ValueError(
-                f"cache: contains {len(self.tokens)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                f"cache: contains {len(self.tokens)} sequences, but {len(z)} are given; "
+                "cache.rows(index) selects "
                 "some of them"
             )
         if self.dtype != dtype:
-            raise ValueError(f"cache: has dtype {self.dtype}, but the network computes in {dtype}; prefill again")
+            raise ValueError(
+                f"cache: has dtype {self.dtype}, but the network computes in {dtype}; prefill again"
+            )
         if not torch.compiler.is_compiling() and self._weights != self._state(model):
             raise ValueError("cache: the weights have changed since it was made; prefill again")
 
     def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
-        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
-        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
+        """Raise ValueError for other labels than those of the cached tokens.
+
+        On a CPU only, as in ``check``.
+        """
+        if (
+            labels is None
+            or self.labels is None
+            or labels.device.type != "cpu"
+            or torch.compiler.is_compiling()
+        ):
             return
         other = (labels != self.labels).nonzero()
         if len(other):
             row = int(other[0])
             raise ValueError(
-                f"cache: has label {int(self.labels[row])} in row {row}, but {int(labels[row])} is given; prefill "
+                f"cache: has label {int(self.labels[row])} in row {row}, but {int(labels[row])} is "
+                "given; prefill "
                 "with the same labels (the last class is the null class)"
             )
 
@@ -126,10 +152,12 @@ class KVCacheBase(ABC):
 
 
 class Cache(KVCacheBase):
-    """Keys and values of clean tokens at time 0, from ``DiT.prefill``; immutable, a longer sequence has a new cache.
+    """Keys and values of clean tokens at time 0, from ``DiT.prefill``.
 
-    Caches of one growing sequence share memory, whose capacity doubles as needed. If two caches continue the same
-    tokens in different ways, the second copies them first.
+    Immutable, a longer sequence has a new cache.
+
+    Caches of one growing sequence share memory, whose capacity doubles as needed. If two caches
+    continue the same tokens in different ways, the second copies them first.
 
     Attributes:
         tokens: the cached tokens, (B, L), from the beginning of the sequence.
@@ -137,10 +165,15 @@ class Cache(KVCacheBase):
     """
 
     def __init__(
-        self, tokens: Int[Tensor, "B L"], store: Store, model: nn.Module, labels: Int[Tensor, "B"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        store: Store,
+        model: nn.Module,
+        labels: Int[Tensor, "B"] | None = None,
     ) -> None:
         super().__init__(tokens, model)
-        self._store, self.labels = store, labels
+        self._store = store
+        self.labels = labels
 
     @property
     def dtype(self) -> torch.dtype:
@@ -150,7 +183,8 @@ class Cache(KVCacheBase):
     def rows(self, index: Tensor) -> "Cache":
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
-            tokens, whole = self.tokens[index], self._store.tensor
+            tokens = self.tokens[index]
+            whole = self._store.tensor
             taken = index.nonzero().flatten() if index.dtype == torch.bool else index
             some = whole.new_empty(*whole.shape[:2], len(tokens), *whole.shape[3:])
             # unused capacity is not copied
@@ -162,13 +196,16 @@ class Cache(KVCacheBase):
 
     def slots(self, number: int) -> list[Slot]:
         """Return the buffer of each layer, with capacity for ``number`` more positions."""
-        need, store = self.length + number, self._store
+        need = self.length + number
+        store = self._store
         if store.filled > self.length or store.tensor.shape[3] < need:
             self._store = store = store.moved(self.length, max(need, 2 * self.length))
         return [Slot(keys, values, self.length) for keys, values in store.tensor]
 
     def grown(self, tokens: Int[Tensor, "B L"]) -> "Cache":
-        """Return the cache extended by these tokens, whose keys and values are in the slots already."""
+        """Return the cache extended by these tokens, whose keys and values are in the slots
+        already.
+        """
         self._store.filled += tokens.shape[1]
         return self._like(torch.cat([self.tokens, tokens], 1), self._store)
 
@@ -186,10 +223,13 @@ def check_cache(cache: object, *kinds: type[KVCacheBase]) -> None:
 
 
 def numbers(model: nn.Module) -> list[int] | None:
-    """Return a checksum of each parameter, which any change alters; None where reading it would synchronise.
+    """Return a checksum of each parameter, which any change alters.
 
-    It reads all weights, as a call does: 3 % of the time of a call over 32 tokens of one sequence. It does not detect
-    changes that cancel in the sum, such as exchanging two rows, nor changes of buffers.
+    None where reading it would synchronise.
+
+    It reads all weights, as a call does: 3 % of the time of a call over 32 tokens of one sequence.
+    It does not detect changes that cancel in the sum, such as exchanging two rows, nor changes of
+    buffers.
     """
     parameters = list(model.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
@@ -200,6 +240,8 @@ def numbers(model: nn.Module) -> list[int] | None:
 def _bits(values: Tensor) -> int:
     """Return the sum of a tensor's memory read as 64-bit integers; exact in any order."""
     raw = values.contiguous().view(-1).view(torch.uint8)
-    raw = raw.clone() if raw.storage_offset() % 8 else raw  # a view may begin at an unaligned offset
+    raw = (
+        raw.clone() if raw.storage_offset() % 8 else raw
+    )  # a view may begin at an unaligned offset
     whole = len(raw) // 8 * 8
     return int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum())

@@ -13,7 +13,14 @@ author = "The ddlib authors"
 copyright = author
 release = ddlib.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "fields", "notebooks", "offline_math"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "fields",
+    "notebooks",
+    "offline_math",
+]
 exclude_patterns = ["_build"]
 notebooks = [
     "tutorials/1_first_process",
@@ -26,7 +33,9 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True  # shows `xp=torch` instead of the repr of the module, which has a local path
+autodoc_preserve_defaults = (
+    True  # shows `xp=torch` instead of the repr of the module, which has a local path
+)
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
 

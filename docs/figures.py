@@ -8,7 +8,20 @@ from ddlib.plot import inspection as show
 
 IMAGES = Path(__file__).parent / "images"
 GAMMAS = (1, 2, 3)
-WORDS = ("cat", "dog", "horse", "sparrow", "eagle", "oak", "pine", "tulip", "rose", "car", "bus", "ship")
+WORDS = (
+    "cat",
+    "dog",
+    "horse",
+    "sparrow",
+    "eagle",
+    "oak",
+    "pine",
+    "tulip",
+    "rose",
+    "car",
+    "bus",
+    "ship",
+)
 CLUSTERS = ("pet", "farm", "bird", "tree", "flower", "road", "sea")
 KINDS = ("animal", "plant", "vehicle")
 PARENTS = ([0, 0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6], [0, 0, 0, 1, 1, 2, 2])
@@ -16,13 +29,19 @@ NAMES = ("token", "cluster", "kind", "mask")
 
 
 def small_tree() -> dd.processes.Hierarchical:
-    """Process with twelve tokens, seven clusters and three kinds; xi = 0.9 allows jumps to other clusters."""
+    """Process with twelve tokens, seven clusters and three kinds.
+
+    Xi = 0.9 allows jumps to other clusters.
+    """
     tree = dd.hierarchies.Tree(list(PARENTS), xi=[0.9, 1.0], speed=[2.0, 1.5, 1.0])
     return dd.processes.Hierarchical(tree, dd.schedules.Linear())
 
 
 def curves(path: Path) -> None:
-    """Draw the two figures of the HDLM paper: occupancies and loss weights per level for gamma = 1, 2, 3."""
+    """Draw the two figures of the HDLM paper.
+
+    Occupancies and loss weights per level for gamma = 1, 2, 3.
+    """
     figure, axes = plot.panels(2, len(GAMMAS), size=(4.0, 3.0))
     for column, gamma in enumerate(GAMMAS):
         process = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma)
@@ -38,7 +57,9 @@ def curves(path: Path) -> None:
 def trajectory(path: Path) -> None:
     process = small_tree()
     times, states = show.example(process, 48, steps=200)
-    plot.trajectory(process, times, states, plot.panels(size=(8.0, 4.0))[1][0], names=NAMES).figure.savefig(path)
+    plot.trajectory(
+        process, times, states, plot.panels(size=(8.0, 4.0))[1][0], names=NAMES
+    ).figure.savefig(path)
 
 
 def small_hierarchy(path: Path) -> None:

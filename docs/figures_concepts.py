@@ -1,4 +1,7 @@
-"""Draw the figures of the concept pages into docs/images/concepts: ``python docs/figures_concepts.py``."""
+"""Draw the figures of the concept pages into docs/images/concepts.
+
+``python docs/figures_concepts.py``.
+"""
 
 from pathlib import Path
 
@@ -12,11 +15,18 @@ LABEL = "t  (0 = data, 1 = noise)"
 
 
 def need(path: Path) -> None:
-    """Draw the share of positions whose loss needs no logits, some logits and all logits, at gamma = 1."""
+    """Draw the share of positions whose loss needs no logits, some logits and all logits, at gamma
+    = 1.
+    """
     process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
     t = torch.linspace(0, 1, 201, dtype=torch.float64)
     figure, (axes,) = dd.plot.panels(size=(6.4, 3.6))
-    axes.stackplot(t, process.occupancies(t).T.numpy(), colors=(dd.plot.GREY, dd.plot.GREEN, dd.plot.DARK), alpha=0.5)
+    axes.stackplot(
+        t,
+        process.occupancies(t).T.numpy(),
+        colors=(dd.plot.GREY, dd.plot.GREEN, dd.plot.DARK),
+        alpha=0.5,
+    )
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=LABEL, ylabel="share of positions")
     places = {
         "tokens: no logits\n1/2 over all times": (0.27, 0.3),
@@ -29,7 +39,9 @@ def need(path: Path) -> None:
 
 
 def digits(path: Path) -> None:
-    """Draw the relative error of the mask's probability near t = 0, for the plain formula and for ddlib."""
+    """Draw the relative error of the mask's probability near t = 0, for the plain formula and for
+    ddlib.
+    """
     process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
     t = torch.logspace(-10, -0.3, 400, dtype=torch.float64)
 
@@ -46,7 +58,9 @@ def digits(path: Path) -> None:
     ):
         written = at + (1 - at) * (1 - at).log()
         axes.loglog(t, error(written, at), color=color, label=name, linewidth=1)
-    axes.loglog(t, error(process.occupancies(t)[:, 2], t), color=dd.plot.BLUE, label="ddlib", linewidth=1)
+    axes.loglog(
+        t, error(process.occupancies(t)[:, 2], t), color=dd.plot.BLUE, label="ddlib", linewidth=1
+    )
     axes.axhline(1, color=dd.plot.GREY, linewidth=0.8, linestyle=":")
     axes.set(xlabel=LABEL, ylabel="relative error of the mask's probability", ylim=(1e-17, 1e12))
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,7 @@
-"""Draw one sequence under every sampler into docs/images/samplers.png: ``python docs/figures_samplers.py``."""
+"""Draw one sequence under every sampler into docs/images/samplers.png.
+
+``python docs/figures_samplers.py``.
+"""
 
 import math
 from pathlib import Path
@@ -31,7 +34,9 @@ def processes() -> dict[str, ForwardProcess]:
 
 
 def denoiser(z: Tensor, t: Tensor) -> Tensor:
-    """Return logits that are peaked at the first position and become uniform towards the last one."""
+    """Return logits that are peaked at the first position and become uniform towards the last
+    one.
+    """
     generator = torch.Generator().manual_seed(3)
     sure = torch.linspace(5, 0, z.shape[1])[:, None]
     return (sure * torch.randn(z.shape[1], WORDS, generator=generator)).expand(len(z), -1, -1)
@@ -41,9 +46,14 @@ def path(process: ForwardProcess, sampler: Sampler) -> Tensor:
     """States of one sequence after every step, (STEPS + 1, LENGTH)."""
     seen: list[Tensor] = []
     dd.sample(
-        process, denoiser, (1, LENGTH), sampler, STEPS, generator=torch.Generator().manual_seed(0),
+        process,
+        denoiser,
+        (1, LENGTH),
+        sampler,
+        STEPS,
+        generator=torch.Generator().manual_seed(0),
         on_step=lambda k, t, z: seen.append(z[0].clone()),
-    )  # fmt: skip
+    )
     return torch.stack(seen)
 
 
@@ -71,7 +81,9 @@ def draw(where: Path) -> None:
             image(torch.linspace(1, 0, len(states)), kinds(process, states), KINDS, axes)
             axes.set_title(f"{name}: {title}", loc="left", fontweight="bold", fontsize=9)
             axes.get_legend().remove()
-            axes.set(xlabel="position in the sequence", ylabel="t  (noise \u2192 data)", yticks=[0, 1])
+            axes.set(
+                xlabel="position in the sequence", ylabel="t  (noise \u2192 data)", yticks=[0, 1]
+            )
             break
     from matplotlib.patches import Patch
 

@@ -4,13 +4,13 @@ The blocks of a page run in order, in one namespace and in an empty folder:
 
 - A block of ``python`` is executed; a block with ``>>>`` is a doctest.
 - A block of ``bash`` is executed if the line ``% runs`` is above it.
-- A block of ``text`` directly below an executed block must equal the output of that block; ``...`` matches any text.
-  With the line ``% varies`` between the two blocks, the output depends on the machine, and only the number of lines is
-  compared.
+- A block of ``text`` directly below an executed block must equal the output of that block; ``...``
+  matches any text. With the line ``% varies`` between the two blocks, the output depends on the
+  machine, and only the number of lines is compared.
 - ``% skip: next "reason"`` skips the next block.
 
-The code of a tutorial must write every picture that the tutorial shows; ``--images`` copies these pictures into
-docs/images/tutorials.
+The code of a tutorial must write every picture that the tutorial shows; ``--images`` copies these
+pictures into docs/images/tutorials.
 """
 
 import argparse
@@ -53,12 +53,20 @@ def python(example: Example) -> None:
 
 def notebooks() -> list[Path]:
     """Pages that conf.py lists as notebooks; the tests run these as notebooks, not as pages."""
-    return [HERE / f"{name}.md" for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())]
+    return [
+        HERE / f"{name}.md"
+        for name in re.findall(r'"(tutorials/\w+)"', (HERE / "conf.py").read_text())
+    ]
 
 
 def environment() -> dict[str, str]:
-    """Environment of commands: this Python first on the path, this checkout, and no shape checks, as for users."""
-    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
+    """Environment of commands: this Python first on the path, this checkout, and no shape checks,
+    as for users.
+    """
+    paths = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(HERE.parent),
+    }
     return os.environ | paths | {"DDLIB_SHAPECHECK": "0"}
 
 
@@ -66,9 +74,13 @@ def bash(example: Example) -> None:
     """Run a block of bash that has ``% runs`` above it, and store its output."""
     if not example.document.text[: example.region.start].rstrip().endswith("% runs"):
         return
-    done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        ["bash", "-ec", example.parsed], capture_output=True, text=True, env=environment()
+    )
     if done.returncode:
-        raise AssertionError(f"line {example.line} ends with status {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise AssertionError(
+            f"line {example.line} ends with status {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
     printed(example, done.stdout)
 
 
@@ -99,14 +111,17 @@ def printed(example: Example, out: str) -> None:
     example.namespace["__above__"] = (example.region.end, out)
 
 
-PAGE = Sybil(parsers=[Python(), CodeBlockParser("bash", bash), CodeBlockParser("text", text), SkipParser()])
+PAGE = Sybil(
+    parsers=[Python(), CodeBlockParser("bash", bash), CodeBlockParser("text", text), SkipParser()]
+)
 
 
 def run(page: Path) -> None:
     """Run the examples of a page in the current folder.
 
     Raises:
-        AssertionError: an output differs from the page, or the code did not write a picture that the page shows.
+        AssertionError: an output differs from the page, or the code did not write a picture that
+            the page shows.
     """
     document, path = PAGE.parse(page), list(sys.path)
     try:
@@ -128,7 +143,9 @@ def pictures(text: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("page", type=Path, nargs="+")
-    parser.add_argument("--images", action="store_true", help="copy the pictures into docs/images/tutorials")
+    parser.add_argument(
+        "--images", action="store_true", help="copy the pictures into docs/images/tutorials"
+    )
     given = parser.parse_args()
     for page in [page.resolve() for page in given.page]:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -1,7 +1,8 @@
 """Write the table of samplers and processes in docs/samplers.md: ``python docs/table_samplers.py``.
 
-A cell is the number of examples of a process class for which ``dd.verify`` verifies the sampler. The notes below the
-table are the errors that the sampler raises for the other examples. The command fails if a verification fails.
+A cell is the number of examples of a process class for which ``dd.verify`` verifies the sampler.
+The notes below the table are the errors that the sampler raises for the other examples. The command
+fails if a verification fails.
 """
 
 from collections.abc import Sequence
@@ -33,14 +34,20 @@ def refusal(sampler: Sampler, process: ForwardProcess) -> str:
     try:
         report = dd.verify(sampler, on=process)
     except TypeError as error:
-        return str(error).replace(repr(process), "this process").replace(type(process).__name__, "this process")
+        return (
+            str(error)
+            .replace(repr(process), "this process")
+            .replace(type(process).__name__, "this process")
+        )
     if not report.ok:
         raise SystemExit(f"{sampler!r} on {process!r} is refuted:\n{report}")
     return ""
 
 
 def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]) -> str:
-    """Number of processes for which the sampler is verified, and the numbers of the notes on the others."""
+    """Number of processes for which the sampler is verified, and the numbers of the notes on the
+    others.
+    """
     reasons = [refusal(sampler, process) for process in processes]
     good, refused = reasons.count(""), dict.fromkeys(filter(None, reasons))
     notes.extend(reason for reason in refused if reason not in notes)

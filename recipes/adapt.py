@@ -5,14 +5,15 @@
     python -m recipes.adapt scratch --from FOLDER                # a small DiT on the same tokens, to compare
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
 
-FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text: the State of the
-Union addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. --held-out,
---sample-by and --unknown are those of python -m recipes.prepare local, whose table is printed. A second text for the
-same model needs --data.folder and --output.folder. Bound and samples are taken before the first step and after the
-last. --model.shift 0 removes the causal model's shift, --model.anneal 0
-opens its attention at once. The run is an ordinary one: the same command resumes it, recipes.generate and
-recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows the values most often
-changed, ``--help-all`` every value.
+FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text:
+the State of the Union addresses, or --text: a file, a folder or a quoted pattern of .txt, .json,
+.jsonl or .parquet. --held-out, --sample-by and --unknown are those of python -m recipes.prepare
+local, whose table is printed. A second text for the same model needs --data.folder and
+--output.folder. Bound and samples are taken before the first step and after the last. --model.shift
+0 removes the causal model's shift, --model.anneal 0 opens its attention at once. The run is an
+ordinary one: the same command resumes it, recipes.generate and recipes.evaluate take its folder.
+``python -m recipes.adapt mdlm --from FOLDER --help`` shows the values most often changed,
+``--help-all`` every value.
 """
 
 import argparse
@@ -38,9 +39,12 @@ CLUSTERS = 64
 
 
 def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
-    """Return the recipes by name: their numbers of steps and learning rates are for short runs on one machine.
+    """Return the recipes by name.
 
-    The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA; ``docs/adapt.md`` cites both.
+    Their numbers of steps and learning rates are for short runs on one machine.
+
+    The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA;
+    ``docs/adapt.md`` cites both.
 
     Args:
         name: name of the causal model.
@@ -51,19 +55,28 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
         process={"kind": "mdlm"},
         model={"kind": "causal_lm", "name_or_path": name, "shift": 1, "anneal": 100, "lora": 0},
         loss=Loss(weighting="clip:2", count_padding=False),
-        optimizer=Optimizer(lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, warmup=30, final=0.1, ema=0.0),
+        optimizer=Optimizer(
+            lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, warmup=30, final=0.1, ema=0.0
+        ),
         hardware=Hardware(threads=1),
         output=Output(
-            folder=Path("runs") / f"adapt-{place}" / "mdlm", untrained=True, validate_every=100, validate_sequences=256,
-            sample_every=10_000, save_every=100, keep=1,
+            folder=Path("runs") / f"adapt-{place}" / "mdlm",
+            untrained=True,
+            validate_every=100,
+            validate_sequences=256,
+            sample_every=10_000,
+            save_every=100,
+            keep=1,
         ),
         batch=8,
         steps=300,
-    )  # fmt: skip
+    )
 
     def beside(variant: str, **changes: Any) -> Recipe:
         return replace(
-            adapted, output=replace(adapted.output, folder=adapted.output.folder.parent / variant), **changes
+            adapted,
+            output=replace(adapted.output, folder=adapted.output.folder.parent / variant),
+            **changes,
         )
 
     own = adapted.model | {"parents": parts.RUN}
@@ -85,19 +98,39 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
 def smoke(recipe: Recipe) -> Recipe:
     """Return the recipe with so few and short texts that a small model runs in seconds."""
     output = replace(
-        recipe.output, folder=Path("runs/smoke") / recipe.output.folder.name, log_every=1, validate_every=2,
-        validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False, wandb=None,
-    )  # fmt: skip
+        recipe.output,
+        folder=Path("runs/smoke") / recipe.output.folder.name,
+        log_every=1,
+        validate_every=2,
+        validate_sequences=8,
+        sample_steps=4,
+        samples=1,
+        save_every=2,
+        tensorboard=False,
+        wandb=None,
+    )
     optimizer = replace(recipe.optimizer, warmup=2)
-    return replace(recipe, data=replace(recipe.data, length=16), optimizer=optimizer, output=output, batch=4, steps=4)
+    return replace(
+        recipe,
+        data=replace(recipe.data, length=16),
+        optimizer=optimizer,
+        output=output,
+        batch=4,
+        steps=4,
+    )
 
 
 def corpus_for(
-    name: str, text: str, held_out: int | None, sample_by: SampleBy = BY_LINE, revision: str | None = None
+    name: str,
+    text: str,
+    held_out: int | None,
+    sample_by: SampleBy = BY_LINE,
+    revision: str | None = None,
 ) -> Corpus:
     """Return the text in the tokens of a model.
 
-    Padding is a token of the tokenizer, the end of a text if there is no other: a new one would have no row.
+    Padding is a token of the tokenizer, the end of a text if there is no other: a new one would
+    have no row.
 
     Args:
         name: name of the model.
@@ -107,7 +140,8 @@ def corpus_for(
         revision: branch, tag or commit of the model on the hub.
 
     Raises:
-        FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or has no end of a text.
+        FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or has no end
+            of a text.
     """
     # local imports here and below: they take seconds, and --help ends before them
     from transformers import AutoTokenizer
@@ -116,32 +150,41 @@ def corpus_for(
     from recipes.data.tokens import BEGINNINGS, ENDINGS, load_tokenizer
 
     if held_out is not None and held_out < 2:
-        raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
+        raise ValueError(
+            f"--held-out {held_out}: must be at least 2, the mean over one document has no "
+            "standard error"
+        )
     vocabulary = load_tokenizer(name, revision).get_vocab()
-    theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main")
+    theirs = AutoTokenizer.from_pretrained(
+        name, trust_remote_code=False, revision=revision or "main"
+    )
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in vocabulary]
     if not ends:
         raise ValueError(
-            f"--from {name}: its tokenizer has no end of text. Choose a token: python -m recipes.prepare local --bos "
+            f"--from {name}: its tokenizer has no end of text. Choose a token: python -m "
+            "recipes.prepare local --bos "
             "TOKEN --eos TOKEN --pad TOKEN, and pass its folder as --data.folder"
         )
     begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in vocabulary]
     if not is_cut(Source(path=text)):
-        sample_by = "paragraph"  # it cuts no text here, and version 0.1.0 wrote this value: its runs can be resumed
+        # it cuts no text here, and version 0.1.0 wrote this value: its runs can be resumed
+        sample_by = "paragraph"
     held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
     corpus = local(text, name, held_out, sample_by=sample_by)
     return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])
 
 
 def check(name: str, recipe: Recipe) -> None:
-    """Raise for a model, or recipe values for it, that are not supported, before any text is prepared.
+    """Raise for a model, or recipe values for it, that are not supported, before any text is
+    prepared.
 
     Warn of a chat template, which a run does not keep.
 
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
         OSError: no such model; a folder with weights in a pickle alone.
-        ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
+        ValueError: no causal language model; its tokenizer has more tokens than its table rows; or
+            see ``CausalLM``.
     """
     import torch
     from transformers import AutoTokenizer
@@ -159,17 +202,26 @@ def check(name: str, recipe: Recipe) -> None:
     size = load_tokenizer(name, revision).get_vocab_size()
     if size > rows:
         raise ValueError(
-            f"--from {name}: its tokenizer has {size} tokens, must have at most {rows}, the rows of its embedding. "
+            f"--from {name}: its tokenizer has {size} tokens, must have at most {rows}, the rows "
+            "of its embedding. "
             "Added tokens require rows first (resize_token_embeddings of transformers)"
         )
-    if AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision or "main").chat_template:
+    if AutoTokenizer.from_pretrained(
+        name, trust_remote_code=False, revision=revision or "main"
+    ).chat_template:
         print(
-            f"warning: --from {name}: its chat template is not kept, so --chat does not take the run", file=sys.stderr
+            f"warning: --from {name}: its chat template is not kept, so --chat does not take the "
+            "run",
+            file=sys.stderr,
         )
     if recipe.model["kind"] == "causal_lm":
         if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):
             check_pickled("AutoModelForCausalLM", name, f"--from {name}")
-        options = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
+        options = {
+            key: value
+            for key, value in recipe.model.items()
+            if key in CausalLM.__signature__.parameters
+        }
         with torch.device("meta"):
             CausalLM(size + 1, size, architecture, **options)
 
@@ -183,8 +235,8 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
         unknown: see ``prepare``.
 
     Raises:
-        FileNotFoundError, ValueError: as in ``prepare`` and ``open_prepared``; less text than one sequence; text of
-            another tokenizer than the model's, see ``check_pretrained``.
+        FileNotFoundError, ValueError: as in ``prepare`` and ``open_prepared``; less text than one
+            sequence; text of another tokenizer than the model's, see ``check_pretrained``.
     """
     from recipes.data import open_prepared, prepare
     from recipes.data.writing import OtherContentError
@@ -192,23 +244,34 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
 
     data = recipe.data
     try:
-        found = prepare(data.corpus, data.folder, unknown=unknown) if made else open_prepared(data.folder, data.corpus)
+        found = (
+            prepare(data.corpus, data.folder, unknown=unknown)
+            if made
+            else open_prepared(data.folder, data.corpus)
+        )
     except OtherContentError as error:
         folders = data.folder, recipe.output.folder
-        number = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in folders))
+        number = next(
+            n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in folders)
+        )
         flags = "--data.folder {0}-{2} --output.folder {1}-{2}".format(*folders, number)
         raise ValueError(
             f"{error}. A second text requires separate folders: repeat the command with {flags}"
         ) from error
     for split in ("train", "validation"):
         if (tokens := found.manifest[split]["tokens"]) < data.length:
-            raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")
+            raise ValueError(
+                f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} "
+                "text"
+            )
     check_pretrained(recipe, found)
     return found
 
 
 def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
-    """Return a recipe with clusters of the model's input embeddings, stored beside the text, if it sets a number."""
+    """Return a recipe with clusters of the model's input embeddings, stored beside the text, if it
+    sets a number.
+    """
     wanted = recipe.process.get("clusters")
     if wanted is None or isinstance(wanted, str) or recipe.model["kind"] != "causal_lm":
         return recipe
@@ -225,7 +288,9 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
         except ValueError:  # of another model's embeddings on the same text
             path = path.with_name(f"{path.name}-{embeddings_hash(rows)[:12]}")
     if not path.with_suffix(".json").exists():
-        save_clusters(path, semantic_clusters(rows, counts, nested="up", fingerprint=data.fingerprint))
+        save_clusters(
+            path, semantic_clusters(rows, counts, nested="up", fingerprint=data.fingerprint)
+        )
     return replace(recipe, process=recipe.process | {"clusters": str(path)})
 
 
@@ -245,7 +310,8 @@ def check_prepared(given: argparse.Namespace) -> None:
     for flag in ("held_out", "sample_by", "unknown"):
         if (value := getattr(given, flag)) is not None:
             raise ValueError(
-                f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is prepared already; "
+                f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is "
+                "prepared already; "
                 "give it to python -m recipes.prepare, or give the text by --text"
             )
 
@@ -256,7 +322,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     helped = not {"-h", "--help", ALL}.isdisjoint(rest)
     if given.name is None:
         if not helped:
-            raise SystemExit(f"{__doc__}\nerror: --from: must name a causal language model, a folder or one on the hub")
+            raise SystemExit(
+                f"{__doc__}\nerror: --from: must name a causal language model, a folder or one on "
+                "the hub"
+            )
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
@@ -267,7 +336,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check(given.name, recipe)
         if made:
             revision = recipe.model.get("revision")
-            corpus = corpus_for(given.name, given.text or SOTU, given.held_out, given.sample_by or BY_LINE, revision)
+            corpus = corpus_for(
+                given.name, given.text or SOTU, given.held_out, given.sample_by or BY_LINE, revision
+            )
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
         data = text_of(recipe, made, UNKNOWN if given.unknown is None else given.unknown)
         from recipes.data.summary import table

@@ -5,10 +5,10 @@
     python -m recipes.audit runs/owt/mdlm --length 64          # fewer network calls along orders
 
 Prints a line for each estimator: nats per token on the same held-out sequences, their standard
-error, network calls per sequence, the difference from the chain of a fixed order, and the verdict of
-Kraft's sum on a small copy of the process under random networks: exact (always 1), bound (at most 1)
-or neither (above 1 for some network). What the process or its pace does not support is listed with
-the reason. Writes audit.json into the folder of the run.
+error, network calls per sequence, the difference from the chain of a fixed order, and the verdict
+of Kraft's sum on a small copy of the process under random networks: exact (always 1), bound (at
+most 1) or neither (above 1 for some network). What the process or its pace does not support is
+listed with the reason. Writes audit.json into the folder of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -82,7 +82,9 @@ class Options:
         for part in self.only:
             if not any(part in each.name for each in ESTIMATORS):
                 names = ", ".join(repr(each.name) for each in ESTIMATORS)
-                raise ValueError(f"only={part!r}: must be a part of the name of an estimator: {names}")
+                raise ValueError(
+                    f"only={part!r}: must be a part of the name of an estimator: {names}"
+                )
 
     @property
     def path(self) -> Path:
@@ -92,7 +94,11 @@ class Options:
     @property
     def estimators(self) -> list[Estimator]:
         """The selected estimators, that of the fixed order first."""
-        chosen = [each for each in ESTIMATORS if not self.only or any(part in each.name for part in self.only)]
+        chosen = [
+            each
+            for each in ESTIMATORS
+            if not self.only or any(part in each.name for part in self.only)
+        ]
         fixed = [each for each in ESTIMATORS if each.name == FIXED]
         return fixed + [each for each in chosen if each.name != FIXED]
 
@@ -112,13 +118,23 @@ def rows_of(saved: LoadedModel, data: Prepared, length: int, options: Options) -
 
     Padding is given, to all estimators alike; rows of other models have no padding.
     """
-    count, free_rows = options.sequences, saved.rows == "free"
+    count = options.sequences
+    free_rows = saved.rows == "free"
     stream = examples(
-        data.validation, length=length, pad_id=data.fill_id, batch_size=options.batch, seed=WINDOWS, threads=0
+        data.validation,
+        length=length,
+        pad_id=data.fill_id,
+        batch_size=options.batch,
+        seed=WINDOWS,
+        threads=0,
     )
     with closing(stream):
         for batch in islice(stream, -(-count // options.batch)):
-            parts = [batch] if saved.rows == "padded" else by_length(batch, saved.pace.block or 1, given=free_rows)
+            parts = (
+                [batch]
+                if saved.rows == "padded"
+                else by_length(batch, saved.pace.block or 1, given=free_rows)
+            )
             for part in parts:
                 wanted = part.index < count
                 if bool(wanted.any()):
@@ -133,16 +149,23 @@ def _by_label(saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]) -> It
         network = labelled(saved.denoiser, label) if conditional else saved.denoiser
         model = Model(saved.process, network, saved.parameterization, saved.pace)
         device = saved.process.device
-        yield Rows(model, batch.x[rows].to(device), batch.mask[rows].to(device), batch.index[rows].to(device))
+        yield Rows(
+            model,
+            batch.x[rows].to(device),
+            batch.mask[rows].to(device),
+            batch.index[rows].to(device),
+        )
 
 
 def measure(estimator: Estimator, rows: Sequence[Rows], options: Options) -> tuple[Tensor, int]:
     """Return the nats of every sequence, a column per draw, and the calls of a sequence."""
     draws = options.draws if estimator.random else 1
-    nats, most = [], 0
+    nats = []
+    most = 0
     for model, x, free, index in rows:
         drawn = [
-            estimator.draw(model, x, free, dd.KeyedGenerator(options.seed, number, index)) for number in range(draws)
+            estimator.draw(model, x, free, dd.KeyedGenerator(options.seed, number, index))
+            for number in range(draws)
         ]
         nats.append(torch.stack([each.nats for each in drawn], 1).cpu())
         most = max(most, sum(each.calls for each in drawn))
@@ -150,7 +173,9 @@ def measure(estimator: Estimator, rows: Sequence[Rows], options: Options) -> tup
 
 
 def judge(estimator: Estimator, model: Model) -> dict[str, Any]:
-    """Return the verdict of Kraft's sum on a small copy of the model, its extremes and the space."""
+    """Return the verdict of Kraft's sum on a small copy of the model, its extremes and the
+    space.
+    """
     try:
         small, length = small_model(model)
     except (TypeError, ValueError) as error:
@@ -159,7 +184,12 @@ def judge(estimator: Estimator, model: Model) -> dict[str, Any]:
     if reason:
         return {"verdict": "not judged", "reason": reason}
     sums = kraft_sums(estimator, small, length, seeds=1)
-    space = {"process": repr(small.process), "length": length, "networks": len(sums), "pace": repr(small.pace)}
+    space = {
+        "process": repr(small.process),
+        "length": length,
+        "networks": len(sums),
+        "pace": repr(small.pace),
+    }
     return {"verdict": verdict(sums), "smallest": min(sums), "largest": max(sums), "space": space}
 
 
@@ -167,15 +197,18 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
     """Evaluate every estimator that supports the model; write and return the result.
 
     Raises:
-        ValueError: before anything is measured: no data, a length that the model does not support, a
-            model that reads the prompt separately, or a file with the result of another model.
+        ValueError: before anything is measured: no data, a length that the model does not support,
+            a model that reads the prompt separately, or a file with the result of another model.
     """
     check_file("out", options.path)
     check_model("out", options.path, options.run)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, "float32")
     if saved.leads:
-        raise ValueError(f"run={options.run}: encodes the prompt separately, which no estimator of the audit supports")
+        raise ValueError(
+            f"run={options.run}: encodes the prompt separately, which no estimator of the audit "
+            "supports"
+        )
     length = measured_length(saved, options.length, saved.pace.block or 1)
     data = held_out(saved, options.data)
     check_lengths(data, length, packed=True)
@@ -209,7 +242,9 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
     }
     fixed: Tensor | None = None
     for estimator in options.estimators:
-        reason = next((found for each in rows if (found := unserved(estimator, model, each.x.shape[1]))), "")
+        reason = next(
+            (found for each in rows if (found := unserved(estimator, model, each.x.shape[1]))), ""
+        )
         if reason:
             result["refused"][estimator.name] = reason
             continue
@@ -220,11 +255,17 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
         found["nats_per_token"] = value_and_error(dd.Measure.ratio(nats, tokens, "nats/token"))
         found["less_chain"] = None
         if fixed is not None and estimator.name != FIXED:
-            found["less_chain"] = value_and_error(dd.Measure.ratio(nats - fixed, tokens, "nats/token"))
+            found["less_chain"] = value_and_error(
+                dd.Measure.ratio(nats - fixed, tokens, "nats/token")
+            )
         found |= judge(estimator, model)
         result["estimators"].append(found)
         write(options.path, result)
-        console.print(f"{estimator.name}: {found['nats_per_token']['value']:.4f}", markup=False, highlight=False)
+        console.print(
+            f"{estimator.name}: {found['nats_per_token']['value']:.4f}",
+            markup=False,
+            highlight=False,
+        )
     write(options.path, result)
     show(result, console)
     console.print(f"written to {options.path}", markup=False, soft_wrap=True)
@@ -235,8 +276,19 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print the table, the space of the verdicts and the reasons of what was refused."""
     setup = result["protocol"]
     table = Table(title=f"{setup['run']}  {setup['checkpoint_sha256'][:12]}", title_justify="left")
-    for heading in ("estimator", "nats/token", "±", "less chain", "± ", "calls", "verdict", "Kraft"):
-        table.add_column(heading, justify="left" if heading in ("estimator", "verdict") else "right")
+    for heading in (
+        "estimator",
+        "nats/token",
+        "±",
+        "less chain",
+        "± ",
+        "calls",
+        "verdict",
+        "Kraft",
+    ):
+        table.add_column(
+            heading, justify="left" if heading in ("estimator", "verdict") else "right"
+        )
     for found in result["estimators"]:
         largest = f"{found['largest']:.4f}" if "largest" in found else ""
         table.add_row(
@@ -249,12 +301,17 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"{setup['sequences']} sequences of {setup['length']}, {setup['tokens']} tokens, {setup['draws']} draws, "
-        f"padding: {setup['padding']}; calls: of the network, for each sequence and all draws; less chain: difference "
-        f"from '{FIXED}' on the same sequences; Kraft: the largest sum, above 1 for a number that bounds nothing",
+        f"{setup['sequences']} sequences of {setup['length']}, {setup['tokens']} tokens, "
+        f"{setup['draws']} draws, "
+        f"padding: {setup['padding']}; calls: of the network, for each sequence and all draws; "
+        "less chain: difference "
+        f"from '{FIXED}' on the same sequences; Kraft: the largest sum, above 1 for a number that "
+        "bounds nothing",
         markup=False,
     )
-    unjudged = {found["name"]: found["reason"] for found in result["estimators"] if "reason" in found}
+    unjudged = {
+        found["name"]: found["reason"] for found in result["estimators"] if "reason" in found
+    }
     for kind, reasons in (("refused", result["refused"]), ("not judged", unjudged)):
         for name, reason in reasons.items():
             console.print(f"{kind}: {name}: {reason}", markup=False, soft_wrap=True)
@@ -270,7 +327,9 @@ def _numbers(found: dict[str, float | None] | None, form: str) -> tuple[str, str
 def main(arguments: Sequence[str] | None = None) -> None:
     """Audit the run of the command line."""
     with plain_errors():
-        options = tyro.cli(Options, args=arguments, prog="python -m recipes.audit", description=__doc__)
+        options = tyro.cli(
+            Options, args=arguments, prog="python -m recipes.audit", description=__doc__
+        )
         audit(options, make_console())
 
 

@@ -1,14 +1,16 @@
-"""Error and time of approximate caches of keys and values, for a model in which all positions attend to each other.
+"""Error and time of approximate caches of keys and values, for a model in which all positions
+attend to each other.
 
-    python -m recipes.cache_error runs/owt/mdlm
-    python -m recipes.cache_error runs/owt/mdlm --caches dual dual:refresh=4 --block 32 --sequences 16
-    python -m recipes.cache_error dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1 --data DATA --length 512
+    python -m recipes.cache_error runs/owt/mdlm python -m recipes.cache_error runs/owt/mdlm --caches
+    dual dual:refresh=4 --block 32 --sequences 16 python -m recipes.cache_error
+    dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1 --data DATA --length 512
 
-Sequences are drawn block by block, within a block in the order of a sampler. Each cache is compared with no cache:
-total variation between the two distributions at the positions that are not drawn yet, along held-out sequences, for
-each block; nats per token of these sequences, whose order may differ too; tokens that change in greedy decoding behind
-the first block of a held-out sequence; and the time of a token, one sequence at a time, by turns. Prints a line per
-cache and block, and writes cache_error.json into the folder of the run.
+Sequences are drawn block by block, within a block in the order of a sampler. Each cache is compared
+with no cache: total variation between the two distributions at the positions that are not drawn
+yet, along held-out sequences, for each block; nats per token of these sequences, whose order may
+differ too; tokens that change in greedy decoding behind the first block of a held-out sequence; and
+the time of a token, one sequence at a time, by turns. Prints a line per cache and block, and writes
+cache_error.json into the folder of the run.
 """
 
 import os
@@ -51,7 +53,9 @@ class Options:
     """Options of ``python -m recipes.cache_error``."""
 
     run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party
+    denoiser.
+    """
     caches: tuple[str, ...] = ("prefix", "dual", "dual:refresh=8")
     """Caches, as ``keep`` of ``dd.sample`` and --keep of recipes.generate."""
     block: int = 32
@@ -67,13 +71,20 @@ class Options:
     data: Path | None = None
     """Folder of prepared text; by default that of the run."""
     repeats: int = 3
-    """Number of sequences drawn with and without each cache for its time, of which the median is reported."""
+    """Number of sequences drawn with and without each cache for its time, of which the median is
+    reported.
+    """
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the result; by default cache_error.json in the folder of the run, or cache_error-NAME.json here."""
+    """File for the result; by default cache_error.json in the folder of the run, or
+    cache_error-NAME.json here.
+    """
 
     def __post_init__(self) -> None:
-        numbers = {name: 1 if (value := getattr(self, name)) is None else value for name in ("steps", "length")}
+        numbers = {
+            name: 1 if (value := getattr(self, name)) is None else value
+            for name in ("steps", "length")
+        }
         at_least(1, block=self.block, sequences=self.sequences, repeats=self.repeats, **numbers)
         check_sampler(self.order, "order")
         for name in self.caches:
@@ -105,56 +116,93 @@ class Subject:
         return self.pace.block
 
     def variation(self, keep: str) -> list[dict[str, float]]:
-        """Return mean and largest total variation of each block, over calls and positions that are not drawn yet."""
-        saved, found = self.saved, []
+        """Return mean and largest total variation of each block, over calls and positions that are
+        not drawn yet.
+        """
+        saved = self.saved
+        found = []
         network = ModelWrapper(saved.process, saved.denoiser, saved.parameterization)
         given = network, self.x, self.order, self.free, self.pace
         runs = (block_runs(*given, rule, self.steps, None) for rule in (False, keep))
         for (here, exact), (_, cached) in zip(*runs, strict=True):
             values = []
             for step in read_steps(self.order, exact, self.x[:, here], None):
-                z, t = step.state.z, step.state.t
+                z = step.state.z
+                t = step.state.t
                 p, q = (run.predict(z, t).double().softmax(-1) for run in (exact, cached))
                 values.append((p - q).abs().sum(-1)[levels(exact, z) > 0] / 2)
             every = torch.cat(values)
-            found.append({"block": here.start // self.own, "mean": float(every.mean()), "largest": float(every.max())})
+            found.append(
+                {
+                    "block": here.start // self.own,
+                    "mean": float(every.mean()),
+                    "largest": float(every.max()),
+                }
+            )
         return found
 
     def nats(self, keep: str | bool) -> Tensor:
         """Return the nats of each held-out sequence, drawn in the order with this cache."""
         saved = self.saved
         found: Tensor = dd.likelihood(
-            saved.process, saved.denoiser, self.x, self.order, steps=self.steps, pace=self.pace, keep=keep,
-            mask=self.free, parameterization=saved.parameterization,
-        ).log_likelihood  # fmt: skip
+            saved.process,
+            saved.denoiser,
+            self.x,
+            self.order,
+            steps=self.steps,
+            pace=self.pace,
+            keep=keep,
+            mask=self.free,
+            parameterization=saved.parameterization,
+        ).log_likelihood
         return -found
 
     def per_token(self, nats: Tensor) -> dict[str, float | None]:
-        """Return nats per token with their standard error over sequences, None for a single sequence."""
+        """Return nats per token with their standard error over sequences, None for a single
+        sequence.
+        """
         return value_and_error(dd.Measure.ratio(nats, self.free.sum(-1).double(), "nats/token"))
 
     def greedy(self, keep: str | bool, rows: slice = slice(None)) -> Tensor:
         """Draw the likeliest tokens behind the first block of held-out sequences."""
-        saved, x = self.saved, self.x[rows]
+        saved = self.saved
+        x = self.x[rows]
         steps = self.steps or self.own * (len(saved.process.levels) - 1)
         tokens: Tensor = dd.sample(
-            saved.process, saved.denoiser, x.shape, self.order, steps, x[:, : self.own],
-            temperature=0.0, pace=self.pace, keep=keep, seeds=range(len(x)), parameterization=saved.parameterization,
-        )  # fmt: skip
+            saved.process,
+            saved.denoiser,
+            x.shape,
+            self.order,
+            steps,
+            x[:, : self.own],
+            temperature=0.0,
+            pace=self.pace,
+            keep=keep,
+            seeds=range(len(x)),
+            parameterization=saved.parameterization,
+        )
         return tokens
 
     def seconds(self, keep: str, repeats: int) -> dict[str, Any]:
         """Time greedy decoding of one sequence with and without the cache, by turns."""
-        tokens, taken = self.x.shape[1] - self.own, []
+        tokens = self.x.shape[1] - self.own
+        taken = []
         for number in range(repeats):
             row = slice(number % len(self.x), number % len(self.x) + 1)
             taken.append(
-                [_seconds(lambda rule=rule, row=row: self.greedy(rule, row)) / tokens for rule in (False, keep)]
+                [
+                    _seconds(lambda rule=rule, row=row: self.greedy(rule, row)) / tokens
+                    for rule in (False, keep)
+                ]
             )
         plain, cached = zip(*taken, strict=True)
         ratios = [a / b for a, b in taken]
         middle = {"without": statistics.median(plain), "with": statistics.median(cached)}
-        return {"seconds_per_token": middle, "times_faster": statistics.median(ratios), "ratios": ratios}
+        return {
+            "seconds_per_token": middle,
+            "times_faster": statistics.median(ratios),
+            "ratios": ratios,
+        }
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -167,17 +215,20 @@ def subject_of(options: Options, saved: LoadedModel) -> Subject:
     """Return the model with its held-out sequences, after checks.
 
     Raises:
-        ValueError: an order without a likelihood, a length without a second block, no text, or a network that does
-            not support one of the caches.
+        ValueError: an order without a likelihood, a length without a second block, no text, or a
+            network that does not support one of the caches.
     """
     length = measured_length(saved, options.length, options.block)
     pace = Blocks(options.block)
     if length < 2 * options.block or length % options.block:
-        raise ValueError(f"length={length}: must be a multiple of --block {options.block}, at least two blocks")
+        raise ValueError(
+            f"length={length}: must be a multiple of --block {options.block}, at least two blocks"
+        )
     able = Capabilities.of(saved.denoiser)
     if able.block_size:
         raise ValueError(
-            f"{saved.name} attends by blocks of {able.block_size}: its cache is exact, so there is no error to measure"
+            f"{saved.name} attends by blocks of {able.block_size}: its cache is exact, so there is "
+            "no error to measure"
         )
     try:
         for name in options.caches:
@@ -188,7 +239,9 @@ def subject_of(options: Options, saved: LoadedModel) -> Subject:
     data = held_out(saved, options.data)
     part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
     count = min(options.sequences, len(part))
-    stream = examples(part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0)
+    stream = examples(
+        part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0
+    )
     with closing(stream):
         batch = next(iter(stream))
     device = saved.process.device
@@ -205,26 +258,40 @@ def cache_error(options: Options, console: Console) -> dict[str, Any]:
     """
     check_file("out", options.path)
     check_model("out", options.path, options.run)
-    saved = options.reading.open(options.run, "cuda" if torch.cuda.is_available() else "cpu", "float32")
+    saved = options.reading.open(
+        options.run, "cuda" if torch.cuda.is_available() else "cpu", "float32"
+    )
     subject = subject_of(options, saved)
-    exact, plain = subject.nats(False), subject.greedy(False)
+    exact = subject.nats(False)
+    plain = subject.greedy(False)
     rows, length = subject.x.shape
     result: dict[str, Any] = {
         "protocol": {
-            "run": options.run, "checkpoint_sha256": saved.sha256, "block": options.block, "steps": options.steps,
-            "order": repr(subject.order), "sequences": rows, "length": length, "repeats": options.repeats,
+            "run": options.run,
+            "checkpoint_sha256": saved.sha256,
+            "block": options.block,
+            "steps": options.steps,
+            "order": repr(subject.order),
+            "sequences": rows,
+            "length": length,
+            "repeats": options.repeats,
             **options.reading.recorded(),
         },
         "without": {"nats_per_token": subject.per_token(exact)},
         "caches": [],
         "starts": [
-            provenance(saved.plugins) | {"load": list(os.getloadavg()), "threads": torch.get_num_threads()},
+            provenance(saved.plugins)
+            | {"load": list(os.getloadavg()), "threads": torch.get_num_threads()},
         ],
-    }  # fmt: skip
+    }
     console.print(f"no cache: {_measure(result['without']['nats_per_token'])}")
     for name in options.caches:
-        changed = (subject.greedy(name) != plain).unflatten(1, (-1, options.block)).double().mean((0, 2))
-        blocks = [one | {"changed": float(changed[one["block"]])} for one in subject.variation(name)]
+        changed = (
+            (subject.greedy(name) != plain).unflatten(1, (-1, options.block)).double().mean((0, 2))
+        )
+        blocks = [
+            one | {"changed": float(changed[one["block"]])} for one in subject.variation(name)
+        ]
         more = subject.per_token(subject.nats(name) - exact)
         found: dict[str, Any] = {"cache": name, "more_nats_per_token": more, "blocks": blocks}
         found |= {"changed": float(changed[1:].mean()), **subject.seconds(name, options.repeats)}
@@ -242,15 +309,18 @@ def _measure(found: dict[str, float | None], sign: str = "") -> str:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Print the result of a cache: a line, and one for each block."""
-    taken, more = found["seconds_per_token"], found["more_nats_per_token"]
+    taken = found["seconds_per_token"]
+    more = found["more_nats_per_token"]
     console.print(
         f"{found['cache']}: {_measure(more, '+')}, {found['changed']:.1%} of greedy "
-        f"tokens changed, {1e3 * taken['with']:.1f} ms/token ({found['times_faster']:.2f} times as fast as without)",
+        f"tokens changed, {1e3 * taken['with']:.1f} ms/token ({found['times_faster']:.2f} times "
+        "as fast as without)",
         soft_wrap=True,
     )
     for one in found["blocks"]:
         console.print(
-            f"  block {one['block']}: total variation {one['mean']:.4f}, at most {one['largest']:.4f}; "
+            f"  block {one['block']}: total variation {one['mean']:.4f}, at most "
+            f"{one['largest']:.4f}; "
             f"{one['changed']:.1%} changed",
             soft_wrap=True,
         )
@@ -259,7 +329,9 @@ def show(found: dict[str, Any], console: Console) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the run of the command line."""
     with plain_errors():
-        options = tyro.cli(Options, args=arguments, prog="python -m recipes.cache_error", description=__doc__)
+        options = tyro.cli(
+            Options, args=arguments, prog="python -m recipes.cache_error", description=__doc__
+        )
         cache_error(options, make_console())
 
 

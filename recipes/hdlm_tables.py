@@ -1,15 +1,19 @@
-"""Ablations of the HDLM paper at a budget of your choice: clusters, gamma, xi, and the modes of training.
+"""Ablations of the HDLM paper at a budget of your choice.
+
+Clusters, gamma, xi, and the modes of training.
 
     python -m recipes.hdlm_tables --data data/mine --scorer models/gpt2-large       # two million tokens a row
     python -m recipes.hdlm_tables --data data/mine --scorer none --budget 8 --rows xi=0.9 gamma=2
     python -m recipes.hdlm_tables --data data/owt --scorer gpt2-large --full        # network and budget of the paper
 
-Trains each row, one after another, and measures its bound and its samples: the scorer's nats per token, the entropy of
-a sample's tokens and the share of distinct n-grams; for xi < 1 with and without forced transitions. Writes tables.json
-and tables.md into the output folder after each row. The same command continues after a kill.
+Trains each row, one after another, and measures its bound and its samples: the scorer's nats per
+token, the entropy of a sample's tokens and the share of distinct n-grams; for xi < 1 with and
+without forced transitions. Writes tables.json and tables.md into the output folder after each row.
+The same command continues after a kill.
 
-The rows are those of the paper's tables; each changes one value of HDLM-64 with gamma = 1 and xi = 1. The default
-setting is that of the studies of these pages: a network of 4 x 128, 16 sequences of 128 tokens a step, Muon at 0.003.
+The rows are those of the paper's tables; each changes one value of HDLM-64 with gamma = 1 and xi =
+1. The default setting is that of the studies of these pages: a network of 4 x 128, 16 sequences of
+128 tokens a step, Muon at 0.003.
 """
 
 import csv
@@ -31,8 +35,10 @@ from recipes.engine.parallel import alone
 from recipes.engine.provenance import provenance
 from recipes.evaluation.report import write
 
-RESULT, TABLE = "tables.json", "tables.md"
-LENGTH, BATCH = 128, 16
+RESULT = "tables.json"
+TABLE = "tables.md"
+LENGTH = 128
+BATCH = 16
 AUXILIARY = 1.0
 """Weight of the loss of the auxiliary head, which the paper does not state."""
 FORCED = "ancestral:force_transition=true"
@@ -70,7 +76,10 @@ class Options:
     data: Path
     """Prepared text, see recipes.prepare."""
     scorer: str
-    """Causal language model: owner/name on the hub, or a folder; "none" for entropy and n-grams without nats."""
+    """Causal language model: owner/name on the hub, or a folder.
+
+    "none" for entropy and n-grams without nats.
+    """
     out: Path = Path("runs/hdlm_tables")
     """Folder of the runs and of the tables."""
     budget: float = 2.0
@@ -115,7 +124,10 @@ def recipe_of(name: str, options: Options) -> Recipe:
 
 
 def _small(options: Options) -> Recipe:
-    """Return the setting of the studies: network, optimizer and steps of a small budget on one core."""
+    """Return the setting of the studies.
+
+    Network, optimizer and steps of a small budget on one core.
+    """
     steps = max(1, round(options.budget * 1e6 / (BATCH * LENGTH)))
     return Recipe(
         data=Data(folder=options.data, length=LENGTH),
@@ -124,7 +136,11 @@ def _small(options: Options) -> Recipe:
         start="text",
         loss=Loss(weighting="clip:2"),
         optimizer=Optimizer(
-            lr=3e-3, warmup=min(50, steps // 2), weight_decay=0.1, muon=True, ema=max(0.0, 1 - 10 / steps)
+            lr=3e-3,
+            warmup=min(50, steps // 2),
+            weight_decay=0.1,
+            muon=True,
+            ema=max(0.0, 1 - 10 / steps),
         ),
         hardware=Hardware(threads=1),
         output=Output(
@@ -156,7 +172,8 @@ def measured(name: str, recipe: Recipe, options: Options, console: Console) -> d
     """Return the bound of a trained row, and the cells of its samples."""
     folder = str(recipe.output.folder)
     bound = evaluate.evaluate(
-        evaluate.Options(run=folder, scorer="none", metrics="none", sequences=options.sequences), alone()
+        evaluate.Options(run=folder, scorer="none", metrics="none", sequences=options.sequences),
+        alone(),
     )
     cells = frontier.frontier(
         frontier.Options(
@@ -169,20 +186,38 @@ def measured(name: str, recipe: Recipe, options: Options, console: Console) -> d
         console,
     )["cells"]
     own = {"row": name, **asdict(ROWS[name]), "steps": recipe.steps, "seed": recipe.seed}
-    return own | {"bound": bound["bound"]["nats_per_token"], "cells": cells, "provenance": provenance([])}
+    return own | {
+        "bound": bound["bound"]["nats_per_token"],
+        "cells": cells,
+        "provenance": provenance([]),
+    }
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the results as a table: a line for each row of the paper, sampler and number of calls."""
-    head = ("row", "bound, nats/token", "forced", "calls", "scorer, nats/token", "entropy", "distinct 2-grams")
+    """Return the results as a table.
+
+    a line for each row of the paper, sampler and number of calls.
+    """
+    head = (
+        "row",
+        "bound, nats/token",
+        "forced",
+        "calls",
+        "scorer, nats/token",
+        "entropy",
+        "distinct 2-grams",
+    )
     lines = [head, ("---",) * len(head)]
     for row in rows:
         for cell in row["cells"]:
             forced = "always" if row["xi"] == 1 else "yes" if cell["sampler"] == FORCED else "no"
-            nats, entropy = _shown(cell["nats"]), _shown(cell["entropy"])
+            nats = _shown(cell["nats"])
+            entropy = _shown(cell["entropy"])
             distinct = "-" if cell["distinct"] is None else f"{cell['distinct']['2']:.3f}"
             bound = _shown(row["bound"])
-            lines.append((row["row"], bound, forced, f"{cell['calls']:.0f}", nats, entropy, distinct))
+            lines.append(
+                (row["row"], bound, forced, f"{cell['calls']:.0f}", nats, entropy, distinct)
+            )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -205,7 +240,8 @@ def rows_made(options: Options) -> Iterator[dict[str, Any]]:
     for name, value in settings(options).items():
         if earlier["settings"][name] != value:
             raise ValueError(
-                f"out={options.out}: holds results of {name}={earlier['settings'][name]!r}, now {value!r}; choose "
+                f"out={options.out}: holds results of {name}={earlier['settings'][name]!r}, now "
+                f"{value!r}; choose "
                 "another folder"
             )
     yield from earlier["rows"]
@@ -239,7 +275,9 @@ def tables(options: Options, console: Console) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the tables of the command line."""
     with plain_errors():
-        options = tyro.cli(Options, args=arguments, prog="python -m recipes.hdlm_tables", description=__doc__)
+        options = tyro.cli(
+            Options, args=arguments, prog="python -m recipes.hdlm_tables", description=__doc__
+        )
         tables(options, make_console())
 
 

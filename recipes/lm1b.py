@@ -1,4 +1,6 @@
-"""LM1B in the training setup of the HDLM paper: sequences of 128 tokens without packing, a million steps.
+"""LM1B in the training setup of the HDLM paper.
+
+Sequences of 128 tokens without packing, a million steps.
 
     python -m recipes.prepare lm1b --out data/lm1b                        # once
     python -m recipes.lm1b hdlm                                           # one device
@@ -7,10 +9,11 @@
     python -m recipes.lm1b bd3lm-16 --start runs/lm1b/bd3lm-start          # by blocks
     python -m recipes.lm1b hdlm --smoke                                   # seconds, on local text
 
-A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper states 33 billion: ``--batch 256``.
+A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper states 33 billion:
+``--batch 256``.
 
-Tokens are those of bert-base-uncased, and the text is first detokenised to its form before LM1B split it, as in the
-protocol of MDLM (Sahoo et al. 2024).
+Tokens are those of bert-base-uncased, and the text is first detokenised to its form before LM1B
+split it, as in the protocol of MDLM (Sahoo et al. 2024).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,10 @@ from recipes.papers import autoregressive_variant, block_variants, run, variants
 
 
 def small() -> Recipe:
-    """Return the paper's SMALL on LM1B: as on OpenWebText, but for a constant rate of 3e-4 and dropout."""
+    """Return the paper's SMALL on LM1B.
+
+    As on OpenWebText, but for a constant rate of 3e-4 and dropout.
+    """
     recipe = owt_small()
     return replace(
         recipe,

@@ -6,8 +6,9 @@
     python -m recipes.mnist blur                                           # full size, one device
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2
 
-Pictures of 28 x 28 in 256 grey values; with ``--smoke`` 14 x 14 in 16. The network takes the digit as its label, with
-dropout, so that samples can be guided. Variants: masks, gidd, uniform, tree (values in groups of neighbours), blur.
+Pictures of 28 x 28 in 256 grey values; with ``--smoke`` 14 x 14 in 16. The network takes the digit
+as its label, with dropout, so that samples can be guided. Variants: masks, gidd, uniform, tree
+(values in groups of neighbours), blur.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,10 @@ def recipes(size: Size = FULL) -> Mapping[str, tuple[str, Recipe]]:
     recipe = setting("mnist", corpus, side * side, size, network)
     groups = round(shades**0.5)
     parents = [value * groups // shades for value in range(shades)]
-    names = [f"{parents.index(group)}-{shades - 1 - parents[::-1].index(group)}" for group in range(groups)]
+    names = [
+        f"{parents.index(group)}-{shades - 1 - parents[::-1].index(group)}"
+        for group in range(groups)
+    ]
     tree = {"kind": "tree", "parents": [parents], "names": {"group": names}}
     blur = {"kind": "blur", "size": shades, "widths": [shades / 64, shades / 16, shades / 4]}
     more = {

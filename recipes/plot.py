@@ -1,10 +1,13 @@
-"""Plot of the curves of several training runs: validation bounds, training losses, losses level by level.
+"""Plot of the curves of several training runs.
+
+Validation bounds, training losses, losses level by level.
 
     python -m recipes.plot runs/owt/mdlm runs/owt/hdlm --out owt.png
     python -m recipes.plot runs/owt/* --smooth 0.99 --x hours
 
-A point with its standard error is a validation bound; exp of it is the perplexity, on the right. A line is a training
-loss, on a separate axis: its kind is in the title, and it is not a bound. Hours count training and saving only.
+A point with its standard error is a validation bound; exp of it is the perplexity, on the right. A
+line is a training loss, on a separate axis: its kind is in the title, and it is not a bound. Hours
+count training and saving only.
 """
 
 import argparse
@@ -95,7 +98,9 @@ def unique(folders: Sequence[Path]) -> list[str]:
 
 def _name(folder: Path, others: Sequence[Path]) -> str:
     ends = (folder.parts[-length:] for length in range(1, len(folder.parts) + 1))
-    return str(Path(*next(end for end in ends if all(other.parts[-len(end) :] != end for other in others))))
+    return str(
+        Path(*next(end for end in ends if all(other.parts[-len(end) :] != end for other in others)))
+    )
 
 
 def read_run(name: str, folder: Path) -> Run:
@@ -105,7 +110,9 @@ def read_run(name: str, folder: Path) -> Run:
     records = [record for _, record in read_metrics(path)]
     if not records:
         raise ValueError(f"{path}: is empty")
-    train, bounds = ([record for record in records if record["kind"] == kind] for kind in ("train", "bound"))
+    train, bounds = (
+        [record for record in records if record["kind"] == kind] for kind in ("train", "bound")
+    )
     if not train:
         raise ValueError(f"{path}: nothing to draw, it has no records of training")
     for record in train:
@@ -127,7 +134,10 @@ def read_run(name: str, folder: Path) -> Run:
 
 
 def _level(name: str) -> str:
-    """Return the present name of a level; records of earlier versions have numbers or former names."""
+    """Return the present name of a level.
+
+    Records of earlier versions have numbers or former names.
+    """
     return f"level {name}" if name.isdecimal() else EARLIER.get(name, name)
 
 
@@ -139,10 +149,13 @@ def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve
 
 def smoothed(values: Numbers, decay: float) -> Numbers:
     """Return the exponential moving average, divided by its accumulated weight; NaN is skipped."""
-    total, weight, means = 0.0, 0.0, []
+    total = 0.0
+    weight = 0.0
+    means = []
     for value in values:
         if not np.isnan(value):
-            total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
+            total = decay * total + (1 - decay) * value
+            weight = decay * weight + (1 - decay)
         means.append(total / weight if weight else np.nan)
     return np.array(means)
 
@@ -168,14 +181,27 @@ def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
     """Plot validation bounds with their standard errors; perplexities on the right."""
     shown: list[Line] = []
     for number, run in enumerate(runs):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        colour = COLOURS[number % len(COLOURS)]
+        marker = MARKERS[number % len(MARKERS)]
         axes.errorbar(
-            place(run, run.bound.step), run.bound.value, run.error, color=colour, linewidth=1.8, marker=marker,
-            markersize=5, capsize=2, label=run.name,
-        )  # fmt: skip
+            place(run, run.bound.step),
+            run.bound.value,
+            run.error,
+            color=colour,
+            linewidth=1.8,
+            marker=marker,
+            markersize=5,
+            capsize=2,
+            label=run.name,
+        )
         error = np.nan_to_num(run.error)
-        shown += [(run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)]
-    axes.set(title=_titled("validation bound", " over ", [run.rests_on for run in runs]), ylabel="nats per token")
+        shown += [
+            (run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)
+        ]
+    axes.set(
+        title=_titled("validation bound", " over ", [run.rests_on for run in runs]),
+        ylabel="nats per token",
+    )
     if any(len(run.bound.step) for run in runs):
         frame(axes, shown)
         add_perplexity(axes)
@@ -186,10 +212,19 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
     shown: list[Line] = []
     for number, run in enumerate(runs):
         loss = smoothed(run.loss.value, smooth)
-        axes.plot(place(run, run.loss.step), loss, color=COLOURS[number % len(COLOURS)], linewidth=1, label=run.name)
+        axes.plot(
+            place(run, run.loss.step),
+            loss,
+            color=COLOURS[number % len(COLOURS)],
+            linewidth=1,
+            label=run.name,
+        )
         shown.append((run, run.loss.step, loss))
     frame(axes, shown)
-    axes.set(title=_titled("training loss, not a bound", ": ", [run.about for run in runs]), ylabel="nats per token")
+    axes.set(
+        title=_titled("training loss, not a bound", ": ", [run.about for run in runs]),
+        ylabel="nats per token",
+    )
 
 
 def _titled(what: str, how: str, of_runs: Sequence[str]) -> str:
@@ -204,17 +239,22 @@ def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
     dashes: dict[str, str] = {}
     for number, run in enumerate(runs):
         for level, found in run.levels.items():
-            if not np.nan_to_num(found.value).any():  # the loss is zero at a level whose tokens are known
+            if not np.nan_to_num(
+                found.value
+            ).any():  # the loss is zero at a level whose tokens are known
                 continue
             dash = dashes.setdefault(level, DASHES[len(dashes) % len(DASHES)])
-            loss, colour = smoothed(found.value, smooth), COLOURS[number % len(COLOURS)]
+            loss = smoothed(found.value, smooth)
+            colour = COLOURS[number % len(COLOURS)]
             axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=dash)
             shown.append((run, found.step, loss))
     axes.set(title="training loss by level of the noise", ylabel="nats per token of the level")
     if not shown:
         return
     frame(axes, shown)
-    handles = [Line2D([], [], color=GREY, linestyle=dash, label=level) for level, dash in dashes.items()]
+    handles = [
+        Line2D([], [], color=GREY, linestyle=dash, label=level) for level, dash in dashes.items()
+    ]
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(handles))
 
 
@@ -224,7 +264,8 @@ def frame(axes: Axes, shown: Sequence[Line]) -> None:
     if not np.isfinite(value).any():  # of runs that diverged from the first record on
         return
     late = np.concatenate([step >= BEGINNING * run.loss.step[-1] for run, step, _ in shown])
-    low, high = np.nanmin(value), np.nanmax(value[late] if np.isfinite(value[late]).any() else value)
+    low = np.nanmin(value)
+    high = np.nanmax(value[late] if np.isfinite(value[late]).any() else value)
     margin = 0.06 * (high - low) or 0.1
     axes.set_ylim(low - margin, high + margin)
 
@@ -233,17 +274,29 @@ def add_perplexity(axes: Axes) -> None:
     """Add exp(nats) at round numbers on the right."""
     low, high = axes.get_ylim()
     near = high - low < np.log(10)
-    numbers = (MaxNLocator(8) if near else LogLocator(subs=(1, 1.5, 2, 3, 5, 7))).tick_values(np.exp(low), np.exp(high))
+    numbers = (MaxNLocator(8) if near else LogLocator(subs=(1, 1.5, 2, 3, 5, 7))).tick_values(
+        np.exp(low), np.exp(high)
+    )
     numbers = numbers[(numbers > np.exp(low)) & (numbers < np.exp(high))]
     right = axes.twinx()
-    right.set(ylim=(low, high), ylabel="perplexity", yticks=np.log(numbers), yticklabels=[f"{n:,.5g}" for n in numbers])
+    right.set(
+        ylim=(low, high),
+        ylabel="perplexity",
+        yticks=np.log(numbers),
+        yticklabels=[f"{n:,.5g}" for n in numbers],
+    )
     right.spines["right"].set_visible(True)
 
 
 def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
     """Plot runs together into a PNG."""
     label, place = PLACES[x]
-    style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
+    style = {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+    }
     with matplotlib.rc_context(style | {"legend.frameon": False}):
         figure = Figure(figsize=(11, 12), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
@@ -255,7 +308,9 @@ def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
         lower.xaxis.set_major_formatter("{x:,.12g}")
         widest = max(len(run.name) for run in runs)
         figure.legend(
-            *upper.get_legend_handles_labels(), loc="outside lower center", ncols=max(1, 120 // (widest + 12))
+            *upper.get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=max(1, 120 // (widest + 12)),
         )
         figure.savefig(path)
 
@@ -277,12 +332,23 @@ def _decay(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m recipes.plot",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output.folder of a run")
-    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="file of the figure (default plot.png)")
-    parser.add_argument("--smooth", type=_decay, default=0.9, help="decay of the running mean of losses (default 0.9)")
-    parser.add_argument("--x", choices=PLACES, default="step", help="horizontal axis (default step)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("plot.png"), help="file of the figure (default plot.png)"
+    )
+    parser.add_argument(
+        "--smooth",
+        type=_decay,
+        default=0.9,
+        help="decay of the running mean of losses (default 0.9)",
+    )
+    parser.add_argument(
+        "--x", choices=PLACES, default="step", help="horizontal axis (default step)"
+    )
     return parser
 
 

@@ -1,14 +1,17 @@
-"""Preparation of data, once for all runs that read it: text as tokens, or sequences of other symbols.
+"""Preparation of data, once for all runs that read it.
 
-    python -m recipes.prepare speeches --out data/speeches
-    python -m recipes.prepare owt --out data/owt
-    python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
-    python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
-    python -m recipes.prepare array --files codes.npy --vocab 256 --out data/codes
-    python -m recipes.prepare lines --files molecules.txt.gz --tokens smiles --shuffle 0 --out data/molecules
-    python -m recipes.prepare source my_package.noise:Walks --steps 64 --out data/walks
+Text as tokens, or sequences of other symbols.
 
-It ends with the command that trains on the data. A second call does nothing; a folder with other content is an error.
+    python -m recipes.prepare speeches --out data/speeches python -m recipes.prepare owt --out
+    data/owt python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out
+    data/mine python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out
+    1000 --out data/mine python -m recipes.prepare array --files codes.npy --vocab 256 --out
+    data/codes python -m recipes.prepare lines --files molecules.txt.gz --tokens smiles --shuffle 0
+    --out data/molecules python -m recipes.prepare source my_package.noise:Walks --steps 64 --out
+    data/walks
+
+It ends with the command that trains on the data. A second call does nothing; a folder with other
+content is an error.
 """
 
 import argparse
@@ -24,7 +27,18 @@ from typing import Any
 from ddlib import parts, registry
 from recipes.config.flags import arguments_of
 from recipes.console import command, plain_errors
-from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, openwebtext, poetry, prepare, speeches
+from recipes.data import (
+    Corpus,
+    Prepared,
+    Source,
+    SymbolCorpus,
+    lm1b,
+    local,
+    openwebtext,
+    poetry,
+    prepare,
+    speeches,
+)
 from recipes.data.making import twentieth
 from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
@@ -38,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors():
         given = _parser(words).parse_args(words)
         if given.corpus in CORPORA:
-            prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
+            prepared = prepare(
+                CORPORA[given.corpus](given), given.out, given.workers, given.unknown
+            )
         else:
             prepared = prepare(_symbols(given), given.out)
     print(table(prepared, getattr(given, "length", 0)))
@@ -46,13 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
-    """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local data."""
+    """Return the command that trains on the folder.
+
+    The paper's recipe of its text, or a small run on local data.
+    """
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
     if prepared is not None and prepared.layout is not None:
-        length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
+        length = (
+            prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
+        )
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
         lines = [f"python -m recipes.owt mdlm --smoke --data.folder {place} {rows}"]
         if prepared.classes:
@@ -62,27 +83,35 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
         command = " \\\n    ".join([*lines, f"--output.folder {output}"])
         return (
             f"train on it: {command}\n"
-            "(--smoke is tiny and takes seconds; --steps, --model.dim and --help-all make it a real run)"
+            "(--smoke is tiny and takes seconds; --steps, --model.dim and --help-all make it a "
+            "real run)"
         )
     return (
-        f"train on it: python -m recipes.owt hdlm --smoke --data.folder {place} --output.folder {output}\n"
+        f"train on it: python -m recipes.owt hdlm --smoke --data.folder {place} --output.folder "
+        f"{output}\n"
         "(--smoke is tiny and takes seconds; without it the size is the paper's, for GPUs)"
         + ("" if prepared is None else _of_weights(prepared, place, output))
     )
 
 
 def _of_weights(prepared: Prepared, place: str, output: str) -> str:
-    """Return the command that begins at the weights beside the tokenizer, if they have a row for every token."""
+    """Return the command that begins at the weights beside the tokenizer, if they have a row for
+    every token.
+    """
     name = prepared.manifest["corpus"]["tokenizer"]
     try:
         config = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
-        kind, rows = config["architectures"][0], config["vocab_size"]
+        kind = config["architectures"][0]
+        rows = config["vocab_size"]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return ""
     words = ""
     if kind.endswith("ForCausalLM") and prepared.vocab_size <= rows:
         words = f"recipes.adapt mdlm --from {shlex.quote(name)}"
-    elif kind.endswith("ForMaskedLM") and prepared.vocab_size <= load_tokenizer(name).get_vocab_size():
+    elif (
+        kind.endswith("ForMaskedLM")
+        and prepared.vocab_size <= load_tokenizer(name).get_vocab_size()
+    ):
         words = f"recipes.owt mdlm --smoke --model.kind masked_lm --model.name-or-path {shlex.quote(name)}"
     start = f"\nor start from the weights of {name}: python -m {words} --data.folder {place} --output.folder {output}"
     return start if words else ""
@@ -91,7 +120,9 @@ def _of_weights(prepared: Prepared, place: str, output: str) -> str:
 def _local(given: argparse.Namespace) -> Corpus:
     held_out = given.held_out if given.validation is None else given.validation
     if held_out is None:
-        held_out = twentieth(Source(path=given.files, column=given.column, sample_by=given.sample_by))
+        held_out = twentieth(
+            Source(path=given.files, column=given.column, sample_by=given.sample_by)
+        )
     corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
     pad = corpus.pad if given.pad is None else given.pad
     return replace(corpus, bos=given.bos, eos=given.eos, pad=pad)
@@ -117,21 +148,30 @@ SOURCE = "source"
 def _symbols(given: argparse.Namespace) -> SymbolCorpus:
     """Return the corpus of a source, of the values of its flags."""
     values = {"kind": given.kind} | {
-        name.removeprefix(OPTION): value for name, value in vars(given).items() if name.startswith(OPTION)
+        name.removeprefix(OPTION): value
+        for name, value in vars(given).items()
+        if name.startswith(OPTION)
     }
     if given.validation is not None and f"{OPTION}files" not in vars(given):
         raise ValueError(
-            f"validation={given.validation!r}: {given.kind} has no files; hold out sequences by --held-out"
+            f"validation={given.validation!r}: {given.kind} has no files; hold out sequences by "
+            "--held-out"
         )
     labels = values.get("labels")
     if given.validation is not None and isinstance(labels, str) and Path(labels).is_file():
         raise ValueError(
-            f"labels={labels!r}: a file of the training labels, not with validation={given.validation!r}, which has "
-            "other sequences; hold out sequences by --held-out, or call recipes.data.prepare_ids with both"
+            f"labels={labels!r}: a file of the training labels, not with "
+            f"validation={given.validation!r}, which has "
+            "other sequences; hold out sequences by --held-out, or call recipes.data.prepare_ids "
+            "with both"
         )
     validation = None if given.validation is None else values | {"files": given.validation}
     return SymbolCorpus(
-        source=values, held_out=given.held_out, validation=validation, shuffle=given.shuffle, ends=given.ends
+        source=values,
+        held_out=given.held_out,
+        validation=validation,
+        shuffle=given.shuffle,
+        ends=given.ends,
     )
 
 
@@ -145,16 +185,27 @@ OWN = ("held_out", "validation", "shuffle", "ends", "out", "help", "kind")
 
 def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add a flag for every argument of a source, and those of its hold-out."""
-    described, keys = arguments_of(registry.find("sources", kind)), parts.keys("sources", kind)
+    described = arguments_of(registry.find("sources", kind))
+    keys = parts.keys("sources", kind)
     if taken := [name for name in keys if name in OWN]:
-        raise ValueError(f"{kind}: has an argument {taken[0]}, which is an option of prepare; give it another name")
+        raise ValueError(
+            f"{kind}: has an argument {taken[0]}, which is an option of prepare; give it another "
+            "name"
+        )
     for key in keys.values():
-        flag, about = f"--{key.name.replace('_', '-')}", described.get(key.name, "").replace("%", "%%")
+        flag = f"--{key.name.replace('_', '-')}"
+        about = described.get(key.name, "").replace("%", "%%")
         if key.default not in (parts.REQUIRED, None) and key.annotation is not bool:
             about = f"{about.removesuffix('.')} (default {key.default})"
-        options = {"dest": OPTION + key.name, "help": about, "required": key.default is parts.REQUIRED}
+        options = {
+            "dest": OPTION + key.name,
+            "help": about,
+            "required": key.default is parts.REQUIRED,
+        }
         if key.annotation is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, **options)
+            parser.add_argument(
+                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, **options
+            )
         else:
             several = "+" if "list" in str(key.annotation) else None
             options |= {"action": _Value, "key": key, "metavar": "VALUE", "nargs": several}
@@ -166,10 +217,16 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         help="number of sequences for validation, the last ones, of each class in equal shares "
         "(default a twentieth, at least 2)",
     )
-    held.add_argument("--validation", metavar="FILES", help="files for validation, with the same options")
-    parser.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle before sequences are held out")
+    held.add_argument(
+        "--validation", metavar="FILES", help="files for validation, with the same options"
+    )
     parser.add_argument(
-        "--ends", action="store_true", help="add an end symbol and padding, so that the model learns lengths"
+        "--shuffle", type=int, metavar="SEED", help="shuffle before sequences are held out"
+    )
+    parser.add_argument(
+        "--ends",
+        action="store_true",
+        help="add an end symbol and padding, so that the model learns lengths",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the ids")
     parser.set_defaults(kind=kind)
@@ -178,16 +235,25 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
 class _Value(argparse.Action):
     """Option whose value is read and checked as a key of a part."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, key: parts.Key, **options: Any) -> None:
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, key: parts.Key, **options: Any
+    ) -> None:
         super().__init__(option_strings, dest, **options)
         self._key = key
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         text = self._key.function or self._key.annotation in (str, str | None)
-        read = [value if text else parts.parse(value) for value in ([values] if self.nargs is None else values)]
+        read = [
+            value if text else parts.parse(value)
+            for value in ([values] if self.nargs is None else values)
+        ]
         value = read[0] if self.nargs is None else read
         try:
-            setattr(namespace, self.dest, value if self._key.function else parts.check(self._key, value))
+            setattr(
+                namespace, self.dest, value if self._key.function else parts.check(self._key, value)
+            )
         except ValueError as error:
             parser.error(f"{option_string}: {error}")
 
@@ -195,7 +261,9 @@ class _Value(argparse.Action):
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser; of the sources the one that the words name has its flags."""
     parser = argparse.ArgumentParser(
-        prog="python -m recipes.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m recipes.prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="corpus", required=True)
     commands.add_parser("owt", help="OpenWebText, GPT-2's tokens; from the hub")
@@ -206,10 +274,19 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     for name, about, size in packaged:
         text = commands.add_parser(name, help=about)
-        text.add_argument("--words", type=int, default=size, help=f"size of the learned vocabulary (default {size})")
+        text.add_argument(
+            "--words",
+            type=int,
+            default=size,
+            help=f"size of the learned vocabulary (default {size})",
+        )
     files = commands.add_parser("local", help="local files, or any other data set of the hub")
-    files.add_argument("--files", required=True, help="file, folder, quoted pattern, or name on the hub")
-    files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
+    files.add_argument(
+        "--files", required=True, help="file, folder, quoted pattern, or name on the hub"
+    )
+    files.add_argument(
+        "--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096"
+    )
     held = files.add_mutually_exclusive_group()
     held.add_argument(
         "--held-out",
@@ -221,13 +298,23 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     cuts = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items())
     rule = f"what a document is. {cuts} (default {BY_LINE})"
     files.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE, help=rule)
-    files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not detected")
-    files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not detected")
-    files.add_argument("--pad", metavar="TOKEN", help="padding token, in place of a new one, for a finished model")
+    files.add_argument(
+        "--bos", metavar="TOKEN", help="token that begins a document, if it is not detected"
+    )
+    files.add_argument(
+        "--eos", metavar="TOKEN", help="token that ends a document, if it is not detected"
+    )
+    files.add_argument(
+        "--pad", metavar="TOKEN", help="padding token, in place of a new one, for a finished model"
+    )
     texts = list(commands.choices.values())
     sources = registry.available("sources")
     for name in sources:
-        summary = _summary(name) if words[:1] == [name] or not {"-h", "--help"}.isdisjoint(words[:1]) else None
+        summary = (
+            _summary(name)
+            if words[:1] == [name] or not {"-h", "--help"}.isdisjoint(words[:1])
+            else None
+        )
         command = commands.add_parser(name, help=summary, description=summary)
         if words[:1] == [name]:
             _source_flags(command, name)
@@ -237,18 +324,33 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         _source_flags(other, words[1])
     for command in texts:
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
-        command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")
         command.add_argument(
-            "--unknown", type=float, default=UNKNOWN, metavar="SHARE",
-            help=f"largest accepted share of tokens that are symbols which the tokenizer lacks (default {UNKNOWN})",
-        )  # fmt: skip
-        command.add_argument("--length", type=int, default=512, help="context of the table's last column (default 512)")
+            "--workers", type=int, default=1, help="processes that tokenise (default 1)"
+        )
+        command.add_argument(
+            "--unknown",
+            type=float,
+            default=UNKNOWN,
+            metavar="SHARE",
+            help=(
+                "largest accepted share of tokens that are symbols which the tokenizer lacks "
+                f"(default {UNKNOWN})"
+            ),
+        )
+        command.add_argument(
+            "--length",
+            type=int,
+            default=512,
+            help="context of the table's last column (default 512)",
+        )
     return parser
 
 
 def _summary(name: str) -> str:
     """Return the first line of a source's docstring."""
-    return (inspect.getdoc(registry.find("sources", name)) or "").partition("\n")[0].replace("%", "%%")
+    return (
+        (inspect.getdoc(registry.find("sources", name)) or "").partition("\n")[0].replace("%", "%%")
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m recipes.quickstart
 
-Composes a two-level hierarchy of token clusters, trains masked and hierarchical diffusion on the State of the Union
-addresses at equal budget (same network, same data order, same keyed noise), measures both bounds on the most recent
-speeches, samples from both and draws runs/quickstart/quickstart.png.
+Composes a two-level hierarchy of token clusters, trains masked and hierarchical diffusion on the
+State of the Union addresses at equal budget (same network, same data order, same keyed noise),
+measures both bounds on the most recent speeches, samples from both and draws
+runs/quickstart/quickstart.png.
 """
 
 import argparse
@@ -33,9 +34,22 @@ CLUSTERS = "clusters"
 """Name of the files of the clusters, in the folder of the run."""
 
 SMOKE = Config(
-    first_year=2000, vocab_size=512, num_clusters=16, cluster_dim=16, dim=32, depth=1, heads=1, steps=12, batch_size=8,
-    warmup=2, curve_points=2, curve_windows=8, passes=2, sample_steps=8, samples=1,
-)  # fmt: skip
+    first_year=2000,
+    vocab_size=512,
+    num_clusters=16,
+    cluster_dim=16,
+    dim=32,
+    depth=1,
+    heads=1,
+    steps=12,
+    batch_size=8,
+    warmup=2,
+    curve_points=2,
+    curve_windows=8,
+    passes=2,
+    sample_steps=8,
+    samples=1,
+)
 """The whole pipeline at a size that teaches nothing but runs in seconds."""
 
 
@@ -52,20 +66,27 @@ class Result:
 
 
 def read_data(config: Config, console: Console) -> Data:
-    """Read the speeches, learn the tokenizer from all but the newest, and cut both parts into windows."""
+    """Read the speeches, learn the tokenizer from all but the newest, and cut both parts into
+    windows.
+    """
     past, newest = text.hold_out(text.load_speeches(config.first_year), config.held_out)
     tokenizer = text.train_tokenizer(text.join(past), config.vocab_size)
-    stream, spelled = text.encode(tokenizer, text.join(past)), text.token_bytes(tokenizer)
+    stream = text.encode(tokenizer, text.join(past))
+    spelled = text.token_bytes(tokenizer)
     held_out = text.windows(text.encode(tokenizer, text.join(newest)), config.window, spelled)
     train, validation = (
-        documents(part, config.vocab_size) for part in (text.windows(stream, config.window, spelled), held_out)
+        documents(part, config.vocab_size)
+        for part in (text.windows(stream, config.window, spelled), held_out)
     )
     # windows are full and run on into each other: no token stands for padding or for an end
-    prepared = Prepared(config.out, tokenizer, 0, 0, 0, train, validation, fingerprint(tokenizer.get_vocab()), {})
+    prepared = Prepared(
+        config.out, tokenizer, 0, 0, 0, train, validation, fingerprint(tokenizer.get_vocab()), {}
+    )
     console.print(
         f"text       {len(past)} State of the Union addresses {past[0].year}-{past[-1].year}, "
         f"{len(stream):,} tokens; validation {newest[0].year}-{newest[-1].year}, "
-        f"{held_out.tokens.numel():,} tokens of {held_out.num_bytes.sum() / held_out.tokens.numel():.2f} bytes"
+        f"{held_out.tokens.numel():,} tokens of "
+        f"{held_out.num_bytes.sum() / held_out.tokens.numel():.2f} bytes"
     )
     return Data(prepared, stream, held_out)
 
@@ -73,13 +94,23 @@ def read_data(config: Config, console: Console) -> Data:
 def word_vectors(config: Config, data: Data) -> Float[Tensor, "V dim"]:
     """Return the vectors of the words that are clustered."""
     return embeddings.word_embeddings(
-        data.stream, config.vocab_size, config.cluster_dim, reach=config.cluster_reach, seed=config.seed
+        data.stream,
+        config.vocab_size,
+        config.cluster_dim,
+        reach=config.cluster_reach,
+        seed=config.seed,
     )
 
 
-def make_clusters(config: Config, data: Data, console: Console) -> tuple[Int[Tensor, " V"], list[str]]:
-    """Return the parents of the words, and for each cluster its most typical word; write the clusters to a file."""
-    vectors, tokenizer = word_vectors(config, data), data.prepared.tokenizer
+def make_clusters(
+    config: Config, data: Data, console: Console
+) -> tuple[Int[Tensor, " V"], list[str]]:
+    """Return the parents of the words, and for each cluster its most typical word.
+
+    Write the clusters to a file.
+    """
+    vectors = word_vectors(config, data)
+    tokenizer = data.prepared.tokenizer
     parents = embeddings.cluster(vectors, config.num_clusters, seed=config.seed)
     counts = data.stream.bincount(minlength=config.vocab_size)
     typical = [
@@ -87,10 +118,15 @@ def make_clusters(config: Config, data: Data, console: Console) -> tuple[Int[Ten
         for words in embeddings.typical_words(vectors, parents, counts, num=6)
     ]
     mass = torch.zeros(len(typical)).index_add(0, parents, counts.float())
-    console.print(f"hierarchy  {config.vocab_size} tokens -> {len(typical)} clusters -> 1 mask; some clusters:")
+    console.print(
+        f"hierarchy  {config.vocab_size} tokens -> {len(typical)} clusters -> 1 mask; some "
+        "clusters:"
+    )
     for cluster in mass.argsort(descending=True)[1::6][:8].tolist():
         console.print("             " + " ".join(typical[cluster]), markup=False)
-    save_clusters(config.out / CLUSTERS, given_clusters(vectors, [parents], data.prepared.fingerprint))
+    save_clusters(
+        config.out / CLUSTERS, given_clusters(vectors, [parents], data.prepared.fingerprint)
+    )
     return parents, [words[0] for words in typical]
 
 
@@ -106,7 +142,9 @@ def report_bounds(
     for name, tally in result_bounds.items():
         console.print(f"  {name:<14}<= {tally.per_token}   <= {tally.bits_per_byte}")
     console.print(f"  {'unigram model':<14} = {unigram.per_token}    = {unigram.bits_per_byte}")
-    console.print(f"  {'entropy':<14} = {entropy:.4f} nats/token of the validation text's token frequencies")
+    console.print(
+        f"  {'entropy':<14} = {entropy:.4f} nats/token of the validation text's token frequencies"
+    )
     gap = difference.per_token
     winner = "hierarchical" if gap.value > 0 else "masked"
     sure = abs(gap.value) > 2 * gap.standard_error
@@ -114,7 +152,10 @@ def report_bounds(
         f"  {winner} is lower by {abs(gap.value):.4f} ± {gap.standard_error:.4f} nats/token "
         f"(paired: same windows)" + ("" if sure else "; within two standard errors, so a tie")
     )
-    console.print("  ± is one standard error over windows; it does not include that over training runs", style="dim")
+    console.print(
+        "  ± is one standard error over windows; it does not include that over training runs",
+        style="dim",
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +182,9 @@ def draw_samples(config: Config, run: Trained, data: Data) -> Samples:
     return Samples([data.prepared.tokenizer.decode(row.tolist()) for row in tokens], trace)
 
 
-def show_samples(name: str, samples: Samples, data: Data, names: list[str], console: Console) -> None:
+def show_samples(
+    name: str, samples: Samples, data: Data, names: list[str], console: Console
+) -> None:
     console.rule(f"{name}: a sample as it denoises", align="left")
     for wanted in (1.0, 0.75, 0.5, 0.25, 0.1, 0.0):
         t, states = min(samples.trace, key=lambda snapshot: abs(snapshot[0] - wanted))
@@ -157,7 +200,10 @@ def run(config: Config, console: Console) -> Result:
     config.out.mkdir(parents=True, exist_ok=True)
     data = read_data(config, console)
     _, names = make_clusters(config, data, console)
-    processes = {"masked": "mdlm", "hierarchical": {"kind": "hdlm", "clusters": str(config.out / CLUSTERS)}}
+    processes = {
+        "masked": "mdlm",
+        "hierarchical": {"kind": "hdlm", "clusters": str(config.out / CLUSTERS)},
+    }
 
     size = f"{config.steps} steps of {config.batch_size} x {config.window} tokens each"
     console.rule(f"training: both at the same time, {size}", align="left")
@@ -181,20 +227,31 @@ def run(config: Config, console: Console) -> Result:
         config.weight_clip,
         {name: model.curve for name, model in trained.items()},
         unigram.per_token.value,
-        [(t, hierarchical.level_of(states[None])[0]) for t, states in samples["hierarchical"].trace],
+        [
+            (t, hierarchical.level_of(states[None])[0])
+            for t, states in samples["hierarchical"].trace
+        ],
     )
     console.rule(align="left")
     console.print(f"figure {figure}; all of it took {time.perf_counter() - started:.0f} s")
-    return Result(bounds, difference, entropy, unigram, {name: s.texts for name, s in samples.items()}, figure)
+    return Result(
+        bounds, difference, entropy, unigram, {name: s.texts for name, s in samples.items()}, figure
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:
-    parser = argparse.ArgumentParser(prog="python -m recipes.quickstart", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, help=f"training steps of each model (default {Config.steps})")
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.quickstart", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--steps", type=int, help=f"training steps of each model (default {Config.steps})"
+    )
     parser.add_argument("--seed", type=int, help=f"of everything random (default {Config.seed})")
     parser.add_argument("--out", type=Path, help=f"folder for the figure (default {Config.out})")
     parser.add_argument(
-        "--smoke", action="store_true", help="the whole pipeline, tiny: seconds, and numbers without meaning"
+        "--smoke",
+        action="store_true",
+        help="the whole pipeline, tiny: seconds, and numbers without meaning",
     )
     given = vars(parser.parse_args(arguments))
     base = SMOKE if given.pop("smoke") else Config()

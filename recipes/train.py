@@ -5,9 +5,9 @@
     python -m recipes.train mine.yaml --smoke              # tiny, on local text
     torchrun --nproc-per-node 8 -m recipes.train mine.yaml
 
-The same command resumes a run that was stopped. ``python -m recipes.train mine.yaml --help`` shows the values most
-often changed, ``--help-all`` every value. Reading the file imports the objects named package.module:object in it: check
-third-party files before training.
+The same command resumes a run that was stopped. ``python -m recipes.train mine.yaml --help`` shows
+the values most often changed, ``--help-all`` every value. Reading the file imports the objects
+named package.module:object in it: check third-party files before training.
 """
 
 import sys

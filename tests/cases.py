@@ -1,4 +1,7 @@
-"""Helpers that limit the running time of tests: parametrised cases, examples of properties, shape checks."""
+"""Helpers that limit the running time of tests.
+
+Parametrised cases, examples of properties, shape checks.
+"""
 
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -9,12 +12,17 @@ from hypothesis import settings
 from jaxtyping import config
 
 CHECKED = 8
-"""`make test` and `make test-slow` check shapes and types in every eighth test, `make test-all` at every call."""
-_called = None  # names of the functions of ddlib whose first call was checked; None where no call is
+"""`make test` and `make test-slow` check shapes and types in every eighth test, `make test-all` at
+every call.
+"""
+_called = (
+    None  # names of the functions of ddlib whose first call was checked; None where no call is
+)
 
 
 def check_calls_of(test):
-    """Check the first call of every function in the test of this name if it is one in ``CHECKED``, else none.
+    """Check the first call of every function in the test of this name if it is one in ``CHECKED``,
+    else none.
 
     The choice depends on the name alone, so that no result depends on the order of tests.
     """
@@ -27,7 +35,9 @@ def first_call(strict):
 
     def checked_at_first(function):
         name = f"{function.__module__}.{function.__qualname__}"
-        checked = cache(lambda: strict(function))  # takes milliseconds, and functions within functions are many objects
+        checked = cache(
+            lambda: strict(function)
+        )  # takes milliseconds, and functions within functions are many objects
         if not name.startswith("ddlib"):
             return checked()
 
@@ -57,14 +67,25 @@ def slow_but(cases, *fast, nightly=()):
     """Mark all cases as slow, except ``fast``, which get no mark, and ``nightly``."""
     cases = list(cases)
     exceptions = [*fast, *nightly]
-    assert exceptions and all(case in cases for case in exceptions), f"{exceptions} are not among the cases"
-    return [case if case in fast else _marked(case, "nightly" if case in nightly else "slow") for case in cases]
+    assert exceptions and all(case in cases for case in exceptions), (
+        f"{exceptions} are not among the cases"
+    )
+    return [
+        case if case in fast else _marked(case, "nightly" if case in nightly else "slow")
+        for case in cases
+    ]
 
 
 def _marked(case, mark):
-    return pytest.param(*case if isinstance(case, tuple) else (case,), marks=getattr(pytest.mark, mark))
+    return pytest.param(
+        *case if isinstance(case, tuple) else (case,), marks=getattr(pytest.mark, mark)
+    )
 
 
 def examples(number):
-    """Scale the number of examples of a property by the share that the current profile runs, to at least 3."""
-    return max(number * settings.default.max_examples // settings.get_profile("full").max_examples, 3)
+    """Scale the number of examples of a property by the share that the current profile runs, to at
+    least 3.
+    """
+    return max(
+        number * settings.default.max_examples // settings.get_profile("full").max_examples, 3
+    )

@@ -1,4 +1,7 @@
-"""Configuration of all tests: shape and type checks of ddlib, selected cases, and reproducible property tests."""
+"""Configuration of all tests.
+
+Shape and type checks of ddlib, selected cases, and reproducible property tests.
+"""
 
 import gc
 import os
@@ -13,21 +16,33 @@ from hypothesis import HealthCheck, settings
 
 from ddlib.utils import shapecheck
 
-settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` and `make test-slow` run an eighth of the examples of a property, `make test-all` runs all. A test
-# that sets `max_examples` scales the number with `examples` of cases.py.
+settings.register_profile(
+    "full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+# `make test` and `make test-slow` run an eighth of the examples of a property, `make test-all` runs
+# all. A test that sets `max_examples` scales the number with `examples` of cases.py.
 whole = settings.get_profile("full")
 settings.register_profile("part", whole, max_examples=whole.max_examples // 8)
 # `pytest --hypothesis-profile=explore` draws new examples at every run
-settings.register_profile("explore", settings.get_profile("full"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "explore", settings.get_profile("full"), derandomize=False, print_blob=True
+)
 settings.load_profile("part")
 torch.set_num_threads(1)
 
 
 EVERY, MANY = 4, 12
-"""`make test-slow` runs every fourth case of a slow test with more than ``MANY`` cases, `make test-all` all cases."""
+"""`make test-slow` runs every fourth case of a slow test with more than ``MANY`` cases, `make
+test-all` all cases.
+"""
 WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
-EACH_ITS_OWN = ("test_docs.py", "test_contracts.py", "test_faults.py", "test_recipes.py", "test_study.py")
+EACH_ITS_OWN = (
+    "test_docs.py",
+    "test_contracts.py",
+    "test_faults.py",
+    "test_recipes.py",
+    "test_study.py",
+)
 """Files of which every case runs: the cases test different things, or are already a selection."""
 
 
@@ -41,7 +56,13 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("slow") and item.path.name not in EACH_ITS_OWN:
             cases.setdefault((item.path, item.originalname), []).append(item)
-    left_out = {item for many in cases.values() if len(many) > MANY for i, item in enumerate(many) if i % EVERY}
+    left_out = {
+        item
+        for many in cases.values()
+        if len(many) > MANY
+        for i, item in enumerate(many)
+        if i % EVERY
+    }
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
@@ -79,14 +100,18 @@ def full(config):
 
 @pytest.fixture
 def as_users_call():
-    """Disable the checks of jaxtyping, which are off by default for users, so that ddlib raises the errors."""
+    """Disable the checks of jaxtyping, which are off by default for users, so that ddlib raises the
+    errors.
+    """
     with unchecked():
         yield
 
 
 @pytest.fixture
 def products(monkeypatch):
-    """List of (rows of the input, rows of the weight) of every product with a part of the output layer."""
+    """List of (rows of the input, rows of the weight) of every product with a part of the output
+    layer.
+    """
     seen = []
 
     def counted(hidden, weight, bias=None):

@@ -19,20 +19,26 @@ for package in (dd.weightings, dd.times, dd.hierarchies, dd.schedules, dd.proces
 
 
 def rows(table):
-    """Split a table into calls, errors and messages; an indented line continues the row above it."""
+    """Split a table into calls, errors and messages.
+
+    An indented line continues the row above it.
+    """
     text = re.sub(r"  # .*", "", inspect.cleandoc(table))
     return [row.split(" | ") for row in re.sub(r"\n +", " ", text).splitlines()]
 
 
 def refuses(table):
-    """Make a test that the call of every row raises its error with its message, a regular expression.
+    """Make a test that the call of every row raises its error with its message, a regular
+    expression.
 
-    Shape checks are off, as they are by default for users. Rows may use the globals of the test's file and the public
-    names of ddlib's packages.
+    Shape checks are off, as they are by default for users. Rows may use the globals of the test's
+    file and the public names of ddlib's packages.
     """
     names = sys._getframe(1).f_globals
 
-    @pytest.mark.parametrize(("call", "error", "message"), [pytest.param(*row, id=row[0]) for row in rows(table)])
+    @pytest.mark.parametrize(
+        ("call", "error", "message"), [pytest.param(*row, id=row[0]) for row in rows(table)]
+    )
     def test(call, error, message):
         scope = NAMES | names
         with unchecked(), pytest.raises(eval(error, scope), match=message):
@@ -42,7 +48,10 @@ def refuses(table):
 
 
 def refused_with(**names):
-    """Make a function that checks the rows of a table in order, as ``refuses``; the rows may also use ``names``."""
+    """Make a function that checks the rows of a table in order, as ``refuses``.
+
+    The rows may also use ``names``.
+    """
     scope = NAMES | sys._getframe(1).f_globals | names
 
     def check(table):

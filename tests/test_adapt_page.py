@@ -18,7 +18,9 @@ class Bigram(nn.Module):
 
     def __init__(self, words: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(words, words, generator=torch.Generator().manual_seed(0)))
+        self.table = nn.Parameter(
+            torch.randn(words, words, generator=torch.Generator().manual_seed(0))
+        )
 
     def forward(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return self.table[torch.cat([z[:, :1], z[:, :-1]], 1)]
@@ -29,9 +31,14 @@ def test_the_causal_models_own_likelihood_counts_each_token_once(tmp_path):
     data = prepare(speeches(words=300, held_out=40), tmp_path / "data")
     model = Bigram(data.vocab_size)
     found = adapt.causal(model, open_prepared(data.folder), length=10_000, count=40, batch=3)
-    probs, nats, tokens = model.table.double().log_softmax(-1), 0.0, 0
+    probs = model.table.double().log_softmax(-1)
+    nats = 0.0
+    tokens = 0
     for document in data.validation:
         words = torch.tensor(document.astype("int64"))
         nats -= float(probs[words[:-1], words[1:]].sum().detach())
         tokens += len(words) - 1
-    assert found["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-5) and found["sequences"] == 40
+    assert (
+        found["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-5)
+        and found["sequences"] == 40
+    )

@@ -1,4 +1,6 @@
-"""Benchmarks at tiny sizes: they run, raise an error for results that are not comparable, and report all results."""
+"""Benchmarks at tiny sizes: they run, raise an error for results that are not comparable, and
+report all results.
+"""
 
 import json
 import math
@@ -42,7 +44,9 @@ def test_losses_agree_and_every_method_is_timed(kind):
     names = set(head.methods(kind))
     assert set(measured["ratios"]) == {f"{name} time" for name in names - {"ours"}}
     assert all(len(values) == 5 for values in measured["cpu_seconds"].values())
-    assert math.isclose(measured["losses"]["ours"], measured["losses"][[*head.KINDS[kind].same][1]], rel_tol=1e-4)
+    assert math.isclose(
+        measured["losses"]["ours"], measured["losses"][[*head.KINDS[kind].same][1]], rel_tol=1e-4
+    )
 
 
 def test_another_loss_is_not_timed(monkeypatch):
@@ -61,7 +65,10 @@ def test_values_that_differ_are_refused(value):
 
 
 def test_another_training_loss_is_not_timed():
-    other = dict(ours=training.WORDS, papers=training.PAPERS._replace(loss=lambda given: training.full(given) + 0.01))
+    other = dict(
+        ours=training.WORDS,
+        papers=training.PAPERS._replace(loss=lambda given: training.full(given) + 0.01),
+    )
     with pytest.raises(AssertionError, match="papers gives"):
         training.measure(training.TINY_STEP, 1, other)
 
@@ -95,25 +102,40 @@ def test_products_agree_before_they_are_timed(monkeypatch):
 def test_kernels_are_compared_with_masks():
     found = kernels.measure(1, **kernels.TINY)
     assert len(found["ratios"]) == 8 and all(value > 0 for value in found["ratios"].values())
-    assert all("masks" in name or f"{name} time" in found["ratios"] for name in found["cpu_seconds"])
+    assert all(
+        "masks" in name or f"{name} time" in found["ratios"] for name in found["cpu_seconds"]
+    )
 
 
 @pytest.mark.parametrize("name", sampling.PROCESSES)
 def test_sampling_counts_the_network(name):
     measured = sampling.measure(name, sampling.TINY_TEXT)
     times = measured["seconds"]
-    assert len(measured["measured"]["blocks"]) == -(-measured["calls"] // sampling.TINY_TEXT.every) >= 5
+    assert (
+        len(measured["measured"]["blocks"])
+        == -(-measured["calls"] // sampling.TINY_TEXT.every)
+        >= 5
+    )
     assert 0 < measured["calls"] <= sampling.TINY_TEXT.steps
     assert measured["ratios"]["outside"] == times["outside"] / times["blocks"]
-    assert measured["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
+    assert measured["ratios"]["papers time"] == times["papers"] / (
+        times["blocks"] + times["outside"]
+    )
 
 
 @pytest.mark.parametrize("children", slow_but([False, True], True))
 def test_the_cost_of_a_sampler_outside_the_network(children):
     measured = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
     times = measured["seconds"]
-    assert measured["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
-    assert 0 < sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"] <= sampler_costs.TINY_COSTS.steps
+    assert (
+        measured["ratios"]["outside"] == times["outside"] / times["blocks"] > 0
+        and times["products"] > 0
+    )
+    assert (
+        0
+        < sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"]
+        <= sampler_costs.TINY_COSTS.steps
+    )
 
 
 def test_first_hitting_beside_ancestral():
@@ -135,19 +157,24 @@ def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")  # the modes set this variable; monkeypatch restores it
     options = gpu_head.parser().parse_args(["--tiny", "--device", "cpu", "--repeats", "5"])
     measured = dict(gpu_head.cases(options))
-    assert len(measured) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(measured)
+    assert len(measured) == len(gpu_losses.PROCESSES) * 2 * len(
+        gpu_losses.MODES
+    ) and not gpu_head.ratios(measured)
     assert all("loss" in row for rows in measured.values() for row in rows.values())
 
 
 def test_utilisation():
     measured = utilisation.measure(profile.TINY_PROFILE, 2, 1, at_best=1e9)
-    counted, speed = measured["operations_per_token"], measured["ratios"]["tokens per second"]
+    counted = measured["operations_per_token"]
+    speed = measured["ratios"]["tokens per second"]
     assert 0 < counted["executed"] < counted["nominal"] and speed > 0
     assert measured["ratios"]["nominal"] == counted["nominal"] * speed / 1e9
 
 
 def test_operations_of_the_papers_sizes(monkeypatch):
-    """Compare with millions of operations per token computed by hand: blocks, attention, and logits of 50,257 tokens.
+    """Compare with millions of operations per token computed by hand.
+
+    Blocks, attention, and logits of 50,257 tokens.
 
     A quarter of the positions needs all logits, a quarter the logits of one of 64 clusters.
     """
@@ -156,7 +183,8 @@ def test_operations_of_the_papers_sizes(monkeypatch):
     assert round(utilisation.operations(small, 0.254).executed / 1e6) == 625
     assert round(utilisation.operations(base, 1.0).nominal / 1e6) == 1812 + 151 + 309
     process = head.KINDS["hdlm"].make(head.Sizes(640, 8, 64))
-    x, t = torch.randint(640, (500, 20)), (torch.arange(500) + 0.5) / 500
+    x = torch.randint(640, (500, 20))
+    t = (torch.arange(500) + 0.5) / 500
     assert abs(utilisation.share(process, x, t.double()) - 0.25 * (1 + 1 / 64)) < 0.02
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Imagined 9000")
     with pytest.raises(ValueError, match=r"device 'Imagined 9000' is none of .*--peak"):
@@ -167,7 +195,9 @@ def test_operations_of_the_papers_sizes(monkeypatch):
 def test_the_papers_step_draws_from_the_posterior(name):
     process = sampling.PROCESSES[name](head.TINY)
     model = sampling.network(process, sampling.TINY_TEXT)
-    x, t, s = torch.randint(40, (3, 8)), torch.full((3,), 0.8), torch.full((3,), 0.6)
+    x = torch.randint(40, (3, 8))
+    t = torch.full((3,), 0.8)
+    s = torch.full((3,), 0.6)
     z = process.sample(x, t)
     with torch.no_grad():
         probs = sampling.Papers(process, model).posterior(z, t.double(), s.double())
@@ -178,7 +208,10 @@ def test_the_papers_step_draws_from_the_posterior(name):
 
 
 def test_profile_accounts_for_all_time():
-    for spent in (profile.training(profile.TINY_PROFILE, 2), profile.sampling(profile.TINY_PROFILE, 2)):
+    for spent in (
+        profile.training(profile.TINY_PROFILE, 2),
+        profile.sampling(profile.TINY_PROFILE, 2),
+    ):
         assert all(value >= 0 for value in spent.values())
         measured = profile.table("step", spent)
         assert measured.startswith(f"step: {1000 * sum(spent.values()):.1f} ms")
@@ -203,7 +236,17 @@ def test_runs_are_stored_one_after_another(tmp_path):
 
 @pytest.mark.slow
 def test_memory_is_measured_by_the_command_in_a_process_of_its_own(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.head", "mdlm", "--tiny", "--tokens", "32", "--memory", "ours"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.head",
+        "mdlm",
+        "--tiny",
+        "--tokens",
+        "32",
+        "--memory",
+        "ours",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert 0 < float(done.stdout) < 200
 
@@ -248,7 +291,9 @@ def test_another_setting_of_the_allocator_stands_beside_and_gives_no_verdict(tmp
     row = rows.CPU[0]
     for folder, value in ((tmp_path, 55.0), (tmp_path / "fresh", 2.5)):
         report(row.file, [{"ratios": {row.ratio: value}}], folder=folder)
-    assert "| ≥ 25x faster | 55x faster | met in 1 of 1 runs | 2.5x faster |" in table.render(tmp_path)
+    assert "| ≥ 25x faster | 55x faster | met in 1 of 1 runs | 2.5x faster |" in table.render(
+        tmp_path
+    )
 
 
 def test_the_table_takes_the_place_between_its_markers(tmp_path):
@@ -275,13 +320,20 @@ def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
     stored = json.loads((ROOT / "benchmarks" / "results" / "deviations.json").read_text())
     assert deviations.rows(stored) in deviations.PAGE.read_text()
     own = [one for one in stored["runs"] if one["times"] == "own density"]
-    assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(deviations.processes())
+    assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(
+        deviations.processes()
+    )
 
 
 def test_shares_that_a_clip_keeps_have_their_closed_form():
-    """Clip(c) of 1/t keeps min(1, c t); of two levels at gamma = 1 it keeps c over their flux, 1 - log(1 - t)."""
+    """Clip(c) of 1/t keeps min(1, c t).
+
+    For two levels at gamma = 1 it keeps c over their flux, 1 - log(1 - t).
+    """
     masks = dd.presets.mdlm(8)
-    tree = dd.processes.Hierarchical(dd.hierarchies.Tree([torch.arange(64) // 8]), dd.schedules.Linear())
+    tree = dd.processes.Hierarchical(
+        dd.hierarchies.Tree([torch.arange(64) // 8]), dd.schedules.Linear()
+    )
     times = pooled.TIMES
     *at_times, total = pooled.kept_by_clip(masks, 2.0, "standard")
     assert at_times == pytest.approx([min(1, 2 * t) for t in times])
@@ -295,12 +347,16 @@ def test_shares_that_a_clip_keeps_have_their_closed_form():
 def test_gaps_are_pooled_over_distinct_pairs_of_runs():
     gaps = pooled.gap_of_trees(8)
     assert len(gaps) == 5, "the runs of scales with seed 1 are those of orders"
-    assert pooled.mean_with_error(gaps).startswith("+0.0540 ± 0.0029 (5 runs, 95 % interval ± 0.008)")
+    assert pooled.mean_with_error(gaps).startswith(
+        "+0.0540 ± 0.0029 (5 runs, 95 % interval ± 0.008)"
+    )
 
 
 @pytest.mark.slow
 def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
-    """Run the command, which asserts equal losses of the engine and the bare loop, and of the formula and ddlib."""
+    """Run the command, which asserts equal losses of the engine and the bare loop, and of the
+    formula and ddlib.
+    """
     out = tmp_path / "loops.json"
     with pytest.raises(SystemExit):
         loops.main(["--tiny"])
@@ -308,5 +364,8 @@ def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
     loops.main(["--tiny", "--repeats", "1", "--threads", "1", "--out", str(out)])
     torch.set_num_threads(threads)
     (measured,) = json.loads(out.read_text())["runs"]
-    assert set(measured["tokens_per_second"]) == set(loops.LOOPS) and measured["ratios"][f"{loops.BARE} time"] == 1
+    assert (
+        set(measured["tokens_per_second"]) == set(loops.LOOPS)
+        and measured["ratios"][f"{loops.BARE} time"] == 1
+    )
     assert "| engine of the recipes | " in capsys.readouterr().out

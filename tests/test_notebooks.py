@@ -1,4 +1,7 @@
-"""Notebooks of the tutorials: cells equal the blocks of the pages, and every notebook runs from start to end."""
+"""Notebooks of the tutorials.
+
+Cells equal the blocks of the pages, and every notebook runs from start to end.
+"""
 
 import re
 import sys
@@ -17,7 +20,9 @@ each_page = pytest.mark.parametrize("page", pages.notebooks(), ids=lambda page: 
 
 
 def blocks(page):
-    """Language and content of every executed block of a page, its output, and whether that varies between machines."""
+    """Language and content of every executed block of a page, its output, and whether that varies
+    between machines.
+    """
     found = []
     text = page.read_text()
     for block in re.finditer(r"^```(python|bash|text)\n(.*?)\n```$", text, re.M | re.S):
@@ -44,26 +49,35 @@ def test_the_cells_are_the_blocks_of_the_page(page):
 
 @each_page
 def test_the_prose_needs_no_sphinx(page):
-    prose = "\n".join(cell.source for cell in notebooks.notebook(page).cells if cell.cell_type == "markdown")
+    prose = "\n".join(
+        cell.source for cell in notebooks.notebook(page).cells if cell.cell_type == "markdown"
+    )
     assert not re.search(r"\.md\)|\{\w+\}`|^% |```(text|python)", prose, re.M)
     assert prose.startswith("# ") and len(prose) > 1000
 
 
 @pytest.mark.parametrize(
     "page",
-    slow_but(pages.notebooks(), nightly=[page for page in pages.notebooks() if page.stem != "2_hierarchy"]),
+    slow_but(
+        pages.notebooks(),
+        nightly=[page for page in pages.notebooks() if page.stem != "2_hierarchy"],
+    ),
     ids=lambda page: page.stem,
 )
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):
     for name, value in pages.environment().items():
         monkeypatch.setenv(name, value)
     found = notebooks.notebook(page)
-    nbclient.NotebookClient(found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        found, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     code = [cell for cell in found.cells if cell.cell_type == "code"]
     pictures = [cell for cell in code if "Image(" in cell.source]
     assert all(cell.outputs[0].data["image/png"] for cell in pictures)
     cells = [cell for cell in code if cell not in pictures]
-    for number, (cell, (kind, _, expected, varies)) in enumerate(zip(cells, blocks(page), strict=True)):
+    for number, (cell, (kind, _, expected, varies)) in enumerate(
+        zip(cells, blocks(page), strict=True)
+    ):
         printed = {"stdout": "", "stderr": ""}
         for out in cell.outputs:
             if out.output_type == "stream":

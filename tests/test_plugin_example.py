@@ -1,4 +1,7 @@
-"""Plug-in package ``plugin_example``: the bound, sampling and verification work without changes in ddlib."""
+"""Plug-in package ``plugin_example``.
+
+The bound, sampling and verification work without changes in ddlib.
+"""
 
 import copy
 import doctest
@@ -19,13 +22,39 @@ import ddlib as dd
 from ddlib.__main__ import table
 from ddlib.processes import ForwardProcess
 from ddlib.testing import strategies
-from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, integrate_forward, states
+from ddlib.testing.oracle import (
+    exact_cavity,
+    exact_posterior,
+    integrate_bound,
+    integrate_forward,
+    states,
+)
 
 F64 = torch.float64
-NAMES = {"schedules": "log_odds", "hierarchies": "bands", "processes": "ragged", "samplers": "restart"}
-NAMES |= {"backbones": "neighbours", "presets": "punctuated", "sources": "walks", "lengths": "margin"}
-CLASSES = {"schedules": "LogOdds", "hierarchies": "Bands", "processes": "Ragged", "samplers": "Restart"}
-CLASSES |= {"backbones": "Neighbours", "presets": "punctuated", "sources": "Walks", "lengths": "Margin"}
+NAMES = {
+    "schedules": "log_odds",
+    "hierarchies": "bands",
+    "processes": "ragged",
+    "samplers": "restart",
+}
+NAMES |= {
+    "backbones": "neighbours",
+    "presets": "punctuated",
+    "sources": "walks",
+    "lengths": "margin",
+}
+CLASSES = {
+    "schedules": "LogOdds",
+    "hierarchies": "Bands",
+    "processes": "Ragged",
+    "samplers": "Restart",
+}
+CLASSES |= {
+    "backbones": "Neighbours",
+    "presets": "punctuated",
+    "sources": "Walks",
+    "lengths": "Margin",
+}
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.8, 0.7], speed=[1.0, 2.0, 0.7])
 FIXED = {
     "two levels": Ragged(TREE, [2, 7], LogOdds(1.5), speed=0.5),
@@ -35,7 +64,13 @@ FIXED = {
 }
 SMALL = FIXED["plain"]
 PAIR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]], dtype=F64
+    [
+        [0.30, 0.01, 0.02, 0.01],
+        [0.01, 0.02, 0.15, 0.01],
+        [0.02, 0.20, 0.01, 0.02],
+        [0.01, 0.01, 0.02, 0.18],
+    ],
+    dtype=F64,
 )
 OURS = {
     "ragged": Ragged(Bands([5, 1, 4], 2, xi=0.8), [0], LogOdds(), speed=0.5),
@@ -74,7 +109,12 @@ def agree(outcomes, probs):
     possible = probs.flatten() > 0
     if possible.sum() == 1 or counts[~possible].sum() > 0:
         return counts[~possible].sum() == 0
-    return chisquare(counts[possible], probs.flatten()[possible] * len(outcomes), sum_check=False).pvalue > 1e-5
+    return (
+        chisquare(
+            counts[possible], probs.flatten()[possible] * len(outcomes), sum_check=False
+        ).pvalue
+        > 1e-5
+    )
 
 
 def test_the_package_is_installed_and_its_classes_are_found_by_name():
@@ -92,7 +132,10 @@ def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
         assert f"  {name} " in listed and f"  {name} " not in hidden
     summary = distribution("ddlib-ragged").metadata["Summary"]
     assert f"\n\n[ddlib-ragged]: {summary}" in listed and "[ddlib-ragged]" not in hidden
-    assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
+    assert (
+        "broken" not in listed
+        and "Ragged(hierarchy, punctuation, schedule, speed)  [ddlib-ragged]" in listed
+    )
 
 
 def test_ddlib_does_not_import_it():
@@ -115,17 +158,23 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
         closed = dd.nelbo(process, logits, x, z, t, "auto", parameterization)
         generic = dd.nelbo(process, logits, x, z, t, "generic", parameterization)
         assert (closed >= 0).all()
-        # terms of the generic sum are as large as the reverse rates and cancel, which costs precision
+        # terms of the generic sum are as large as the reverse rates and cancel, which costs
+        # precision
         p = dd.cavity_logits(process, logits, z, t, parameterization).softmax(-1)
-        scale = 1 + process.reverse_rate(p, z, t).sum(-1) + process.reverse_rate(words, z, t).sum(-1)
+        scale = (
+            1 + process.reverse_rate(p, z, t).sum(-1) + process.reverse_rate(words, z, t).sum(-1)
+        )
         assert ((closed - generic).abs() <= 1e-10 * scale + 1e-8 * closed).all()
 
 
 @pytest.mark.parametrize("parameterization", slow_but(["cavity", "posterior"], "cavity"))
 @pytest.mark.parametrize("name", slow_but(FIXED, "two levels"))
 def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameterization):
-    process, probs = FIXED[name], token_probs(FIXED[name])
-    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, probs)
+    process = FIXED[name]
+    probs = token_probs(FIXED[name])
+    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](
+        process, probs
+    )
     value = integrate_bound(process, probs, oracle, parameterization=parameterization)
     assert value == pytest.approx(float(-(probs * probs.log()).sum()), abs=1e-5)
 
@@ -135,7 +184,9 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence():
     entropy = float(-(PAIR * PAIR.log()).sum() / PAIR.sum() + PAIR.sum().log())
     probs = PAIR / PAIR.sum()
     for parameterization, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
-        value = integrate_bound(OURS["ragged"], probs, oracle(OURS["ragged"], probs), parameterization=parameterization)
+        value = integrate_bound(
+            OURS["ragged"], probs, oracle(OURS["ragged"], probs), parameterization=parameterization
+        )
         assert value == pytest.approx(entropy, abs=1e-5)
 
 
@@ -152,18 +203,27 @@ def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
 @settings(max_examples=examples(40))
 @given(ragged(), st.floats(1e-6, 1 - 1e-6), st.data())
 def test_structured_answers_are_those_of_the_contract(process, t, data):
-    z, t = states(process), torch.tensor([t], dtype=F64)
+    z = states(process)
+    t = torch.tensor([t], dtype=F64)
     p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
-    assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
-    assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
+    assert torch.allclose(
+        process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12
+    )
+    assert torch.allclose(
+        process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13
+    )
     x = data.draw(st.integers(0, process.vocab_size - 1)) * torch.ones_like(z)
-    assert torch.allclose(process.likelihood(z, x, t), ForwardProcess.likelihood(process, z, x, t), atol=1e-13)
+    assert torch.allclose(
+        process.likelihood(z, x, t), ForwardProcess.likelihood(process, z, x, t), atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_draws_follow_the_marginal_and_the_posterior(name):
-    process, generator = FIXED[name], torch.Generator().manual_seed(0)
-    t, s = torch.full((N,), 0.7, dtype=F64), torch.full((N,), 0.3, dtype=F64)
+    process = FIXED[name]
+    generator = torch.Generator().manual_seed(0)
+    t = torch.full((N,), 0.7, dtype=F64)
+    s = torch.full((N,), 0.3, dtype=F64)
     logits = token_probs(process).log()
     for word in range(process.vocab_size):
         x = torch.full((N, 1), word)
@@ -171,14 +231,17 @@ def test_draws_follow_the_marginal_and_the_posterior(name):
     for state in range(process.num_states):
         z = torch.full((N, 1), state)
         landed = process.sample_given_level(logits.expand(N, 1, -1), z, t, s, None, generator)
-        assert agree(landed, process.posterior(logits.exp().expand(1, 1, -1), z[:1], t[:1], s[:1])[0, 0])
+        assert agree(
+            landed, process.posterior(logits.exp().expand(1, 1, -1), z[:1], t[:1], s[:1])[0, 0]
+        )
 
 
 @pytest.mark.parametrize("steps", slow_but([1, 16], 1))
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), Restart(2.5)], ids=repr)
 @pytest.mark.parametrize("name", OURS)
 def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps):
-    process, probs = OURS[name], torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
+    process = OURS[name]
+    probs = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
             process, oracle(process, probs), (N, 1), sampler, steps, parameterization=parameterization,
@@ -193,22 +256,31 @@ SAMPLERS = [dd.samplers.Ancestral(), pytest.param(Restart(), marks=pytest.mark.s
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 @pytest.mark.parametrize("name", slow_but(OURS, "gidd"))
 def test_sampling_recovers_a_joint_distribution(name, sampler):
-    process, probs = OURS[name], PAIR / PAIR.sum()
-    grid = torch.linspace(1, 0, 121, dtype=F64) ** 3  # fine near the data, where GIDD's rates diverge
+    process = OURS[name]
+    probs = PAIR / PAIR.sum()
+    grid = (
+        torch.linspace(1, 0, 121, dtype=F64) ** 3
+    )  # fine near the data, where GIDD's rates diverge
     generator = torch.Generator().manual_seed(1)
-    tokens = dd.sample(process, exact_cavity(process, probs), (N, 2), sampler, times=grid, generator=generator)
+    tokens = dd.sample(
+        process, exact_cavity(process, probs), (N, 2), sampler, times=grid, generator=generator
+    )
     assert agree(tokens @ torch.tensor([4, 1]), probs)
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_restart_keeps_prompts_and_they_condition_the_rest(name):
-    process, probs = OURS[name], PAIR / PAIR.sum()
+    process = OURS[name]
+    probs = PAIR / PAIR.sum()
     tokens = dd.sample(
         process, exact_cavity(process, probs), (N, 2), Restart(), 24, prompt=torch.tensor([1]),
         generator=torch.Generator().manual_seed(2),
     )  # fmt: skip
     assert (tokens[:, 0] == 1).all() and (tokens < 4).all()
-    if name in ("ragged", "hdlm-xi"):  # otherwise a prompt token may be noise: the oracle gives it less weight
+    if name in (
+        "ragged",
+        "hdlm-xi",
+    ):  # otherwise a prompt token may be noise: the oracle gives it less weight
         assert agree(tokens[:, 1], probs[1] / probs[1].sum())
 
 
@@ -220,13 +292,19 @@ def test_first_hitting_refuses_the_process():
 def test_training_lowers_the_bound():
     process = FIXED["two levels"]
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(process.num_states, 16), torch.nn.Linear(16, process.vocab_size))
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(process.num_states, 16), torch.nn.Linear(16, process.vocab_size)
+    )
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     x = torch.multinomial(token_probs(process).float() ** 4, 64 * 8, replacement=True).view(64, 8)
 
     @torch.no_grad()
     def evaluate():
-        return float(dd.bound(process, lambda z, t: model(z), x, torch.Generator().manual_seed(7)).total.mean())
+        return float(
+            dd.bound(
+                process, lambda z, t: model(z), x, torch.Generator().manual_seed(7)
+            ).total.mean()
+        )
 
     before = evaluate()
     for _ in range(40):
@@ -243,7 +321,11 @@ def test_a_family_that_the_network_rules_out_gives_no_nan():
     x, z, t = every_pair(SMALL, 0.5)
     for ruled_out in ([0], [1, 2, 3]):
         kept = ~(x == torch.tensor(ruled_out)).any(1)
-        logits = torch.zeros(int(kept.sum()), 1, 4).index_fill(-1, torch.tensor(ruled_out), -torch.inf).requires_grad_()
+        logits = (
+            torch.zeros(int(kept.sum()), 1, 4)
+            .index_fill(-1, torch.tensor(ruled_out), -torch.inf)
+            .requires_grad_()
+        )
         value = dd.nelbo(SMALL, logits, x[kept], z[kept], t[kept])
         value.sum().backward()
         assert value.isfinite().all() and logits.grad.isfinite().all()
@@ -262,14 +344,21 @@ def test_a_process_keeps_its_precision_when_it_is_moved():
 @pytest.mark.nightly  # takes minutes: some checks of dd.verify use all 20,331 states
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
-    large = Ragged(Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5)
+    large = Ragged(
+        Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5
+    )
     small = large.small_copy(12)
     words, marks = (family.process for family in small.families)
     assert small.vocab_size <= 12 and marks.vocab_size == 1 and words.vocab_size >= 4
-    assert words.hierarchy.depth == 2 and words.hierarchy.speeds == (2.0, 1.0) and marks.hierarchy.speeds == (0.5,)
+    assert (
+        words.hierarchy.depth == 2
+        and words.hierarchy.speeds == (2.0, 1.0)
+        and marks.hierarchy.speeds == (0.5,)
+    )
     report = dd.verify(large)
     assert report.ok and "Ragged" in report.note, report
-    x, t = torch.randint(large.vocab_size, (4, 16)), torch.rand(4)
+    x = torch.randint(large.vocab_size, (4, 16))
+    t = torch.rand(4)
     z = large.sample(x, t)
     assert dd.nelbo(large, torch.zeros(4, 16, large.vocab_size), x, z, t).isfinite().all()
 

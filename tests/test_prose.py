@@ -1,4 +1,7 @@
-"""Style of docstrings, messages and titles of tests: noun phrases and statements, in the terms of the field."""
+"""Style of docstrings, messages and titles of tests.
+
+Noun phrases and statements, in the terms of the field.
+"""
 
 import ast
 import re
@@ -9,7 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = [
-    *sorted(f"ddlib/{folder.name}" for folder in (ROOT / "ddlib").iterdir() if (folder / "__init__.py").exists()),
+    *sorted(
+        f"ddlib/{folder.name}"
+        for folder in (ROOT / "ddlib").iterdir()
+        if (folder / "__init__.py").exists()
+    ),
     *sorted(f"ddlib/{file.name}" for file in (ROOT / "ddlib").glob("*.py")),
     "ddlib_models",
     "recipes",
@@ -18,7 +25,9 @@ PACKAGES = [
     "tests",
 ]
 SHARE = 0.03
-"""Allowed share of docstrings of a package with an idiom, and of titles of classes and functions that are clauses."""
+"""Allowed share of docstrings of a package with an idiom, and of titles of classes and functions
+that are clauses.
+"""
 CLAUSE = re.compile(
     r"(What|Where|How|Whether|Who|Whose|Whom|Which|When|Why|That|Those|Of|Whoever|Whatever|Wherever|Whichever"
     r"|From (where|what|which)|(By|In|At|To|On|For) (what|which|whom|how))\b"
@@ -29,7 +38,10 @@ IDIOM = re.compile(
     r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|rooms?)\b",
     re.IGNORECASE,
 )
-"""Idioms used in place of a term of the field. ``word`` and ``text`` are allowed: natural language has both."""
+"""Idioms used in place of a term of the field.
+
+``word`` and ``text`` are allowed: natural language has both.
+"""
 PERSON = re.compile(
     r"\b(thinks?|thought|opinion|takes? (it|them) back|goes on|no way|wants?|gives? up|nevertheless|the like)\b",
     re.IGNORECASE,
@@ -53,15 +65,23 @@ TITLE = re.compile(
 
 
 def definitions(path: Path) -> Iterator[ast.AST]:
-    """Yield the module of a file and all statements in it, without expressions, which define nothing."""
+    """Yield the module of a file and all statements in it, without expressions, which define
+    nothing.
+    """
     nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while nodes:
         yield (node := nodes.pop())
-        nodes += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt | ast.ExceptHandler | ast.match_case)]
+        nodes += [
+            n
+            for n in ast.iter_child_nodes(node)
+            if isinstance(n, ast.stmt | ast.ExceptHandler | ast.match_case)
+        ]
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield (kind of node, line, docstring without names in backticks and names of arguments) of a file."""
+    """Yield (kind of node, line, docstring without names in backticks and names of arguments) of a
+    file.
+    """
     for node in definitions(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
@@ -75,7 +95,11 @@ def test_docstrings_use_the_terms_of_the_field(package):
     root = ROOT / package
     files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
     assert files, f"{package}: no Python files"
-    count, modules, titles, openings, idioms = 0, [], [], [], []
+    count = 0
+    modules = []
+    titles = []
+    openings = []
+    idioms = []
     for file in files:
         for kind, line, text in docstrings(file):
             count += 1
@@ -87,13 +111,21 @@ def test_docstrings_use_the_terms_of_the_field(package):
             if found := IDIOM.search(text):
                 idioms.append(f"{place}  [{found[0]}]")
     listed = "\n".join(["", *modules, *openings])
-    assert not modules and not openings, f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
-    assert len(titles) <= SHARE * count, "\n".join([f"{len(titles)} of {count} titles are clauses:", *titles])
-    assert len(idioms) <= SHARE * count, "\n".join([f"{len(idioms)} of {count} docstrings have idioms:", *idioms])
+    assert not modules and not openings, (
+        f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
+    )
+    assert len(titles) <= SHARE * count, "\n".join(
+        [f"{len(titles)} of {count} titles are clauses:", *titles]
+    )
+    assert len(idioms) <= SHARE * count, "\n".join(
+        [f"{len(idioms)} of {count} docstrings have idioms:", *idioms]
+    )
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the strings of a file that have four or more words and are not docstrings."""
+    """Yield (line, text) of the strings of a file that have four or more words and are not
+    docstrings.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     apart = set()
     for node in ast.walk(tree):
@@ -103,7 +135,9 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             apart.update(node.values)
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            text = "".join(one.value if isinstance(one, ast.Constant) else "{}" for one in node.values)
+            text = "".join(
+                one.value if isinstance(one, ast.Constant) else "{}" for one in node.values
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in apart:
             text = node.value
         else:
@@ -125,7 +159,11 @@ def test_messages_use_the_terms_of_the_field(package):
 
 def test_pages_docstrings_and_messages_are_plain_english():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    texts = [(page, n, line) for page in pages for n, line in enumerate(page.read_text("utf-8").splitlines(), 1)]
+    texts = [
+        (page, n, line)
+        for page in pages
+        for n, line in enumerate(page.read_text("utf-8").splitlines(), 1)
+    ]
     for package in PACKAGES:
         root = ROOT / package
         for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
@@ -152,6 +190,10 @@ def test_titles_of_tests_use_the_terms_of_the_field():
 def test_a_module_name_occurs_once_in_ddlib():
     root = ROOT / "ddlib"
     files = [file.relative_to(root) for file in root.rglob("*.py")]
-    kept = [file for file in files if file.stem not in ("base", "__init__") and file.parts[:2] != CLAIMS]
+    kept = [
+        file for file in files if file.stem not in ("base", "__init__") and file.parts[:2] != CLAIMS
+    ]
     twice = [str(file) for file in kept if sum(file.stem == other.stem for other in kept) > 1]
-    assert len(kept) > 100 and not twice, "\n".join(["rename one of the modules of a name:", *sorted(twice)])
+    assert len(kept) > 100 and not twice, "\n".join(
+        ["rename one of the modules of a name:", *sorted(twice)]
+    )

@@ -1,4 +1,6 @@
-"""Length and links of the README, examples in docstrings, and agreement of entry points with public classes."""
+"""Length and links of the README, examples in docstrings, and agreement of entry points with public
+classes.
+"""
 
 import doctest
 import importlib
@@ -15,14 +17,20 @@ import ddlib
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.")
+    if not m.name.endswith("__main__")
+]
 HELPERS = {  # public classes that are not parts
     "Schedule", "Hierarchy", "Map", "Kernel", "Dense", "Sparse", "Banded", "Occupancies", "ForwardProcess",
     "Interpolating", "LevelProcess", "Mixture", "MatrixExponential", "Run", "Sampler", "State", "TimeDensity",
     "Corrector", "OrderedSampler", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",
     "Weighting", "Draw", "Pace",
 }  # fmt: skip
-LONG = [f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")]  # slow to import
+LONG = [
+    f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")
+]  # slow to import
 
 
 def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
@@ -58,7 +66,9 @@ def test_registered_names_are_the_declared_ones():
     for kind in ddlib.registry.PROVED:
         loaded = [ddlib.registry.get(kind, name) for name in declared[f"ddlib.{kind}"]]
         assert all(isinstance(one, type) for one in loaded)
-        rooms.setdefault(ddlib.registry.package_of(kind), set()).update(one.__name__ for one in loaded)
+        rooms.setdefault(ddlib.registry.package_of(kind), set()).update(
+            one.__name__ for one in loaded
+        )
     for room, loaded in rooms.items():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}

@@ -1,4 +1,7 @@
-"""Table of docs/samplers.md: it has every sampler and every process, and equals the output of the command."""
+"""Table of docs/samplers.md.
+
+It has every sampler and every process, and equals the output of the command.
+"""
 
 import re
 import sys
@@ -13,7 +16,11 @@ sys.path.insert(0, str(DOCS))
 import figures_samplers  # noqa: E402
 import table_samplers  # noqa: E402
 
-SAMPLERS = [one for name in dd.registry.own("samplers") for one in dd.registry.get("samplers", name).examples()]
+SAMPLERS = [
+    one
+    for name in dd.registry.own("samplers")
+    for one in dd.registry.get("samplers", name).examples()
+]
 
 
 def lines():
@@ -32,12 +39,18 @@ def notes():
 def test_the_table_has_every_sampler_and_every_process():
     head, _, *lines_of_samplers = rows()
     assert head.split("|")[2:-1] == [f" {name} " for name in dd.registry.own("processes")]
-    assert [line.split("`")[1] for line in lines_of_samplers] == [table_samplers.short(one) for one in SAMPLERS]
+    assert [line.split("`")[1] for line in lines_of_samplers] == [
+        table_samplers.short(one) for one in SAMPLERS
+    ]
     assert all(line.count("|") == head.count("|") for line in lines_of_samplers)
 
 
 def test_notes_are_numbered_in_the_order_of_the_table():
-    numbers = [number for found in re.findall(r"<sup>(.*?)</sup>", "".join(rows())) for number in found.split(", ")]
+    numbers = [
+        number
+        for found in re.findall(r"<sup>(.*?)</sup>", "".join(rows()))
+        for number in found.split(", ")
+    ]
     assert list(dict.fromkeys(numbers)) == [str(number) for number in range(1, len(notes()) + 1)]
 
 
@@ -57,7 +70,11 @@ def test_a_cell_agrees_with_verify(kind):
     assert table_samplers.cell(dd.samplers.Euler(), processes, notes) == "all 1" and not notes
     found = table_samplers.cell(dd.samplers.Remask(), processes, notes)
     assert found == ("all 1" if kind == "masked" else "- <sup>1</sup>")
-    assert notes == ([] if kind == "masked" else ["Remask needs a process with levels, this process has none: use Psi"])
+    assert notes == (
+        []
+        if kind == "masked"
+        else ["Remask needs a process with levels, this process has none: use Psi"]
+    )
 
 
 def test_the_table_is_its_lines_and_their_notes(monkeypatch):

@@ -1,4 +1,6 @@
-"""Studies: complete runs at tiny sizes, parts of studies, and agreement of pages with stored results."""
+"""Studies: complete runs at tiny sizes, parts of studies, and agreement of pages with stored
+results.
+"""
 
 import importlib
 import json
@@ -18,14 +20,21 @@ from recipes.data import Batch
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / "docs", ROOT / "benchmarks" / "results"
-NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\nSTUDY = " in path.read_text())
+NAMES = sorted(
+    path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\nSTUDY = " in path.read_text()
+)
 STUDIES = {name: importlib.import_module(f"benchmarks.{name}").STUDY for name in NAMES}
 EDGES = study.EDGES_64
 
 
 def times():
     """Modification times of the files that a study may write only if its arguments name them."""
-    return {path: path.stat().st_mtime_ns for folder in FOLDERS for path in folder.rglob("*") if path.is_file()}
+    return {
+        path: path.stat().st_mtime_ns
+        for folder in FOLDERS
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def budgets(result):
@@ -34,7 +43,8 @@ def budgets(result):
     gap = edges["all_sources"]["value"] - masks["all_sources"]["value"]
     assert edges["less_mdlm"]["value"] == pytest.approx(gap) and len(edges["by_source"]) == 6
     assert speeds["process"] == f"{EDGES}, best speeds"
-    bounds, best = result["search"]["bounds"], result["search"]["best"]
+    bounds = result["search"]["bounds"]
+    best = result["search"]["best"]
     assert set(best) == {"MDLM", EDGES, "speed"} and set(bounds["speed"]) == {"learned", "1"}
     for name, found in bounds.items():
         assert found[best[name]]["value"] == min(bound["value"] for bound in found.values())
@@ -42,8 +52,12 @@ def budgets(result):
 
 def sizes(result):
     whole, hierarchy, one, _ = result["runs"]
-    assert one["less_whole_text"]["value"] == pytest.approx(one["bound"]["value"] - whole["bound"]["value"])
-    assert hierarchy["less_mdlm"]["value"] == pytest.approx(hierarchy["bound"]["value"] - whole["bound"]["value"])
+    assert one["less_whole_text"]["value"] == pytest.approx(
+        one["bound"]["value"] - whole["bound"]["value"]
+    )
+    assert hierarchy["less_mdlm"]["value"] == pytest.approx(
+        hierarchy["bound"]["value"] - whole["bound"]["value"]
+    )
 
 
 def ways(result):
@@ -53,9 +67,14 @@ def ways(result):
         assert all(bool((value > 0).all()) for value in values)
     texts = signal_page.points_of(result)[0]
     for way in signal.WAYS:
-        low, middle, high = texts.bound(way).repeats.quantile(torch.tensor([0, 0.5, 1], dtype=torch.float64))
+        low, middle, high = texts.bound(way).repeats.quantile(
+            torch.tensor([0, 0.5, 1], dtype=torch.float64)
+        )
         assert 0 <= low <= middle <= high and low < texts.bound(way).value < high
-        assert texts.gradient(way).value > 0 and texts.spread(way).over(texts.spread(way)) == "1.00 (1.00 to 1.00)"
+        assert (
+            texts.gradient(way).value > 0
+            and texts.spread(way).over(texts.spread(way)) == "1.00 (1.00 to 1.00)"
+        )
 
 
 def sampled(result):
@@ -88,9 +107,12 @@ NIGHTLY = [name for name in NAMES if name != "structure"]  # on four data sets
 
 @pytest.mark.parametrize("name", slow_but(NAMES, nightly=NIGHTLY))
 @pytest.mark.usefixtures("as_users_call")
-def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(name, folder, tmp_path, monkeypatch):
+def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(
+    name, folder, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    before, one = times(), STUDIES[name]
+    before = times()
+    one = STUDIES[name]
     place = folder if one.place != "work" else folder / name
     one.main("study", ["--smoke", str(place)])
     result = json.loads((place / f"{one.results.name}.json").read_text())
@@ -157,13 +179,20 @@ def test_results_of_a_search_are_not_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "shared", lambda recipes, options: trained.extend(recipes))
     tiny.search(Namespace(work=tmp_path))
     names = [given.output.folder.name for given in trained]
-    assert names == ["search-HDLM-64-all_edges-best_times-balanced-0.005M-2", "search-speed-learned-0.005M-2"]
+    assert names == [
+        "search-HDLM-64-all_edges-best_times-balanced-0.005M-2",
+        "search-speed-learned-0.005M-2",
+    ]
 
 
 @pytest.mark.parametrize("way", signal.WAYS)
 def test_every_way_has_the_mean_of_the_bound(way):
-    """Average the weighted loss of a network with 2 nats at every mask: the mean must be 2 nats per token."""
-    process, x = dd.presets.mdlm(5), torch.zeros(4096, LENGTH, dtype=torch.int64)
+    """Average the weighted loss of a network with 2 nats at every mask.
+
+    The mean must be 2 nats per token.
+    """
+    process = dd.presets.mdlm(5)
+    x = torch.zeros(4096, LENGTH, dtype=torch.int64)
     batch = Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(len(x)))
     z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)
     nats = 2 * weight * process.loss_weight(x, z, t).sum(1) / LENGTH
@@ -172,19 +201,33 @@ def test_every_way_has_the_mean_of_the_bound(way):
 
 def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
     """Evaluate four runs: three have results in the file, the last has only begun here."""
-    work, out = tmp_path / "work", tmp_path / "result.json"
+    work = tmp_path / "work"
+    out = tmp_path / "result.json"
     tiny = blocks.Blocks(TINY, sizes=(LENGTH, 4), seeds=(0,))
     keys = [("MDLM", LENGTH, 0), (EDGES, LENGTH, 0), ("MDLM", 4, 0)]
     known_runs = [
-        dict(kind=kind, size=size, seed=seed, bound={}, nats=[float(number), 3.0], tokens=[2, 4], less_mdlm=0)
+        dict(
+            kind=kind,
+            size=size,
+            seed=seed,
+            bound={},
+            nats=[float(number), 3.0],
+            tokens=[2, 4],
+            less_mdlm=0,
+        )
         for number, (kind, size, seed) in enumerate(keys)
     ]
     made.written(out, {"runs": known_runs})
     assert '"nats": [ 1.0, 3.0 ]' in out.read_text()
     known = made.earlier(out, "kind", "size", "seed")
-    assert list(known) == keys and made.earlier(tmp_path / "none.json", "kind") == made.earlier(None) == {}
+    assert (
+        list(known) == keys
+        and made.earlier(tmp_path / "none.json", "kind") == made.earlier(None) == {}
+    )
     trained = []
-    monkeypatch.setattr(made, "train", lambda given: trained.append(given.output.folder.name) or True)
+    monkeypatch.setattr(
+        made, "train", lambda given: trained.append(given.output.folder.name) or True
+    )
     tiny.main("blocks", ["train", str(work), "--out", str(out)])
     assert trained == [f"blocks-4-{EDGES}-2M-0".replace(", ", "-").replace(" ", "_")]
     *_, last = tiny.runs(work)
@@ -192,7 +235,11 @@ def test_runs_of_another_machine_stay_and_compare(tmp_path, monkeypatch):
     (last[3].output.folder / "weights").mkdir(parents=True)  # as in the folder of an unfinished run
     tiny.evaluate(Namespace(work=work, out=out))
     whole, edges, four = json.loads(out.read_text())["runs"]
-    assert [run["less_whole_text"]["value"] for run in (whole, edges, four)] == [0, 0, pytest.approx(2 / 6)]
+    assert [run["less_whole_text"]["value"] for run in (whole, edges, four)] == [
+        0,
+        0,
+        pytest.approx(2 / 6),
+    ]
     assert edges["less_mdlm"]["value"] == pytest.approx(1 / 6) and four["less_mdlm"]["value"] == 0
 
 

@@ -1,4 +1,6 @@
-"""Methods of modules whose state dict contains their constructor arguments and is checked on loading."""
+"""Methods of modules whose state dict contains their constructor arguments and is checked on
+loading.
+"""
 
 import json
 import warnings
@@ -16,23 +18,29 @@ from ddlib.utils.precision import Float64Module
 
 _KEY = "_extra_state"  # torch's name
 _PLAIN = 1024
-"""Largest size in bytes of an uncompressed description; longer ones, e.g. with 50,257 parents, are compressed."""
+"""Largest size in bytes of an uncompressed description.
+
+Longer ones, e.g. with 50,257 parents, are compressed.
+"""
 
 
 def extra_state(self: Any) -> Tensor:
     """Describe the constructor arguments of a module that is a ``Part``: its ``get_extra_state``.
 
-    The extra state is a uint8 tensor, so that safetensors can store it: ``described`` as JSON, compressed if long.
+    The extra state is a uint8 tensor, so that safetensors can store it: ``described`` as JSON,
+    compressed if long.
     """
     text = json.dumps(described(self), separators=(",", ":")).encode()
-    return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
+    return torch.frombuffer(
+        bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8
+    )
 
 
 def check_extra_state(self: Any, state: Any) -> None:
     """Compare the saved arguments with those of a module: its ``set_extra_state``.
 
-    ``load_state_dict``, strict or not, thus raises for the state of a module with other arguments, unless both
-    arguments give the same module (e.g. a speed of 1 and the default).
+    ``load_state_dict``, strict or not, thus raises for the state of a module with other arguments,
+    unless both arguments give the same module (e.g. a speed of 1 and the default).
 
     Raises:
         ValueError: other arguments, with the first difference; a state that cannot be read.
@@ -42,12 +50,17 @@ def check_extra_state(self: Any, state: Any) -> None:
     found = "" if saved is None else difference(saved, now)
     if found and not _is_made_by(self, saved):
         raise ValueError(
-            f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments there"
+            f"the state dict is of another {type(self).__name__}: {found}; load it into one with "
+            "the arguments there"
         )
 
 
-def load_checked(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
-    """Load a state dict, that of ddlib 0.1.0 too: the ``_load_from_state_dict`` of a module that is a ``Part``.
+def load_checked(
+    self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+) -> None:
+    """Load a state dict, that of ddlib 0.1.0 too.
+
+    The ``_load_from_state_dict`` of a module that is a ``Part``.
 
     A state dict of 0.1.0 has no extra state, but some of the constants; these are compared.
     """
@@ -65,8 +78,12 @@ def _is_made_by(module: Any, saved: Any) -> bool:
 
 
 def _load_old(module: Any, state_dict: dict[str, Any], prefix: str) -> None:
-    """Compare the constants in a state dict of 0.1.0 and remove them; warn about what it does not contain."""
-    compared, owner = False, type(module).__name__
+    """Compare the constants in a state dict of 0.1.0 and remove them.
+
+    Warn about what it does not contain.
+    """
+    compared = False
+    owner = type(module).__name__
     for name, now in _constants(module):
         if prefix + name in state_dict:
             _check_old(owner, name, state_dict.pop(prefix + name), now)
@@ -114,19 +131,25 @@ def _retired(module: nn.Module) -> Iterator[str]:
 
 
 def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
-    """Raise ValueError if a constant in a state dict differs from the module's by more than rounding."""
+    """Raise ValueError if a constant in a state dict differs from the module's by more than
+    rounding.
+    """
     if saved.is_meta or now.is_meta:
         return
-    saved, now = saved.detach().cpu(), now.detach().cpu()
+    saved = saved.detach().cpu()
+    now = now.detach().cpu()
     what = f"the state dict is of another {owner}: {name}"
     if saved.shape != now.shape:
         raise ValueError(f"{what} has shape {tuple(saved.shape)} there, {tuple(now.shape)} here")
-    wrong = ~torch.isclose(saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True)
+    wrong = ~torch.isclose(
+        saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True
+    )
     if bool(wrong.any()):
         at = tuple(wrong.nonzero()[0].tolist())
         place = "".join(f"[{i}]" for i in at)
         raise ValueError(
-            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here; load it into one with the "
+            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here; load it "
+            "into one with the "
             "same arguments"
         )
 
@@ -140,5 +163,6 @@ def _read(state: Any, owner: str) -> Any:
         return json.loads(data if data[:1] == b"{" else zlib.decompress(data))
     except (AttributeError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(
-            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() returned it, not averaged"
+            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() "
+            "returned it, not averaged"
         ) from None

@@ -7,7 +7,9 @@ from importlib.metadata import EntryPoint, distributions, entry_points
 
 
 def kind_of(cls: type) -> str:
-    """Return the name by which ``dd.build`` finds a class, even if plug-ins are currently hidden."""
+    """Return the name by which ``dd.build`` finds a class, even if plug-ins are currently
+    hidden.
+    """
     return _kind_of(cls, tuple(sys.path))
 
 

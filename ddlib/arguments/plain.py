@@ -15,19 +15,21 @@ from ddlib.arguments.recorded import SCALARS, Opaque, Part, frozen, record
 def values(part: Part) -> dict[str, Any]:
     """Return the plain values of a part, from which ``dd.build`` makes the same part, bit for bit.
 
-    They are ``kind`` and every argument of the constructor, defaults included; nested parts are mappings of the same
-    form. For learned parameters (``process.parameters()``) they contain the initial values; the current values are in
-    ``process.state_dict()``.
+    They are ``kind`` and every argument of the constructor, defaults included; nested parts are
+    mappings of the same form. For learned parameters (``process.parameters()``) they contain the
+    initial values; the current values are in ``process.state_dict()``.
 
     Args:
-        part: a process, schedule, hierarchy, density of times, pace, sampler, corrector or weighting.
+        part: a process, schedule, hierarchy, density of times, pace, sampler, corrector or
+            weighting.
 
     Returns:
         Numbers, strings, None, lists and mappings, as supported by JSON and YAML.
 
     Raises:
-        TypeError: not a part; a part that was not made by its constructor; a class that is defined within a function;
-            an argument that is not a plain value, such as a lambda or a network. The message has its path.
+        TypeError: not a part; a part that was not made by its constructor; a class that is defined
+            within a function; an argument that is not a plain value, such as a lambda or a network.
+            The message has its path.
 
     Example:
         >>> import ddlib as dd
@@ -42,7 +44,9 @@ def values(part: Part) -> dict[str, Any]:
 
 
 def written(part: Part) -> dict[str, Any]:
-    """Like ``values``, but also accepts classes defined within a function, which ``dd.build`` cannot find."""
+    """Like ``values``, but also accepts classes defined within a function, which ``dd.build``
+    cannot find.
+    """
     if not isinstance(part, Part):
         raise TypeError(f"part is {part!r}, must be a process, or a part that dd.build constructs")
     found: dict[str, Any] = _plain(part, type(part).__name__, _refused)
@@ -50,13 +54,22 @@ def written(part: Part) -> dict[str, Any]:
 
 
 def described(part: Part) -> dict[str, Any]:
-    """Like ``written``, but never raises: values that are not plain are replaced by their types. For comparison."""
+    """Like ``written``, but never raises: values that are not plain are replaced by their types.
+
+    For comparison.
+    """
     found: dict[str, Any] = _plain(part, "", _named)
     return found
 
 
 def _named(value: Any, path: str) -> Any:
-    what = value.what if isinstance(value, Opaque) else "not known" if isinstance(value, TypeError) else None
+    what = (
+        value.what
+        if isinstance(value, Opaque)
+        else "not known"
+        if isinstance(value, TypeError)
+        else None
+    )
     return {"type": path_of(type(value)) if what is None else what}
 
 
@@ -64,7 +77,8 @@ def _refused(value: Any, path: str) -> Any:
     if isinstance(value, TypeError):
         raise value
     raise TypeError(
-        f"{path} is {value.what if isinstance(value, Opaque) else repr(value)}, must be a number, a string, a list, a "
+        f"{path} is {value.what if isinstance(value, Opaque) else repr(value)}, must be a number, "
+        "a string, a list, a "
         "mapping, a part, or a function at the top level of a module: nothing else is a plain value"
     )
 
@@ -73,7 +87,9 @@ def _check_places(value: Any, path: str) -> None:
     if isinstance(value, dict):
         kind = value.get("kind")
         if isinstance(kind, str) and "<locals>" in kind:
-            raise TypeError(f"{path} is {kind}, must be at the top level of a module: dd.build cannot find it")
+            raise TypeError(
+                f"{path} is {kind}, must be at the top level of a module: dd.build cannot find it"
+            )
         for name, item in value.items():
             _check_places(item, f"{path}.{name}")
 
@@ -81,11 +97,14 @@ def _check_places(value: Any, path: str) -> None:
 def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
     if isinstance(value, Part):
         try:
-            made, arguments = record(value).function, value.arguments()
+            made = record(value).function
+            arguments = value.arguments()
         except TypeError as error:
             return other(error, path)
         kind = path_of(made) if made else kind_of(type(value))
-        return {"kind": kind} | {name: _plain(item, f"{path}.{name}", other) for name, item in arguments.items()}
+        return {"kind": kind} | {
+            name: _plain(item, f"{path}.{name}", other) for name, item in arguments.items()
+        }
     if type(value) in SCALARS:
         return value
     if isinstance(value, Tensor | np.generic):  # from a subclass's ``arguments``

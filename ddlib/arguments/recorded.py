@@ -36,11 +36,14 @@ class Opaque(NamedTuple):
 class Recorded(ABCMeta):
     """Metaclass of ``Part`` that records the arguments of each constructor call.
 
-    Subclasses need no code for it, and the constructor may use its arguments in any way: the recorded arguments make
-    the object again. An object made by ``__new__`` alone, or unpickled from an older version, has no record.
+    Subclasses need no code for it, and the constructor may use its arguments in any way: the
+    recorded arguments make the object again. An object made by ``__new__`` alone, or unpickled from
+    an older version, has no record.
     """
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "Recorded":
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> "Recorded":
         if options.pop("own_times", None) is not None:
             message = f"class {name}(own_times=...) has no effect: methods of a process take times (B,) and (B, L)"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -48,12 +51,17 @@ class Recorded(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if torch.is_inference_mode_enabled():
-            with torch.inference_mode(False):  # autograd never takes tensors that are created in inference mode
+            with torch.inference_mode(
+                False
+            ):  # autograd never takes tensors that are created in inference mode
                 return cls(*args, **kwargs)
         # before the constructor, which may modify its arguments
-        made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
+        made = Record(
+            None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()}
+        )
         on_meta = torch.get_default_device().type == "meta"
-        # models are created on meta before their weights are loaded, but files of weights contain no constants
+        # models are created on meta before their weights are loaded, but files of weights contain
+        # no constants
         with torch.device("cpu") if on_meta else nullcontext():
             part = super().__call__(*args, **kwargs)
         return _kept(part, made) if type(part) is cls else part
@@ -65,10 +73,15 @@ class Recorded(ABCMeta):
 
 
 class Part(metaclass=Recorded):
-    """Base class of objects that plain values describe: processes, their components, and samplers."""
+    """Base class of objects that plain values describe.
+
+    Processes, their components, and samplers.
+    """
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return the constructor arguments by name, defaults included; override if they are not plain values.
+        """Return the constructor arguments by name, defaults included.
+
+        Override if they are not plain values.
 
         Raises:
             TypeError: the object was not made by its constructor.
@@ -90,7 +103,8 @@ def record(part: Part) -> Record:
     if not isinstance(found, Record):
         name = type(part).__name__
         raise TypeError(
-            f"{name} was not created by its constructor, so its arguments are not recorded: create it by {name}(...)"
+            f"{name} was not created by its constructor, so its arguments are not recorded: create "
+            f"it by {name}(...)"
         )
     return found
 
@@ -98,14 +112,19 @@ def record(part: Part) -> Record:
 def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
     """Record that a function at the top level of a module made ``part``; return ``part``.
 
-    This is for objects that are not made by calling their class. ``dd.build`` calls the function again with the same
-    arguments.
+    This is for objects that are not made by calling their class. ``dd.build`` calls the function
+    again with the same arguments.
     """
-    return _kept(part, Record(function, (), {name: frozen(value) for name, value in arguments.items()}))
+    return _kept(
+        part, Record(function, (), {name: frozen(value) for name, value in arguments.items()})
+    )
 
 
 def frozen(value: Any) -> Any:
-    """Copy an argument, so that later changes of it have no effect; parts are returned as they are."""
+    """Copy an argument, so that later changes of it have no effect.
+
+    Parts are returned as they are.
+    """
     if isinstance(value, Tensor):
         if value.is_meta:
             return Opaque("tensor on meta")
@@ -128,7 +147,9 @@ def frozen(value: Any) -> Any:
         return {key: frozen(item) for key, item in value.items()}
     if isinstance(value, Part | type | str | bytes):
         return value
-    if isinstance(value, Sequence | KeysView | ValuesView):  # array.array, deque; no iterator, which this would exhaust
+    if isinstance(
+        value, Sequence | KeysView | ValuesView
+    ):  # array.array, deque; no iterator, which this would exhaust
         return tuple(map(frozen, value))
     if callable(getattr(value, "tolist", None)):  # arrays of other libraries
         return frozen(value.tolist())
@@ -166,5 +187,7 @@ def _signature(cls: type) -> inspect.Signature:
         for name in ("__init__", "__new__"):
             if name in vars(base):
                 whole = inspect.signature(getattr(base, name))
-                return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty)
+                return whole.replace(
+                    parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty
+                )
     return inspect.Signature()

@@ -24,17 +24,20 @@ _PLACES = ("tokens", "states")
 
 
 class Guidance(Part):
-    """A denoiser ``(z, t) -> logits`` that steers other models; pass it to samplers with its ``parameterization``.
+    """A denoiser ``(z, t) -> logits`` that steers other models.
 
-    ``on`` selects the distribution that is steered. "tokens": the distribution of the clean token at each position.
-    "states": the distribution of the next state. In a plain hierarchy these are the children of the current state; the
-    logits are child logits, (B, L, S - 1), and every sampler uses them edge by edge. For masked diffusion both are the
-    same. In other processes no distribution of clean tokens gives the steered distribution of z_s. There
-    ``step_distribution`` returns it directly, and the sampler ``Ancestral`` draws from it. Jump times, and the levels
+    Pass it to samplers with its ``parameterization``.
+
+    ``on`` selects the distribution that is steered. "tokens": the distribution of the clean token
+    at each position. "states": the distribution of the next state. In a plain hierarchy these are
+    the children of the current state; the logits are child logits, (B, L, S - 1), and every sampler
+    uses them edge by edge. For masked diffusion both are the same. In other processes no
+    distribution of clean tokens gives the steered distribution of z_s. There ``step_distribution``
+    returns it directly, and the sampler ``Ancestral`` draws from it. Jump times, and the levels
     that positions jump to, are not steered if they do not depend on the network.
 
-    A guidance takes a time per position, and so supports paces, if all parts that it evaluates do (``own_times``). It
-    has no cache of earlier blocks.
+    A guidance takes a time per position, and so supports paces, if all parts that it evaluates do
+    (``own_times``). It has no cache of earlier blocks.
 
     A subclass calls ``super().__init__`` and implements ``special_cases`` and ``steer``.
 
@@ -43,14 +46,14 @@ class Guidance(Part):
         strength: a number, or a function of the time.
         on: "tokens" or "states".
         interval: two times; outside this interval the strength is ``outside``.
-        parameterization: meaning of the logits of the denoising parts, as in ``nelbo``; None for their attribute of
-            that name, or "cavity" without one.
+        parameterization: meaning of the logits of the denoising parts, as in ``nelbo``; None for
+            their attribute of that name, or "cavity" without one.
         denoisers: the denoising parts, by name, whose attribute is read.
 
     Raises:
         TypeError: not a process; a strength that is neither a number nor a function.
-        ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside [0, 1] or of width 0,
-            an unknown parameterization; denoisers that state different ones.
+        ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside
+            [0, 1] or of width 0, an unknown parameterization; denoisers that state different ones.
     """
 
     parts: ClassVar[tuple[str, ...]]
@@ -63,9 +66,14 @@ class Guidance(Part):
     """Smallest strength."""
 
     def __init__(
-        self, process: ForwardProcess, strength: Strength, on: str, interval: Sequence[float],
-        parameterization: Parameterization | None, denoisers: Mapping[str, Denoiser] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        process: ForwardProcess,
+        strength: Strength,
+        on: str,
+        interval: Sequence[float],
+        parameterization: Parameterization | None,
+        denoisers: Mapping[str, Denoiser] | None = None,
+    ) -> None:
         if not isinstance(process, ForwardProcess):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
         self.process = process
@@ -74,7 +82,9 @@ class Guidance(Part):
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
-        low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
+        low, high = (
+            check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval)
+        )
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
         self.of_parts = _stated(denoisers or {}) if parameterization is None else parameterization
@@ -86,7 +96,10 @@ class Guidance(Part):
     @property
     @abstractmethod
     def special_cases(self) -> Mapping[float, Denoiser]:
-        """Strengths at which the guidance equals one of its parts; then only that part is called."""
+        """Strengths at which the guidance equals one of its parts.
+
+        Then only that part is called.
+        """
 
     @abstractmethod
     def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
@@ -101,11 +114,15 @@ class Guidance(Part):
 
     @property
     def has_step_distribution(self) -> bool:
-        """True if samplers draw from ``step_distribution``, as no distribution of tokens is the steered one."""
+        """True if samplers draw from ``step_distribution``, as no distribution of tokens is the
+        steered one.
+        """
         return self._place is StepTarget and self._alone is None
 
     def step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """Compute unnormalised log-probabilities of z_s, (B, L, S); requires ``has_step_distribution``.
+        """Compute unnormalised log-probabilities of z_s, (B, L, S).
+
+        Requires ``has_step_distribution``.
 
         Args:
             z: (B, L) states at ``t``.
@@ -117,7 +134,8 @@ class Guidance(Part):
         """
         if not self.has_step_distribution:
             raise TypeError(
-                f"{self!r} has no step distribution: its logits have the parameterization of the guided network"
+                f"{self!r} has no step distribution: its logits have the parameterization of the "
+                "guided network"
             )
         return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
@@ -129,8 +147,10 @@ class Guidance(Part):
         if place is StepTarget:
             if bool((t > 0).any()):
                 raise TypeError(
-                    f"{self!r} guides the distribution of the next state, which cannot be expressed as a token "
-                    f"distribution of {type(self.process).__name__}: use the sampler Ancestral, or on='tokens', which "
+                    f"{self!r} guides the distribution of the next state, which cannot be "
+                    "expressed as a token "
+                    f"distribution of {type(self.process).__name__}: use the sampler Ancestral, or "
+                    "on='tokens', which "
                     "all samplers support"
                 )
             place = TokenTarget  # at t = 0 only the token remains to be predicted
@@ -140,11 +160,15 @@ class Guidance(Part):
     def evaluated_parts(self) -> Mapping[str, Any]:
         """The parts that are evaluated, by argument name."""
         parts = {name: getattr(self, name) for name in self.parts}
-        return {name: part for name, part in parts.items() if self._alone is None or part is self._alone}
+        return {
+            name: part for name, part in parts.items() if self._alone is None or part is self._alone
+        }
 
     @property
     def own_times(self) -> bool:
-        """True if a time per position is accepted (``typing.OwnTimes``), i.e. if all evaluated parts accept it."""
+        """True if a time per position is accepted (``typing.OwnTimes``), i.e. if all evaluated
+        parts accept it.
+        """
         return all(Capabilities.of(part).own_times for part in self.evaluated_parts.values())
 
     def strength_at(self, t: Times) -> Float64[Tensor, "*n"]:
@@ -170,11 +194,14 @@ class Guidance(Part):
         """Evaluate the named parts and return their log-probabilities; errors name the part.
 
         Raises:
-            TypeError, ValueError: invalid logits, as in ``nelbo``; parts with different vocabularies.
+            TypeError, ValueError: invalid logits, as in ``nelbo``; parts with different
+                vocabularies.
         """
         parts: dict[str, Denoiser] = {name: getattr(self, name) for name in names}
         outputs = {name: part(place.z, place.network_time) for name, part in parts.items()}
-        widths = {name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)}
+        widths = {
+            name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)
+        }
         check_widths(widths)
         log_probs = []
         for name, logits in outputs.items():
@@ -189,18 +216,25 @@ class Guidance(Part):
         fields += [f"interval={self.interval}"] * (self.interval != (0.0, 1.0))
         return f"{type(self).__name__}({', '.join(fields)})"
 
-    hear, limits, step_law = Renamed("evaluate"), Renamed("special_cases"), Renamed("step_distribution")
+    hear = Renamed("evaluate")
+    limits = Renamed("special_cases")
+    step_law = Renamed("step_distribution")
 
     @property
     def _alone(self) -> Denoiser | None:
-        """The only part that is evaluated, if the strength is a special case at all times; else None."""
+        """The only part that is evaluated, if the strength is a special case at all times.
+
+        Else None.
+        """
         if callable(self.strength):
             return None
         everywhere = self.interval == (0.0, 1.0) or self.strength == self.outside
         return self.special_cases.get(self.strength) if everywhere else None
 
     def _checked(self, name: str, value: float) -> float:
-        return check_number(name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t")
+        return check_number(
+            name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t"
+        )
 
     @classmethod
     @abstractmethod
@@ -229,8 +263,13 @@ def _stated(denoisers: Mapping[str, Denoiser]) -> Parameterization:
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:
-    """Return the target that determines the next state: tokens, children, or the state after the step itself."""
+    """Return the target that determines the next state.
+
+    Tokens, children, or the state after the step itself.
+    """
     edges = range(1, len(process.levels))
-    if not isinstance(process, LevelProcess) or not all(process.subtree_logits_suffice(i, i - 1) for i in edges):
+    if not isinstance(process, LevelProcess) or not all(
+        process.subtree_logits_suffice(i, i - 1) for i in edges
+    ):
         return StepTarget
     return TokenTarget if len(edges) == 1 else ChildTarget

@@ -18,7 +18,9 @@ from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
-"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number per sequence, (B,).
+"""``(states, t) -> log p(y|z)``.
+
+One-hot states (B, L, S), times (B,), one number per sequence, (B,).
 
 A classifier that accepts times (B, L) has the attribute ``own_times``, like a denoiser.
 """
@@ -29,57 +31,73 @@ _HELD = 1 << 24
 
 
 class ClassifierBased(Guidance):
-    r"""Classifier guidance: adds strength times log p(y|z') - log p(y|z) to the log-probability of each change.
+    r"""Classifier guidance: adds strength times log p(y|z') - log p(y|z) to the log-probability of
+    each change.
 
-    z' is the sequence z with one position changed to a state that it can move to. This is D-CBG (Schiff et al., arXiv
-    2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact" evaluates the classifier for every such change, in
-    large batches: the number of rows per sequence is the number of positions times the number of reachable states.
-    "first order" uses one gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all changes.
+    z' is the sequence z with one position changed to a state that it can move to. This is D-CBG
+    (Schiff et al., arXiv 2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact"
+    evaluates the classifier for every such change, in large batches: the number of rows per
+    sequence is the number of positions times the number of reachable states. "first order" uses one
+    gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all changes.
 
-    With ``on="states"`` the changes are those of the next jump. In a plain hierarchy these lead to the children of the
-    state, e.g. from the mask to 224 clusters instead of 50,257 tokens. With the exact classifier of a known joint
-    distribution and strength 1 this is exactly Bayes's rule. If a step crosses several edges, "exact" steers only the
-    first of them; samplers that move edge by edge, such as ``FirstHitting``, are steered on each edge. In other
-    processes z_s is steered (only ``Ancestral`` draws from it), with the classifier evaluated at t; this becomes exact
-    for small steps. With ``on="tokens"`` the changes are to tokens. This is Bayes's rule if a state that is a token is
-    always the clean token, i.e. in hierarchies of any xi, and an approximation for uniform noise and GIDD.
+    With ``on="states"`` the changes are those of the next jump. In a plain hierarchy these lead to
+    the children of the state, e.g. from the mask to 224 clusters instead of 50,257 tokens. With the
+    exact classifier of a known joint distribution and strength 1 this is exactly Bayes's rule. If a
+    step crosses several edges, "exact" steers only the first of them; samplers that move edge by
+    edge, such as ``FirstHitting``, are steered on each edge. In other processes z_s is steered
+    (only ``Ancestral`` draws from it), with the classifier evaluated at t; this becomes exact for
+    small steps. With ``on="tokens"`` the changes are to tokens. This is Bayes's rule if a state
+    that is a token is always the clean token, i.e. in hierarchies of any xi, and an approximation
+    for uniform noise and GIDD.
 
-    With strength 0 the guidance equals the denoiser, and the classifier is not called. The classifier must not depend
-    on the index of the row.
+    With strength 0 the guidance equals the denoiser, and the classifier is not called. The
+    classifier must not depend on the index of the row.
 
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``.
-        classifier: ``(states, t) -> (B,)``, log p(y|z) in nats up to a constant, of floating-point one-hot ``states``
-            (B, L, S), which can be multiplied with an embedding matrix.
-        strength: 1 is Bayes's rule, larger values strengthen the condition, negative values steer away from it; or a
-            function of the time.
+        classifier: ``(states, t) -> (B,)``, log p(y|z) in nats up to a constant, of floating-point
+            one-hot ``states`` (B, L, S), which can be multiplied with an embedding matrix.
+        strength: 1 is Bayes's rule, larger values strengthen the condition, negative values steer
+            away from it; or a function of the time.
         how: "exact" or "first order".
-        on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens", which all samplers support.
+        on: "tokens" or "states"; by default "states" in a plain hierarchy, else "tokens", which all
+            samplers support.
         interval: two times; outside this interval only the denoiser is used.
-        parameterization: meaning of the logits of the denoiser, as in ``nelbo``; by default its attribute of that name,
-            or "cavity" without one.
+        parameterization: meaning of the logits of the denoiser, as in ``nelbo``; by default its
+            attribute of that name, or "cavity" without one.
 
     Raises:
-        TypeError, ValueError: as ``Guidance``; another ``how``. When called: a classifier that returns another shape,
-            NaN or +inf, or -inf for the current sequence; no gradient for "first order".
+        TypeError, ValueError: as ``Guidance``; another ``how``. When called: a classifier that
+            returns another shape, NaN or +inf, or -inf for the current sequence; no gradient for
+            "first order".
     """
 
     parts = ("denoiser", "classifier")
     outside = 0.0
 
     def __init__(
-        self, process: ForwardProcess, denoiser: Denoiser, classifier: Classifier, strength: Strength = 1.0,
-        how: str = "exact", on: str | None = None, interval: Sequence[float] = (0.0, 1.0),
+        self,
+        process: ForwardProcess,
+        denoiser: Denoiser,
+        classifier: Classifier,
+        strength: Strength = 1.0,
+        how: str = "exact",
+        on: str | None = None,
+        interval: Sequence[float] = (0.0, 1.0),
         parameterization: Parameterization | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_part("denoiser", denoiser, "a denoiser (z, t) -> logits")
         check_part("classifier", classifier, "a function (states, t) -> log p(y|z)")
         require(how in _HOW, f"how is {how!r}, must be one of {', '.join(map(repr, _HOW))}")
-        self.denoiser, self.classifier, self.how = denoiser, classifier, how
+        self.denoiser = denoiser
+        self.classifier = classifier
+        self.how = how
         if on is None and isinstance(process, ForwardProcess):
             on = "states" if place_of(process) is ChildTarget else "tokens"
-        super().__init__(process, strength, str(on), interval, parameterization, {"denoiser": denoiser})
+        super().__init__(
+            process, strength, str(on), interval, parameterization, {"denoiser": denoiser}
+        )
 
     @property
     def special_cases(self) -> Mapping[float, Denoiser]:
@@ -93,16 +111,22 @@ class ClassifierBased(Guidance):
         return self.evaluate(place, "denoiser")[0] + torch.where(gamma == 0, 0.0, gamma * change)
 
     def change(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        """Compute log p(y|z') - log p(y|z) for each choice of the target; 0 for unreachable choices."""
+        """Compute log p(y|z') - log p(y|z) for each choice of the target.
+
+        0 for unreachable choices.
+        """
         if self.how == "first order":
             return self._sloping(place)
-        z, t, reach = place.z, place.network_time, place.reach()
+        z = place.z
+        t = place.network_time
+        reach = place.reach()
         states = self._states(z)
         current = self._class_log_prob(states, t)
         if visible(current):
             require(
                 bool(current.isfinite().all()),
-                f"classifier returns {current.min():g} for a current sequence, must be finite: no continuation has "
+                f"classifier returns {current.min():g} for a current sequence, must be finite: no "
+                "continuation has "
                 "the label, or its output disagrees with that of the step before",
             )
         choices = torch.arange(reach.shape[-1], device=z.device)
@@ -111,18 +135,30 @@ class ClassifierBased(Guidance):
         for places in others.split(max(1, _HELD // states[0].numel())) if len(others) else ():
             b, i, k = places.unbind(1)
             tried = states[b]
-            tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(states)
+            tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(
+                states
+            )
             change[b, i, k] = self._class_log_prob(tried, t[b]) - current[b]
         return change
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = four()
-        given = [(kinds["masked"], None), (kinds["tree"], None), (kinds["levels"], None), (kinds["xi"], "tokens")]
+        given = [
+            (kinds["masked"], None),
+            (kinds["tree"], None),
+            (kinds["levels"], None),
+            (kinds["xi"], "tokens"),
+        ]
         given += [(kinds[name], "states") for name in ("xi", "uniform", "gidd")]
         parts = [(process, Lookup(process, 1), Scale(process, 2), on) for process, on in given]
-        exact = [cls(process, denoiser, label, 1.5, on=on) for process, denoiser, label, on in parts]
-        sloping = [cls(process, denoiser, label, 1.5, "first order", on) for process, denoiser, label, on in parts[1:3]]
+        exact = [
+            cls(process, denoiser, label, 1.5, on=on) for process, denoiser, label, on in parts
+        ]
+        sloping = [
+            cls(process, denoiser, label, 1.5, "first order", on)
+            for process, denoiser, label, on in parts[1:3]
+        ]
         return [*exact, *sloping]
 
     def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
@@ -131,14 +167,22 @@ class ClassifierBased(Guidance):
             # a copy, since a tensor made in inference mode cannot be saved for the backward pass
             log_prob = self._class_log_prob(states, place.network_time.clone())
             differentiable = log_prob.requires_grad
-            slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
+            slope = (
+                torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0]
+                if differentiable
+                else None
+            )
         if slope is None:
             raise ValueError(
-                "classifier has no gradient with respect to its states, which how='first order' requires; "
+                "classifier has no gradient with respect to its states, which how='first order' "
+                "requires; "
                 "how='exact' does not"
             )
         if visible(slope):
-            require(bool(slope.isfinite().all()), "classifier has a gradient with NaN or infinity, must be finite")
+            require(
+                bool(slope.isfinite().all()),
+                "classifier has a gradient with NaN or infinity, must be finite",
+            )
         change = slope - slope.gather(-1, place.z[..., None])
         return change[..., : place.columns]
 
@@ -151,10 +195,14 @@ class ClassifierBased(Guidance):
         if not isinstance(output, Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise TypeError(
-                f"classifier returns {got}, must be a floating-point tensor (B,): log p(y|z) of each sequence"
+                f"classifier returns {got}, must be a floating-point tensor (B,): log p(y|z) of "
+                "each sequence"
             )
         check_shape(
-            "classifier's output", output, (len(states),), f"(B,) = ({len(states)},): log p(y|z) of each sequence"
+            "classifier's output",
+            output,
+            (len(states),),
+            f"(B,) = ({len(states)},): log p(y|z) of each sequence",
         )
         if visible(output):
             bad = output.isnan() | (output == torch.inf)

@@ -7,10 +7,13 @@ from ddlib.processes import ForwardProcess
 
 
 class Lookup:
-    """Denoiser with float64 logits from a table indexed by the states at a position and to its left."""
+    """Denoiser with float64 logits from a table indexed by the states at a position and to its
+    left.
+    """
 
     def __init__(self, process: ForwardProcess, seed: int) -> None:
-        generator, shape = torch.Generator().manual_seed(seed), (2, process.num_states, process.vocab_size)
+        generator = torch.Generator().manual_seed(seed)
+        shape = (2, process.num_states, process.vocab_size)
         self.table = torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:

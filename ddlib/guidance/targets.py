@@ -1,4 +1,7 @@
-"""Distributions that a guidance steers: over tokens, over the children of each state, or over the next state."""
+"""Distributions that a guidance steers.
+
+Over tokens, over the children of each state, or over the next state.
+"""
 
 from dataclasses import dataclass
 from typing import cast
@@ -16,7 +19,9 @@ from ddlib.typing import Times, Tokens
 
 @dataclass(frozen=True)
 class TokenTarget:
-    """Distributions over clean tokens in cavity form, i.e. without the evidence of the position itself."""
+    """Distributions over clean tokens in cavity form, i.e. without the evidence of the position
+    itself.
+    """
 
     process: ForwardProcess
     parameterization: Parameterization
@@ -44,22 +49,33 @@ class TokenTarget:
 
     def _uniform(self) -> Float[Tensor, "B L V"]:
         size = self.process.vocab_size
-        return torch.full((*self.z.shape, size), 1 / size, dtype=torch.float64, device=self.z.device)
+        return torch.full(
+            (*self.z.shape, size), 1 / size, dtype=torch.float64, device=self.z.device
+        )
 
 
 @dataclass(frozen=True)
 class ChildTarget(TokenTarget):
-    """Distributions over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
+    """Distributions over the children of each state, (B, L, S - 1), of a process whose levels are
+    plain.
+    """
 
     @property
     def columns(self) -> int:
         return self.process.num_states - 1
 
     def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
-        """Return the log-mass of each state but the root; child logits of the same tree are returned unchanged."""
+        """Return the log-mass of each state but the root.
+
+        Child logits of the same tree are returned unchanged.
+        """
         hierarchy = cast(LevelProcess, self.process).hierarchy
         layout = layout_of(self.process, self.parameterization)
-        if isinstance(layout, Children) and layout.parameterization == "cavity" and _same(layout, hierarchy):
+        if (
+            isinstance(layout, Children)
+            and layout.parameterization == "cavity"
+            and _same(layout, hierarchy)
+        ):
             check_columns(self.process, layout, logits, self.z.shape)
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
         levels = [super().choice_logits(logits)]
@@ -70,20 +86,27 @@ class ChildTarget(TokenTarget):
     def reach(self) -> Bool[Tensor, "B L n"]:
         """Return which states are children of each state, whatever the time.
 
-        Ordered samplers descend at times at which the window of the edge may not act, and the rate is 0.
+        Ordered samplers descend at times at which the window of the edge may not act, and the rate
+        is 0.
         """
-        hierarchy, found = cast(LevelProcess, self.process).hierarchy, []
+        hierarchy = cast(LevelProcess, self.process).hierarchy
+        found = []
         level = hierarchy.level_of(self.z)
         for i, edge in enumerate(hierarchy.maps):
             child = edge.parents == hierarchy.local(self.z, i + 1)[..., None]
-            every = torch.ones_like(child) if i + 1 == hierarchy.depth else child  # a mask has all as children
+            every = (
+                torch.ones_like(child) if i + 1 == hierarchy.depth else child
+            )  # a mask has all as children
             found.append((level == i + 1)[..., None] & every)
         return torch.cat(found, -1)
 
 
 @dataclass(frozen=True)
 class StepTarget(TokenTarget):
-    """Distributions over the states at an earlier time, (B, L, S) float64; NaN if z has probability 0."""
+    """Distributions over the states at an earlier time, (B, L, S) float64.
+
+    NaN if z has probability 0.
+    """
 
     s: Times
 

@@ -1,4 +1,6 @@
-"""Base class of hierarchies, and functions of its time-independent transition kernels, upwards and downwards."""
+"""Base class of hierarchies, and functions of its time-independent transition kernels, upwards and
+downwards.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,54 +26,73 @@ from ddlib.utils.validation import check_count, require
 
 
 class Hierarchy(Named, Float64Module, Part):
-    r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
+    r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each
+    edge between them.
 
-    A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each
-    level's clusters in order, the mask last. A hierarchy of n levels has n levels above the tokens, the mask included.
+    A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens
+    first, then each level's clusters in order, the mask last. A hierarchy of n levels has n levels
+    above the tokens, the mask included.
 
     Args:
-        maps: one ``Kernel`` per edge, lowest first, in a tree of the class ``Map``; the last one leads to the mask.
+        maps: one ``Kernel`` per edge, lowest first, in a tree of the class ``Map``; the last one
+            leads to the mask.
         speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
         learn_speeds: whether the speeds are learned; ``speeds`` are then the initial values.
 
     Raises:
-        ValueError: maps that do not chain, a top level whose states depend on the token, or bad speeds.
+        ValueError: maps that do not chain, a top level whose states depend on the token, or bad
+            speeds.
     """
 
     # a state dict holds the constructor's arguments, which loading compares
-    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
+    get_extra_state = extra_state
+    set_extra_state = check_extra_state
+    _load_from_state_dict = load_checked
 
     def __init__(
-        self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False
+        self,
+        maps: Sequence[Kernel],
+        speeds: Sequence[float] | None = None,
+        learn_speeds: bool = False,
     ) -> None:
         super().__init__()
-        require(len(maps) > 0, "maps is empty, must contain at least the edge from tokens to the mask")
+        require(
+            len(maps) > 0, "maps is empty, must contain at least the edge from tokens to the mask"
+        )
         for i, (lower, upper) in enumerate(pairwise(maps)):
             require(
                 lower.num_parents == upper.num_children,
-                f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from {upper.num_children}: "
+                f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from "
+                f"{upper.num_children}: "
                 "the numbers must be equal",
             )
         speeds = [1.0] * len(maps) if speeds is None else list(speeds)
         require(
             len(speeds) == len(maps),
-            f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to the mask last",
+            f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to "
+            "the mask last",
         )
         self._speeds = check_positive("speed", speeds)
         self.learned = PositiveParameter("speed", self._speeds) if learn_speeds else None
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
         self.maps = cast(Sequence[Kernel], nn.ModuleList(maps))
         n = len(maps)
-        self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
+        self.composed = nn.ModuleDict(
+            {f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)}
+        )
         check_top(self.between(0, n))
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
-        self.ends = self.starts[1:-1].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
+        self.ends = self.starts[
+            1:-1
+        ].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
 
     starts: Tensor
     learned: PositiveParameter | None
     """Module that computes the speeds from its parameters if they are learned, else None."""
     fingerprint: str | None = None
-    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or None."""
+    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or
+    None.
+    """
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -111,7 +132,10 @@ class Hierarchy(Named, Float64Module, Part):
         return torch.bucketize(z.contiguous(), self.ends, right=True)
 
     def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
-        """Return the index of each state within ``level``; clamped, so meaningless for states of other levels."""
+        """Return the index of each state within ``level``.
+
+        Clamped, so meaningless for states of other levels.
+        """
         return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
 
     def states(self, level: int) -> slice:
@@ -119,19 +143,25 @@ class Hierarchy(Named, Float64Module, Part):
         return slice(self.offsets[level], self.offsets[level] + self.levels[level])
 
     def level_probs(self, p: Float[Tensor, "*n children"]) -> list[Tensor]:
-        """Return u_i(.|p), the distribution over each level's states if the token is drawn from ``p``; tokens first."""
+        """Return u_i(.|p), the distribution over each level's states if the token is drawn from
+        ``p``; tokens first.
+        """
         found = [p]
         for edge in self.maps:
             found.append(edge.push(found[-1]))
         return found
 
     def shared_rows(self) -> Int64[Tensor, "S F"]:
-        """Return rows of a table of vectors that states share, -1 for none: an embedding may be their sum.
+        """Return rows of a table of vectors that states share, -1 for none.
 
-        A state has its own row, those of its likeliest ancestors below the mask, and one for its level. So a network
-        reads a cluster in the same way as such and in each of its tokens (``ddlib_models.dit``, ``shared_rows``).
+        An embedding may be their sum.
+
+        A state has its own row, those of its likeliest ancestors below the mask, and one for its
+        level. So a network reads a cluster in the same way as such and in each of its tokens
+        (``ddlib_models.dit``, ``shared_rows``).
         """
-        n, rows = self.depth, []
+        n = self.depth
+        rows = []
         for level in range(n + 1):
             own = torch.arange(self.levels[level], device=self.starts.device)
             above = [self.between(level, j).parents + self.offsets[j] for j in range(level + 1, n)]
@@ -141,27 +171,39 @@ class Hierarchy(Named, Float64Module, Part):
         return torch.cat(rows)
 
     def under(self, state: int) -> Int64[Tensor, "n"]:
-        """Return the descendant tokens of a state, in ascending order; the only one of a token is itself.
+        """Return the descendant tokens of a state, in ascending order.
 
-        In a tree with xi < 1 these are the tokens whose right ancestor it is. Every mask has all tokens.
+        The only one of a token is itself.
+
+        In a tree with xi < 1 these are the tokens whose right ancestor it is. Every mask has all
+        tokens.
 
         Raises:
             ValueError: a state outside [0, S).
         """
-        require(0 <= state < self.num_states, f"state is {state}, must be in [0, {self.num_states})")
+        require(
+            0 <= state < self.num_states, f"state is {state}, must be in [0, {self.num_states})"
+        )
         level = bisect_right(self.offsets, state) - 1
         if level in (0, self.depth):
             alone = torch.tensor([state], device=self.starts.device)
             return alone if level == 0 else torch.arange(self.vocab_size, device=self.starts.device)
-        edge, member = self.between(0, level), state - self.offsets[level]
-        below = edge.parents == member if isinstance(edge, Map) else edge.column(edge.parents.new_tensor(member)) > 0
+        edge = self.between(0, level)
+        member = state - self.offsets[level]
+        below = (
+            edge.parents == member
+            if isinstance(edge, Map)
+            else edge.column(edge.parents.new_tensor(member)) > 0
+        )
         return below.nonzero()[:, 0]
 
     def small_copy(self, vocab_size: int) -> Self:
-        """Return a hierarchy of the same class over at most ``vocab_size`` tokens, small enough to be enumerated.
+        """Return a hierarchy of the same class over at most ``vocab_size`` tokens, small enough to
+        be enumerated.
 
-        It keeps a few clusters of every level and a few members of each, with the same maps, speeds and xi. A subclass
-        whose methods use more than ``maps`` and ``speeds`` must override this method.
+        It keeps a few clusters of every level and a few members of each, with the same maps, speeds
+        and xi. A subclass whose methods use more than ``maps`` and ``speeds`` must override this
+        method.
 
         Raises:
             ValueError: ``vocab_size`` is too small to keep two clusters where xi < 1.
@@ -177,26 +219,40 @@ class Hierarchy(Named, Float64Module, Part):
             least = 2 if i > 0 and not self.maps[i - 1].plain else 1
             size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
             kept.insert(0, _spread_over(torch.where(chosen[i], edge.parents, -1), kept[0], size))
-        require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
-        other = type(self).__new__(type(self))  # bypasses __init__: subclasses have different arguments
-        maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
+        require(
+            len(kept[0]) <= vocab_size,
+            f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1",
+        )
+        other = type(self).__new__(
+            type(self)
+        )  # bypasses __init__: subclasses have different arguments
+        maps = [
+            edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)
+        ]
         Hierarchy.__init__(other, maps, self.speeds, self.learned is not None)
         made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
         return made
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        """Instances on which a registered class is verified.
+
+        Override if the constructor requires arguments.
+        """
         return [cls()]  # type: ignore[call-arg] # a subclass's constructor may have no required arguments
 
     def __repr__(self) -> str:
-        """Return the level sizes, tokens first, a six-digit digest of the parents, and all non-default values."""
+        """Return the level sizes, tokens first, a six-digit digest of the parents, and all
+        non-default values.
+        """
         fields = [f"levels={self.levels}"]
         chosen = [edge.parents for edge in self.maps[:-1] if edge.num_parents > 1]
         if chosen:
             fields.append(f"parents={digest(*chosen)}")
         if not all(edge.plain for edge in self.maps[:-1]):
-            fields.append(f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})")
+            fields.append(
+                f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})"
+            )
         if self.learned is not None:
             fields.append(f"speed={self.learned!r}")
         elif set(self.speeds) != {1.0}:
@@ -205,24 +261,36 @@ class Hierarchy(Named, Float64Module, Part):
             fields.append(f"fingerprint={self.fingerprint[:12]}")
         return f"{type(self).__name__}({', '.join(fields)})"
 
-    reduced, laws = Renamed("small_copy"), Renamed("level_probs")
+    reduced = Renamed("small_copy")
+    laws = Renamed("level_probs")
 
 
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
-    """Return ``hierarchy.small_copy(vocab_size)``; plain values (``Part.arguments``) refer to this function by name."""
+    """Return ``hierarchy.small_copy(vocab_size)``.
+
+    Plain values (``Part.arguments``) refer to this function by name.
+    """
     return hierarchy.small_copy(vocab_size)
 
 
 def reach(hierarchy: Hierarchy, x: Tokens, z: Tokens) -> PerToken:
-    """Return u(z|x), the probability that z is the token's ancestor in the level of z; elementwise, float64."""
-    level, result = hierarchy.level_of(z), (z == x).to(torch.float64)
+    """Return u(z|x), the probability that z is the token's ancestor in the level of z.
+
+    Elementwise, float64.
+    """
+    level = hierarchy.level_of(z)
+    result = (z == x).to(torch.float64)
     for i in range(1, hierarchy.depth + 1):
-        result = torch.where(level == i, hierarchy.between(0, i).entry(x, hierarchy.local(z, i)), result)
+        result = torch.where(
+            level == i, hierarchy.between(0, i).entry(x, hierarchy.local(z, i)), result
+        )
     return result
 
 
 def reach_of_tokens(hierarchy: Hierarchy, z: Tokens, lower: int = 0) -> Float64[Tensor, "B L K"]:
-    """Return ``reach`` of every token, (B, L, V), or of every member of level ``lower``, (B, L, K)."""
+    """Return ``reach`` of every token, (B, L, V), or of every member of level ``lower``, (B, L,
+    K).
+    """
     level = hierarchy.level_of(z)
     result = one_hot(hierarchy.local(z, lower), hierarchy.levels[lower]).to(torch.float64)
     if lower > 0:  # no member of a level becomes a state below it
@@ -234,9 +302,13 @@ def reach_of_tokens(hierarchy: Hierarchy, z: Tokens, lower: int = 0) -> Float64[
 
 
 def dense(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> StateMatrix:
-    """Build the (S, S) matrix whose block from level i to level j >= i is ``levels[i, j]`` times their map."""
+    """Build the (S, S) matrix whose block from level i to level j >= i is ``levels[i, j]`` times
+    their map.
+    """
     states = hierarchy.states
-    result = torch.zeros(hierarchy.num_states, hierarchy.num_states, dtype=torch.float64, device=levels.device)
+    result = torch.zeros(
+        hierarchy.num_states, hierarchy.num_states, dtype=torch.float64, device=levels.device
+    )
     for i in range(hierarchy.depth + 1):
         result[states(i), states(i)] = levels[i, i] * torch.eye(hierarchy.levels[i]).to(levels)
         for j in range(i + 1, hierarchy.depth + 1):
@@ -246,49 +318,76 @@ def dense(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> Sta
 
 def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
     """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per edge."""
-    start, result = hierarchy.level_of(z), z
+    start = hierarchy.level_of(z)
+    result = z
     member = z - hierarchy.starts[start]
     for i, edge in enumerate(hierarchy.maps, start=1):
-        ascending, child = start < i, torch.where(start < i, member, 0)
-        parent = edge.parents[child] if edge.plain else edge.sample(child, rand(z.shape, generator, z.device))
+        ascending = start < i
+        child = torch.where(start < i, member, 0)
+        parent = (
+            edge.parents[child]
+            if edge.plain
+            else edge.sample(child, rand(z.shape, generator, z.device))
+        )
         member = torch.where(ascending, parent, member)
         result = torch.where(ascending & (level == i), parent + hierarchy.offsets[i], result)
     return result
 
 
 def descendant_logits(
-    hierarchy: Hierarchy, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool
+    hierarchy: Hierarchy,
+    logits: Float[Tensor, "N V"],
+    z: Int64[Tensor, "N"],
+    level: int,
+    target: int,
+    force: bool,
 ) -> Float[Tensor, "N K"]:
-    """Log-probabilities of the descendants in ``target`` of ``z`` in ``level``; see ``LevelProcess``."""
+    """Log-probabilities of the descendants in ``target`` of ``z`` in ``level``.
+
+    See ``LevelProcess``.
+    """
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if target > 0:
         ascent = hierarchy.between(0, target)
         log_probs = ascent.log_push(log_probs if ascent.plain else log_probs.log_softmax(-1))
-    route, state = hierarchy.between(target, level), hierarchy.local(z, level)
+    route = hierarchy.between(target, level)
+    state = hierarchy.local(z, level)
     if route.num_parents == 1:  # every state leads to the root
         return log_probs
     if route.plain:
         return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
     weight = route.column(state)
-    if force and level < hierarchy.depth:  # no descendant leaves the mask, and parents do not apply between masks
+    if (
+        force and level < hierarchy.depth
+    ):  # no descendant leaves the mask, and parents do not apply between masks
         right = route.parents == state[:, None]
-        weight = torch.where(right | ~right.any(-1, keepdim=True), weight, 0.0)  # a state may be no likeliest parent
+        weight = torch.where(
+            right | ~right.any(-1, keepdim=True), weight, 0.0
+        )  # a state may be no likeliest parent
     return log_probs + weight.log().to(log_probs.dtype)
 
 
 def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
-    """True where every token may reach the state: the mask, and clusters that tokens of other clusters may enter."""
+    """True where every token may reach the state.
+
+    The mask, and clusters that tokens of other clusters may enter.
+    """
     routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
     by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
     return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:
-    """Return ``size`` children of the ``kept`` parents, sorted: first child of each, then second child of each, ..."""
+    """Return ``size`` children of the ``kept`` parents, sorted.
+
+    First child of each, then second child of each, ...
+    """
     child = torch.isin(parents, kept).nonzero()[:, 0]
     parent = parents[child]
     order = parent.argsort(stable=True)
     counts = torch.bincount(parent)
     rank = torch.empty_like(child)
-    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[parent[order]]
+    rank[order] = (
+        torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[parent[order]]
+    )
     return child[rank.argsort(stable=True)[:size]].sort().values

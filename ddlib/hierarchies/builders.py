@@ -16,12 +16,17 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.utils.validation import check_count, check_number, check_shape, require
 
 
-def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0) -> list[Tensor]:
-    """Draw random parents, in clusters whose sizes differ by at most 1: a baseline for semantic clusters.
+def random_parents(
+    vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0
+) -> list[Tensor]:
+    """Draw random parents, in clusters whose sizes differ by at most 1.
+
+    a baseline for semantic clusters.
 
     Args:
         vocab_size: number of tokens V.
-        num_clusters: number of clusters of each level, finest first; strictly decreasing and less than V.
+        num_clusters: number of clusters of each level, finest first; strictly decreasing and less
+            than V.
         seed: seed of the draw.
 
     Raises:
@@ -32,9 +37,15 @@ def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int
         [[3, 2, 2], [2, 1]]
     """
     given = [num_clusters] if isinstance(num_clusters, int) else list(num_clusters)
-    counts = [check_count("vocab_size", vocab_size), *(check_count("num_clusters", count) for count in given)]
+    counts = [
+        check_count("vocab_size", vocab_size),
+        *(check_count("num_clusters", count) for count in given),
+    ]
     for fine, coarse in pairwise(counts):
-        require(coarse < fine, f"num_clusters is {num_clusters} for {vocab_size} tokens: every level must be coarser")
+        require(
+            coarse < fine,
+            f"num_clusters is {num_clusters} for {vocab_size} tokens: every level must be coarser",
+        )
     generator = torch.Generator().manual_seed(check_count("seed", seed, 0))
     return [torch.randperm(fine, generator=generator) % coarse for fine, coarse in pairwise(counts)]
 
@@ -42,19 +53,22 @@ def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int
 def table_parents(
     table: Mapping[str, Sequence[str]], vocabulary: Mapping[str, int], other: str | None = None
 ) -> tuple[list[Tensor], list[list[str]]]:
-    """Build parents from a table that maps each token to its ancestors, nearest first, as ``wordnet_table`` returns it.
+    """Build parents from a table that maps each token to its ancestors, nearest first, as
+    ``wordnet_table`` returns it.
 
     Args:
-        table: names of the ancestors of each token, the same number for all; each name has one parent.
+        table: names of the ancestors of each token, the same number for all; each name has one
+            parent.
         vocabulary: token -> id, ids 0..V-1.
-        other: name of the cluster, at every level, of tokens that the table lacks; None if there are none.
+        other: name of the cluster, at every level, of tokens that the table lacks; None if there
+            are none.
 
     Returns:
         The parents for ``Tree``, and the names of each level's clusters, in alphabetical order.
 
     Raises:
-        ValueError: tokens missing from the vocabulary, or from the table without ``other``; different numbers of
-            ancestors; a name with two parents; ids with gaps.
+        ValueError: tokens missing from the vocabulary, or from the table without ``other``;
+            different numbers of ancestors; a name with two parents; ids with gaps.
 
     Example:
         >>> tokens = {"cat": 0, "dog": 1, "ivy": 2}
@@ -69,30 +83,41 @@ def table_parents(
     )
     require(len(table) > 0, "table is empty, must hold the ancestors of each token")
     strange = [token for token in table if token not in vocabulary]
-    require(not strange, f"table has {len(strange)} tokens that are not in vocabulary: {strange[:5]}")
+    require(
+        not strange, f"table has {len(strange)} tokens that are not in vocabulary: {strange[:5]}"
+    )
     missing = [token for token in tokens if token not in table]
     require(
         other is not None or not missing,
-        f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; pass other=NAME, a cluster for them",
+        f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; pass other=NAME, a "
+        "cluster for them",
     )
     depth = len(next(iter(table.values())))
-    odd = next((token for token, path in table.items() if isinstance(path, str) or len(path) != depth), None)
+    odd = next(
+        (token for token, path in table.items() if isinstance(path, str) or len(path) != depth),
+        None,
+    )
     if depth == 0 or odd is not None:
         raise ValueError(
-            f"table has {table.get(odd or tokens[0])!r} for {odd or tokens[0]!r}, must be {depth or 1} names"
+            f"table has {table.get(odd or tokens[0])!r} for {odd or tokens[0]!r}, must be "
+            f"{depth or 1} names"
         )
     paths = [list(table.get(token, [other or ""] * depth)) for token in tokens]
     names = [sorted({path[level] for path in paths}) for level in range(depth)]
-    parents, members = [], [path[0] for path in paths]
+    parents = []
+    members = [path[0] for path in paths]
     for level in range(depth):
         index = {name: i for i, name in enumerate(names[level])}
         parents.append(torch.tensor([index[name] for name in members]))
         if level + 1 < depth:
             above: dict[str, str] = {}
             for path in paths:
-                name, parent = path[level], path[level + 1]
+                name = path[level]
+                parent = path[level + 1]
                 known = above.setdefault(name, parent)
-                require(known == parent, f"table has two parents of {name!r}: {known!r} and {parent!r}")
+                require(
+                    known == parent, f"table has two parents of {name!r}: {known!r} and {parent!r}"
+                )
             members = [above[name] for name in names[level]]
     return parents, names
 
@@ -100,10 +125,13 @@ def table_parents(
 def csv_parents(
     path: str | Path, vocabulary: Mapping[str, int], other: str | None = None
 ) -> tuple[list[Tensor], list[list[str]]]:
-    """Build parents from a CSV file with a row ``token,parent`` per token; further columns are further levels.
+    """Build parents from a CSV file with a row ``token,parent`` per token.
 
-    Tokens are spelled as in ``vocabulary``. A first row ``token,...`` is a header, unless ``token`` is a token of the
-    vocabulary; it may name the levels, such as ``token,charge,size`` (see ``read_csv``).
+    Further columns are further levels.
+
+    Tokens are spelled as in ``vocabulary``. A first row ``token,...`` is a header, unless ``token``
+    is a token of the vocabulary; it may name the levels, such as ``token,charge,size`` (see
+    ``read_csv``).
 
     Args:
         path: path of the file, UTF-8.
@@ -120,15 +148,20 @@ def csv_parents(
     return table_parents(table, vocabulary, other)
 
 
-def read_csv(path: str | Path, vocabulary: Mapping[str, int]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Read the table of ``csv_parents``: the ancestors of each token, and the names of the levels from the header.
+def read_csv(
+    path: str | Path, vocabulary: Mapping[str, int]
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Read the table of ``csv_parents``.
+
+    The ancestors of each token, and the names of the levels from the header.
 
     Args:
         path: path of the file, UTF-8.
         vocabulary: token -> id.
 
     Returns:
-        The table for ``table_parents``; the names of the levels, () without a header or if one is called ``parent``.
+        The table for ``table_parents``; the names of the levels, () without a header or if one is
+        called ``parent``.
 
     Raises:
         ValueError: a token that occurs twice.
@@ -143,7 +176,10 @@ def read_csv(path: str | Path, vocabulary: Mapping[str, int]) -> tuple[dict[str,
                 continue
             if not row:
                 continue
-            require(row[0] not in table, f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice")
+            require(
+                row[0] not in table,
+                f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice",
+            )
             table[row[0]] = row[1:]
     return table, levels
 
@@ -151,10 +187,13 @@ def read_csv(path: str | Path, vocabulary: Mapping[str, int]) -> tuple[dict[str,
 def soft_memberships(
     clusters: Clusters, embeddings: Float[Tensor, "V D"], temperature: float = 0.1, most: int = 4
 ) -> dict[str, Any]:
-    r"""Memberships of each token in its nearest clusters, for ``Soft``: soft k-means at given centroids.
+    r"""Memberships of each token in its nearest clusters, for ``Soft``.
 
-    A token belongs to cluster k in proportion to :math:`\exp(-d(e, c_k) / T)`, over its ``most`` nearest clusters and
-    its own; d is that of ``semantic_clusters``. At T near 0 every token is in its own or its nearest cluster alone.
+    Soft k-means at given centroids.
+
+    A token belongs to cluster k in proportion to :math:`\exp(-d(e, c_k) / T)`, over its ``most``
+    nearest clusters and its own; d is that of ``semantic_clusters``. At T near 0 every token is in
+    its own or its nearest cluster alone.
 
     Args:
         clusters: result of ``semantic_clusters``; its finest level is used.
@@ -166,7 +205,8 @@ def soft_memberships(
         The arguments of ``Sparse``: ``Soft(soft_memberships(...))``.
 
     Raises:
-        TypeError, ValueError: embeddings of another shape than those that were clustered; a bad temperature or number.
+        TypeError, ValueError: embeddings of another shape than those that were clustered; a bad
+            temperature or number.
 
     Example:
         >>> from ddlib.hierarchies import semantic_clusters
@@ -176,14 +216,26 @@ def soft_memberships(
         tensor([0.9899, 0.7793, 0.9611, 0.9549])
     """
     check_number("temperature", temperature, 1e-9, math.inf, "above 0")
-    centroids, own = clusters.centroids[0].to(torch.float64), clusters.of_tokens()
+    centroids = clusters.centroids[0].to(torch.float64)
+    own = clusters.of_tokens()
     rows = embeddings.detach().to(centroids.device, torch.float64)
-    check_shape("embeddings", rows, (len(own), centroids.shape[1]), f"(V, D) = ({len(own)}, {centroids.shape[1]})")
+    check_shape(
+        "embeddings",
+        rows,
+        (len(own), centroids.shape[1]),
+        f"(V, D) = ({len(own)}, {centroids.shape[1]})",
+    )
     if clusters.metric == "cosine":
         distance = 1 - normalize(rows, dim=1) @ normalize(centroids, dim=1).mT
     else:
         distance = torch.cdist(rows, centroids) ** 2
-    ranked = distance.scatter(1, own[:, None], -torch.inf)  # its own cluster is kept, so that none is empty
+    ranked = distance.scatter(
+        1, own[:, None], -torch.inf
+    )  # its own cluster is kept, so that none is empty
     index = ranked.topk(min(check_count("most", most), len(centroids)), largest=False).indices
     probability = (-distance.gather(1, index) / temperature).softmax(1)
-    return {"index": index.tolist(), "probability": probability.tolist(), "num_parents": len(centroids)}
+    return {
+        "index": index.tolist(),
+        "probability": probability.tolist(),
+        "num_parents": len(centroids),
+    }

@@ -18,15 +18,17 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Kernels(Hierarchy):
-    r"""Hierarchy of any row-stochastic matrices: ``K_i(parent|child)`` between levels i and i + 1 (theory section 16).
+    r"""Hierarchy of any row-stochastic matrices.
 
-    The bound, the posterior and the samplers need no more than one column of a kernel for each position and one product
-    of a distribution with it. Fused losses and child logits are for trees.
+    ``K_i(parent|child)`` between levels i and i + 1 (theory section 16).
+
+    The bound, the posterior and the samplers need no more than one column of a kernel for each
+    position and one product of a distribution with it. Fused losses and child logits are for trees.
 
     Args:
-        kernels: one for each edge, tokens first, up to the mask or to the last level below it, from which the edge to
-            the mask is implied: a ``Dense``, ``Sparse``, ``Banded`` or ``Map``; or plain values, a matrix or a mapping
-            of the arguments of ``Sparse`` or ``Banded``.
+        kernels: one for each edge, tokens first, up to the mask or to the last level below it, from
+            which the edge to the mask is implied: a ``Dense``, ``Sparse``, ``Banded`` or ``Map``;
+            or plain values, a matrix or a mapping of the arguments of ``Sparse`` or ``Banded``.
         speed: one number per edge, the edge to the mask last. Default all 1.
         learn_speeds: whether the speeds are learned, as in ``Tree``.
 
@@ -47,7 +49,9 @@ class Kernels(Hierarchy):
         learn_speeds: bool = False,
     ) -> None:
         if isinstance(kernels, Kernel | Mapping | str) or not isinstance(kernels, Sequence):
-            raise TypeError(f"kernels is a {type(kernels).__name__}, must be a list of one kernel for each edge")
+            raise TypeError(
+                f"kernels is a {type(kernels).__name__}, must be a list of one kernel for each edge"
+            )
         found = [kernel_of(each, f"kernels[{i}]") for i, each in enumerate(kernels)]
         super().__init__(_to_mask(found), speed, learn_speeds)
 
@@ -67,9 +71,10 @@ class Kernels(Hierarchy):
 class Blur(Kernels):
     r"""Levels over one ordered alphabet: value, blurred value, more blurred value, ..., mask.
 
-    Level i holds the token after Gaussian steps with the standard deviation ``widths[i - 1]``, rounded to the alphabet.
-    So nearby values take each other's place, as in ordinal or discretised Gaussian noise, but the level shows how much
-    noise a position has: structured noise whose time is known (compare SCUD, arXiv 2506.08316).
+    Level i holds the token after Gaussian steps with the standard deviation ``widths[i - 1]``,
+    rounded to the alphabet. So nearby values take each other's place, as in ordinal or discretised
+    Gaussian noise, but the level shows how much noise a position has: structured noise whose time
+    is known (compare SCUD, arXiv 2506.08316).
 
     Args:
         size: number of tokens V, in order, e.g. 256 grey values.
@@ -79,7 +84,8 @@ class Blur(Kernels):
         learn_speeds: as in ``Kernels``.
 
     Raises:
-        TypeError, ValueError: a size below 2; no width, one below 0.1, or widths that do not increase.
+        TypeError, ValueError: a size below 2; no width, one below 0.1, or widths that do not
+            increase.
 
     Example:
         >>> blur = Blur(16, widths=[1.0, 4.0])
@@ -98,7 +104,8 @@ class Blur(Kernels):
         check_count("size", size, 2)
         require(
             not isinstance(widths, str) and len(widths) > 0,
-            f"widths is {widths!r}, must be a list of one standard deviation for each blurred level",
+            f"widths is {widths!r}, must be a list of one standard deviation for each blurred "
+            "level",
         )
         checked = [
             check_number(f"widths[{i}]", each, 0.1, 1e6, "a width of at least 0.1 tokens")
@@ -108,7 +115,8 @@ class Blur(Kernels):
             require(low < high, f"widths[{i + 1}] is {high:g}, must be above widths[{i}] = {low:g}")
         steps = [math.sqrt(high**2 - low**2) for low, high in pairwise([0.0, *checked])]
         super().__init__([_gaussian(size, step, cyclic) for step in steps], speed, learn_speeds)
-        self.widths, self.cyclic = tuple(checked), cyclic
+        self.widths = tuple(checked)
+        self.cyclic = cyclic
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return a blur of fewer values, with widths in proportion."""
@@ -121,15 +129,22 @@ class Blur(Kernels):
         return made
 
     def shared_rows(self) -> Int64[Tensor, "S F"]:
-        """Return the row of the value, the same at every level, and that of the level; the mask has that of its own."""
+        """Return the row of the value, the same at every level, and that of the level.
+
+        The mask has that of its own.
+        """
         value = torch.arange(self.num_states - 1) % self.vocab_size
         level = self.vocab_size + torch.arange(self.num_states - 1) // self.vocab_size
         mask = torch.tensor([[self.vocab_size + self.depth, -1]])
         return torch.cat([torch.stack([value, level], 1), mask]).to(self.starts.device)
 
     @staticmethod
-    def from_similarity(matrix: Any, temperatures: Sequence[float], speed: Sequence[float] | None = None) -> Kernels:
-        r"""Return levels of an alphabet with a similarity, e.g. amino acids: :math:`K_i \propto \exp(S / T_i)`.
+    def from_similarity(
+        matrix: Any, temperatures: Sequence[float], speed: Sequence[float] | None = None
+    ) -> Kernels:
+        r"""Return levels of an alphabet with a similarity, e.g. amino acids.
+
+        :math:`K_i \propto \exp(S / T_i)`.
 
         Args:
             matrix: (V, V) similarity S of each pair of tokens, in any unit, e.g. ``blosum62()``.
@@ -137,19 +152,25 @@ class Blur(Kernels):
             speed: as in ``Kernels``.
 
         Raises:
-            ValueError: not square, not finite; no temperature, or temperatures that are not positive and increasing.
+            ValueError: not square, not finite; no temperature, or temperatures that are not
+                positive and increasing.
         """
         values = torch.as_tensor(matrix, dtype=torch.float64)
         require(
-            values.ndim == 2 and values.shape[0] == values.shape[1] and bool(values.isfinite().all()),
+            values.ndim == 2
+            and values.shape[0] == values.shape[1]
+            and bool(values.isfinite().all()),
             f"matrix has shape {tuple(values.shape)}, must be square (V, V) and finite",
         )
-        require(len(temperatures) > 0, "temperatures is empty, must hold one for each blurred level")
+        require(
+            len(temperatures) > 0, "temperatures is empty, must hold one for each blurred level"
+        )
         for i, each in enumerate(temperatures):
             check_number(f"temperatures[{i}]", each, 1e-6, 1e6, "a positive temperature")
             require(
                 i == 0 or each > temperatures[i - 1],
-                f"temperatures[{i}] is {each:g}, must be above temperatures[{i - 1}] = {temperatures[i - 1]:g}",
+                f"temperatures[{i}] is {each:g}, must be above temperatures[{i - 1}] = "
+                f"{temperatures[i - 1]:g}",
             )
         return Kernels([Dense((values / each).softmax(1)) for each in temperatures], speed)
 
@@ -162,8 +183,8 @@ class Soft(Kernels):
     """Clusters that share their tokens: a token belongs to several clusters, with probabilities.
 
     Args:
-        memberships: (V, C) probability of each cluster given the token, rows sum to 1; or a mapping of the arguments of
-            ``Sparse``, for a few clusters per token of many.
+        memberships: (V, C) probability of each cluster given the token, rows sum to 1; or a mapping
+            of the arguments of ``Sparse``, for a few clusters per token of many.
         speed: one number for each of the two edges. Default all 1.
         learn_speeds: as in ``Kernels``.
 
@@ -175,12 +196,18 @@ class Soft(Kernels):
         (3, 2, 1)
     """
 
-    def __init__(self, memberships: Any, speed: Sequence[float] | None = None, learn_speeds: bool = False) -> None:
+    def __init__(
+        self, memberships: Any, speed: Sequence[float] | None = None, learn_speeds: bool = False
+    ) -> None:
         super().__init__([kernel_of(memberships, "memberships")], speed, learn_speeds)
 
     def arguments(self) -> Mapping[str, Any]:
         found = dict(super().arguments())
-        return found | {"memberships": self.maps[0].plain_values()} if "memberships" in found else found
+        return (
+            found | {"memberships": self.maps[0].plain_values()}
+            if "memberships" in found
+            else found
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -188,7 +215,9 @@ class Soft(Kernels):
 
 
 def kernel_of(given: Any, name: str) -> Kernel:
-    """Return a kernel, or build one: ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping of its arguments.
+    """Return a kernel, or build one.
+
+    ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping of its arguments.
 
     Raises:
         TypeError, ValueError: not a kernel; as the classes, with the name of the argument.
@@ -196,7 +225,9 @@ def kernel_of(given: Any, name: str) -> Kernel:
     if isinstance(given, Kernel):
         return given
     if given is None or isinstance(given, str | bool | int | float):
-        raise TypeError(f"{name} is {given!r}, must be a Kernel, a matrix, or a mapping of a kernel's arguments")
+        raise TypeError(
+            f"{name} is {given!r}, must be a Kernel, a matrix, or a mapping of a kernel's arguments"
+        )
     try:
         if isinstance(given, Mapping):
             return (Banded if "weights" in given else Sparse)(**given)
@@ -206,7 +237,9 @@ def kernel_of(given: Any, name: str) -> Kernel:
 
 
 def _to_mask(kernels: list[Kernel]) -> list[Kernel]:
-    require(len(kernels) > 0, "kernels is empty, must contain at least one, an edge of the hierarchy")
+    require(
+        len(kernels) > 0, "kernels is empty, must contain at least one, an edge of the hierarchy"
+    )
     last = kernels[-1]
     below = kernels[:-1] if last.num_parents == 1 else kernels
     top = last.num_children if last.num_parents == 1 else last.num_parents
@@ -217,8 +250,12 @@ def _gaussian(size: int, width: float, cyclic: bool) -> Kernel:
     """Gaussian steps of one width; dense where the band would hold most of the matrix."""
     reach = min(max(1, math.ceil(6 * width)), (size - 1) // 2 if cyclic else size - 1)
     steps = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    if cyclic and 2 * reach + 1 >= size // 2:  # the probability that a step ends there, after any number of turns
-        turns = torch.arange(-math.ceil(6 * width / size) - 1, math.ceil(6 * width / size) + 2) * size
+    if (
+        cyclic and 2 * reach + 1 >= size // 2
+    ):  # the probability that a step ends there, after any number of turns
+        turns = (
+            torch.arange(-math.ceil(6 * width / size) - 1, math.ceil(6 * width / size) + 2) * size
+        )
         distance = torch.arange(size)[:, None] - torch.arange(size)
         circle = _density(distance[..., None] + turns, width).sum(-1)
         return Dense(circle / circle.sum(1, keepdim=True))

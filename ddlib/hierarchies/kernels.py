@@ -17,9 +17,11 @@ _TERMS = 2**22
 
 
 class Kernel(Float64Module):
-    r"""Row-stochastic matrix :math:`K(\text{parent}|\text{child})` between two adjacent levels (theory section 16).
+    r"""Row-stochastic matrix :math:`K(\text{parent}|\text{child})` between two adjacent levels
+    (theory section 16).
 
-    A subclass implements ``row``, ``column``, ``push`` and ``then``; the other methods have defaults that build rows.
+    A subclass implements ``row``, ``column``, ``push`` and ``then``; the other methods have
+    defaults that build rows.
     """
 
     num_children: int
@@ -35,12 +37,18 @@ class Kernel(Float64Module):
 
     @property
     def plain(self) -> bool:
-        """True only if every child has one parent, ``parents``; False is right for any kernel, and slower."""
+        """True only if every child has one parent, ``parents``.
+
+        False is right for any kernel, and slower.
+        """
         return False
 
     @property
     def one_pass(self) -> bool:
-        """True if ``log_push`` is one pass over its input: a loss then computes it at all positions."""
+        """True if ``log_push`` is one pass over its input.
+
+        a loss then computes it at all positions.
+        """
         return False
 
     @property
@@ -50,11 +58,15 @@ class Kernel(Float64Module):
 
     @property
     def xi(self) -> str:
-        """Probability of the likeliest parent, formatted for printing; a range if it differs between children."""
+        """Probability of the likeliest parent, formatted for printing.
+
+        a range if it differs between children.
+        """
         if self.parents.is_meta:
             return "meta"
         likeliest = self.entry(torch.arange(self.num_children, device=self.device), self.parents)
-        low, high = float(likeliest.min()), float(likeliest.max())
+        low = float(likeliest.min())
+        high = float(likeliest.max())
         return f"{low:.4g}" if high - low < 1e-9 else f"{low:.3g} to {high:.3g}"
 
     @abstractmethod
@@ -77,7 +89,9 @@ class Kernel(Float64Module):
         """Return the product of a matrix from a lower level and this kernel."""
         return Dense(self.push(matrix))
 
-    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    def entry(
+        self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n"]:
         """Return K(parent | child), elementwise."""
         return self.row(child).gather(-1, parent[..., None]).squeeze(-1)
 
@@ -88,36 +102,50 @@ class Kernel(Float64Module):
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         """Compute ``push`` in the log domain: finite wherever the mass is positive, however small.
 
-        On an accelerator, where that takes a synchronisation, masses are clamped instead, unless ``debug(True)`` was
-        called: results are at least the largest of ``log_probs`` (in a band: of those nearby) minus 87.3 in float32,
-        708.4 in float64, and lose digits from 15.9, or 36, plus the logarithm of the number of terms above that.
+        On an accelerator, where that takes a synchronisation, masses are clamped instead, unless
+        ``debug(True)`` was called: results are at least the largest of ``log_probs`` (in a band: of
+        those nearby) minus 87.3 in float32, 708.4 in float64, and lose digits from 15.9, or 36,
+        plus the logarithm of the number of terms above that.
         """
         mass, highest = self._shifted(log_probs)
-        tiny, eps = torch.finfo(mass.dtype).tiny, torch.finfo(mass.dtype).eps
+        tiny = torch.finfo(mass.dtype).tiny
+        eps = torch.finfo(mass.dtype).eps
         found = mass.clamp_min(tiny).log() + highest
         small = mass.detach() < tiny * self._terms / eps  # lower masses may lack digits
         if not visible(small) or not bool(small.any()):
             return found
         rows = log_probs.reshape(-1, self.num_children)
-        row, parent = (each.split(max(1, _TERMS // self._terms)) for each in small.flatten(0, -2).nonzero().unbind(1))
+        row, parent = (
+            each.split(max(1, _TERMS // self._terms))
+            for each in small.flatten(0, -2).nonzero().unbind(1)
+        )
         exact = [
             checkpoint(self._log_mass, rows, *which, use_reentrant=False, preserve_rng_state=False)
             for which in zip(row, parent, strict=True)
         ]
         return found.masked_scatter(small, torch.cat(exact))
 
-    def log_mass(self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """Compute ``log_push`` at one parent for each row, from its column; exact on every device."""
+    def log_mass(
+        self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]
+    ) -> Float[Tensor, "*n"]:
+        """Compute ``log_push`` at one parent for each row, from its column.
+
+        Exact on every device.
+        """
         row = torch.arange(parent.numel(), device=parent.device)
-        return self._log_mass(log_probs.reshape(-1, self.num_children), row, parent.flatten()).view(parent.shape)
+        return self._log_mass(log_probs.reshape(-1, self.num_children), row, parent.flatten()).view(
+            parent.shape
+        )
 
     def at_parents(
         self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
     ) -> tuple[Float[Tensor, "*n k"], ...]:
-        """Return a child's probabilities, and ``values``, at the parents it may have and perhaps at others.
+        """Return a child's probabilities, and ``values``, at the parents it may have and perhaps at
+        others.
 
         Returns:
-            The probability of each parent, its share in this entry where a parent has several, then ``values``.
+            The probability of each parent, its share in this entry where a parent has several, then
+            ``values``.
         """
         given = self.row(child)
         return given, given, *values
@@ -126,8 +154,13 @@ class Kernel(Float64Module):
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
         return draw(self.row(child), u)
 
-    def restricted(self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]) -> "Kernel":
-        """Return the kernel between subsets of children and parents, its rows normalised; each keeps some mass."""
+    def restricted(
+        self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]
+    ) -> "Kernel":
+        """Return the kernel between subsets of children and parents, its rows normalised.
+
+        Each keeps some mass.
+        """
         matrix = self.row(children)[:, parents]
         return Dense(matrix / matrix.sum(1, keepdim=True))
 
@@ -142,13 +175,18 @@ class Kernel(Float64Module):
         return self.num_children
 
     def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
-        """Return masses of parents, of which the largest is not far below 1, and the logarithm of their unit."""
+        """Return masses of parents, of which the largest is not far below 1, and the logarithm of
+        their unit.
+        """
         highest = log_probs.detach().amax(-1, keepdim=True)
         highest = torch.where(highest.isfinite(), highest, 0.0)
         return self.push((log_probs - highest).exp()), highest
 
     def _log_mass(
-        self, log_probs: Float[Tensor, "N children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+        self,
+        log_probs: Float[Tensor, "N children"],
+        row: Int64[Tensor, "n"],
+        parent: Int64[Tensor, "n"],
     ) -> Float[Tensor, "n"]:
         """Return the log-mass of a parent in a row, for pairs of both."""
         return log_sum(log_probs[row], self.column(parent))
@@ -161,8 +199,8 @@ class Dense(Kernel):
         matrix: (children, parents) probabilities, row = child; rows sum to 1.
 
     Raises:
-        ValueError: not two axes, a negative or non-finite entry, a row that does not sum to 1 within 1e-6, or a parent
-            that no child has.
+        ValueError: not two axes, a negative or non-finite entry, a row that does not sum to 1
+            within 1e-6, or a parent that no child has.
 
     Example:
         >>> Dense([[0.9, 0.1], [0.2, 0.8]]).push(torch.tensor([0.5, 0.5]))
@@ -172,7 +210,9 @@ class Dense(Kernel):
     def __init__(self, matrix: Any) -> None:
         super().__init__()
         values = torch.as_tensor(matrix, dtype=torch.float64).clone()
-        require(values.ndim == 2, f"matrix has shape {tuple(values.shape)}, must be (children, parents)")
+        require(
+            values.ndim == 2, f"matrix has shape {tuple(values.shape)}, must be (children, parents)"
+        )
         self.values = stochastic(values, "matrix")
         check_parents(self.values.sum(0), "matrix")
         self.num_children, self.num_parents = self.values.shape
@@ -184,7 +224,9 @@ class Dense(Kernel):
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
         return self.values.mT[parent]
 
-    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    def entry(
+        self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n"]:
         return self.values[child, parent]
 
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
@@ -195,19 +237,27 @@ class Dense(Kernel):
 
 
 def information(kernel: Kernel, child: Int64[Tensor, "n"]) -> float:
-    """Return the mutual information of a uniform child and its parent, in nats: H(parent) - H(parent | child).
+    """Return the mutual information of a uniform child and its parent, in nats.
+
+    H(parent) - H(parent | child).
 
     Args:
         kernel: the distribution of the parent given the child.
         child: (n,) children over which the conditional entropy is averaged; all, or some of many.
     """
-    uniform = torch.full((kernel.num_children,), 1 / kernel.num_children, dtype=torch.float64, device=child.device)
-    marginal, rows = kernel.push(uniform), kernel.row(child)
+    uniform = torch.full(
+        (kernel.num_children,), 1 / kernel.num_children, dtype=torch.float64, device=child.device
+    )
+    marginal = kernel.push(uniform)
+    rows = kernel.row(child)
     return float(torch.special.entr(marginal).sum() - torch.special.entr(rows).sum(-1).mean())
 
 
 def log_sum(log_probs: Float[Tensor, "n k"], weights: Float64[Tensor, "n k"]) -> Float[Tensor, "n"]:
-    """Return the logarithm of the weighted sum of probabilities; -inf with gradient 0 where it is 0."""
+    """Return the logarithm of the weighted sum of probabilities.
+
+    -inf with gradient 0 where it is 0.
+    """
     terms = log_probs + weights.log().to(log_probs.dtype)
     highest = terms.detach().amax(-1)
     shift = torch.where(highest > -torch.inf, highest, 0.0)
@@ -216,21 +266,34 @@ def log_sum(log_probs: Float[Tensor, "n k"], weights: Float64[Tensor, "n k"]) ->
 
 
 def stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tensor, "children k"]:
-    """Return the rows, normalised to the last digit, after the check that they are distributions."""
+    """Return the rows, normalised to the last digit, after the check that they are
+    distributions.
+    """
     if not visible(values):
         return values
     require(values.numel() > 0, f"{name} has shape {tuple(values.shape)}, must not be empty")
     require(bool(values.isfinite().all()), f"{name} holds NaN or infinity, must be probabilities")
     worst = int(values.amin(1).argmin())
-    require(bool((values >= 0).all()), f"{name} row {worst} holds {float(values.min())}, must be at least 0")
+    require(
+        bool((values >= 0).all()),
+        f"{name} row {worst} holds {float(values.min())}, must be at least 0",
+    )
     total = values.sum(1)
     worst = int((total - 1).abs().argmax())
-    require(abs(float(total[worst]) - 1) < 1e-6, f"{name} row {worst} sums to {float(total[worst]):.9g}, must sum to 1")
+    require(
+        abs(float(total[worst]) - 1) < 1e-6,
+        f"{name} row {worst} sums to {float(total[worst]):.9g}, must sum to 1",
+    )
     exact = abs(float(total[worst]) - 1) < 1e-14 * values.shape[1]
-    return values if exact else values / total[:, None]  # a second normalisation would change the last digit
+    return (
+        values if exact else values / total[:, None]
+    )  # a second normalisation would change the last digit
 
 
 def check_parents(mass: Float64[Tensor, "parents"], name: str) -> None:
     """Raise ValueError unless every parent has some mass."""
     empty = (mass == 0).nonzero().flatten().tolist()
-    require(not empty, f"{name} gives state {empty[:5]} of the upper level no child, every state must have one")
+    require(
+        not empty,
+        f"{name} gives state {empty[:5]} of the upper level no child, every state must have one",
+    )

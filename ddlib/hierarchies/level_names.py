@@ -7,7 +7,10 @@ from ddlib.utils.validation import require
 
 
 class Names(NamedTuple):
-    """Names of the levels between the tokens and the mask, and of their members; both are empty without names."""
+    """Names of the levels between the tokens and the mask, and of their members.
+
+    Both are empty without names.
+    """
 
     levels: tuple[str, ...] = ()
     """Name of each level, lowest first; () where only the members have names."""
@@ -39,28 +42,35 @@ def checked_names(names: Any, sizes: tuple[int, ...]) -> Names:
     """Return the names that ``Tree`` takes, checked against the sizes of its levels of clusters.
 
     Args:
-        names: a list of the names of each level's clusters, or of those of the only level; a mapping from the name of
-            each level to such a list; None or an empty list for no names.
+        names: a list of the names of each level's clusters, or of those of the only level; a
+            mapping from the name of each level to such a list; None or an empty list for no names.
         sizes: number of clusters of each level.
 
     Raises:
         TypeError: names that are not strings.
-        ValueError: another number of levels or of names; an empty name, or one that occurs twice in a level.
+        ValueError: another number of levels or of names; an empty name, or one that occurs twice in
+            a level.
     """
     if names is None or (not isinstance(names, str) and len(names) == 0):
         return NO_NAMES
     levels = tuple(names) if isinstance(names, Mapping) else ()
     lists = list(names.values()) if isinstance(names, Mapping) else names
     if isinstance(lists, str) or not all(isinstance(level, str) for level in levels):
-        raise TypeError(f"names is {names!r}, must be lists of strings, one for each level of clusters")
+        raise TypeError(
+            f"names is {names!r}, must be lists of strings, one for each level of clusters"
+        )
     lists = [lists] if all(isinstance(one, str) for one in lists) else list(lists)
     require(
-        len(lists) == len(sizes), f"names has {len(lists)} levels, must have {len(sizes)}: one per vector in parents"
+        len(lists) == len(sizes),
+        f"names has {len(lists)} levels, must have {len(sizes)}: one per vector in parents",
     )
     for i, (found, size) in enumerate(zip(lists, sizes, strict=True)):
         if isinstance(found, str) or not all(isinstance(name, str) for name in found):
             raise TypeError(f"names[{i}] is {found!r}, must be a list of strings")
-        require(len(found) == size, f"names[{i}] has {len(found)} names, must have {size}: one per cluster")
+        require(
+            len(found) == size,
+            f"names[{i}] has {len(found)} names, must have {size}: one per cluster",
+        )
         twice = [name for n, name in enumerate(found) if not name or name in found[:n]]
         require(not twice, f"names[{i}] has {twice[:1]}, which is empty or occurs twice")
     return Names(levels, tuple(tuple(found) for found in lists))

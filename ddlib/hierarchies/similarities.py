@@ -50,7 +50,10 @@ def blosum62(letters: str = AMINO_ACIDS) -> Float64[Tensor, "V V"]:
     """
     unknown = sorted(set(letters) - set(AMINO_ACIDS))
     require(not unknown, f"letters holds {unknown}, must be among {AMINO_ACIDS}")
-    require(len(set(letters)) == len(letters) > 0, f"letters is {letters!r}, must hold each amino acid at most once")
+    require(
+        len(set(letters)) == len(letters) > 0,
+        f"letters is {letters!r}, must hold each amino acid at most once",
+    )
     rows = [list(map(float, line.split())) for line in _BLOSUM62.split("\n") if line.strip()]
     lower = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for i, row in enumerate(rows):

@@ -14,7 +14,9 @@ from ddlib.utils.categorical import draw
 from ddlib.utils.validation import check_count, require
 
 _DENSE = 2**20
-"""Largest number of entries up to which a sparse kernel is multiplied as a dense matrix, which is faster."""
+"""Largest number of entries up to which a sparse kernel is multiplied as a dense matrix, which is
+faster.
+"""
 
 _BLOCK = 256
 """Number of parents of a block of a band."""
@@ -42,21 +44,36 @@ class Sparse(Kernel):
         super().__init__()
         index = torch.as_tensor(index)
         if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-            raise TypeError(f"index has dtype {index.dtype}, must be integers: the parents of each child")
+            raise TypeError(
+                f"index has dtype {index.dtype}, must be integers: the parents of each child"
+            )
         index = index.to(torch.int64).clone()
         values = torch.as_tensor(probability, dtype=torch.float64).clone()
         require(
             index.ndim == 2 and index.shape == values.shape,
-            f"index has shape {tuple(index.shape)} and probability {tuple(values.shape)}, must both be (children, k)",
+            f"index has shape {tuple(index.shape)} and probability {tuple(values.shape)}, must "
+            "both be (children, k)",
         )
-        count = int(index.max()) + 1 if num_parents is None else check_count("num_parents", num_parents)
-        low, high = int(index.min()), int(index.max())
-        require(low >= 0 and high < count, f"index holds {low if low < 0 else high}, must be in [0, {count})")
+        count = (
+            int(index.max()) + 1 if num_parents is None else check_count("num_parents", num_parents)
+        )
+        low = int(index.min())
+        high = int(index.max())
+        require(
+            low >= 0 and high < count,
+            f"index holds {low if low < 0 else high}, must be in [0, {count})",
+        )
         self.index, self.values = index, stochastic(values, "probability")
-        self.num_children, self.num_parents = len(index), count
+        self.num_children = len(index)
+        self.num_parents = count
         self.parents = index.gather(1, values.argmax(1, keepdim=True)).squeeze(1)
-        check_parents(torch.zeros(count, dtype=torch.float64).index_add(0, index.flatten(), values.flatten()), "index")
-        used = (self.values.flatten() > 0).nonzero()[:, 0]  # a band has many entries of 0 at its ends
+        check_parents(
+            torch.zeros(count, dtype=torch.float64).index_add(0, index.flatten(), values.flatten()),
+            "index",
+        )
+        used = (self.values.flatten() > 0).nonzero()[
+            :, 0
+        ]  # a band has many entries of 0 at its ends
         parent = index.flatten()[used]
         self._by_parent = used[parent.argsort(stable=True)]
         children = torch.bincount(parent, minlength=count)
@@ -81,27 +98,37 @@ class Sparse(Kernel):
 
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
         child, probability = self._below(parent)
-        return self.values.new_zeros(*parent.shape, self.num_children).scatter_add(-1, child, probability)
+        return self.values.new_zeros(*parent.shape, self.num_children).scatter_add(
+            -1, child, probability
+        )
 
-    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    def entry(
+        self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n"]:
         return torch.where(self.index[child] == parent[..., None], self.values[child], 0.0).sum(-1)
 
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if self.num_children * self.num_parents <= _DENSE:
             return probs @ self.matrix().to(probs.dtype)
         places = torch.stack(
-            [self.index.flatten(), torch.arange(self.num_children, device=probs.device).repeat_interleave(self._width)]
+            [
+                self.index.flatten(),
+                torch.arange(self.num_children, device=probs.device).repeat_interleave(self._width),
+            ]
         )
         shape = self.num_parents, self.num_children
         values = self.values.flatten().to(probs.dtype)
-        upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)  # indices were checked before
+        upwards = torch.sparse_coo_tensor(
+            places, values, shape, check_invariants=False
+        )  # indices were checked before
         flat = probs.reshape(-1, self.num_children)
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*probs.shape[:-1], self.num_parents)
 
     def at_parents(
         self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
     ) -> tuple[Float[Tensor, "*n k"], ...]:
-        index, part = self.index[child], self.values[child]
+        index = self.index[child]
+        part = self.values[child]
         given = self.row(child).gather(-1, index) if self._repeats else part
         return given, part, *(each.gather(-1, index) for each in values)
 
@@ -109,7 +136,9 @@ class Sparse(Kernel):
         return self.index[child, draw(self.values[child], u)]
 
     def then(self, upper: Kernel) -> Kernel:
-        if isinstance(upper, Map) and (upper.num_parents == 1 or upper.keep == 0):  # to the mask: all rows are equal
+        if isinstance(upper, Map) and (
+            upper.num_parents == 1 or upper.keep == 0
+        ):  # to the mask: all rows are equal
             parents = torch.arange(self.num_children, device=self.device) % upper.num_parents
             return Map(parents, upper.num_parents, upper.keep, upper.spread)
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
@@ -121,13 +150,19 @@ class Sparse(Kernel):
             found.append(mass.topk(int((mass > 0).sum(1).max())))
         width = max(values.shape[1] for values, _ in found)
         values, index = (
-            torch.cat([pad(part, (0, width - part.shape[1])) for part in each]) for each in zip(*found, strict=True)
+            torch.cat([pad(part, (0, width - part.shape[1])) for part in each])
+            for each in zip(*found, strict=True)
         )
         product = Sparse(index, values, upper.num_parents)
         return product if 2 * width < upper.num_parents else Dense(product.matrix())
 
-    def _below(self, parent: Int64[Tensor, "*n"]) -> tuple[Int64[Tensor, "*n k"], Float64[Tensor, "*n k"]]:
-        """Return the children of each parent, and their probabilities to have it; padded by children with 0."""
+    def _below(
+        self, parent: Int64[Tensor, "*n"]
+    ) -> tuple[Int64[Tensor, "*n k"], Float64[Tensor, "*n k"]]:
+        """Return the children of each parent, and their probabilities to have it.
+
+        Padded by children with 0.
+        """
         place = self._first[parent][..., None] + torch.arange(self._most, device=parent.device)
         inside = place < self._first[parent + 1][..., None]
         entry = self._by_parent[place.clamp_max(len(self._by_parent) - 1)]
@@ -138,7 +173,10 @@ class Sparse(Kernel):
         return self._most
 
     def _log_mass(
-        self, log_probs: Float[Tensor, "N children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+        self,
+        log_probs: Float[Tensor, "N children"],
+        row: Int64[Tensor, "n"],
+        parent: Int64[Tensor, "n"],
     ) -> Float[Tensor, "n"]:
         child, probability = self._below(parent)
         return log_sum(log_probs.flatten()[row[:, None] * self.num_children + child], probability)
@@ -153,10 +191,10 @@ class Banded(Sparse):
 
     Args:
         size: number of states of each level.
-        weights: (2 w + 1,) weights of the steps -w, ..., w, at least 0, in any unit; at most ``size`` of them if
-            cyclic, else 2 ``size`` - 1.
-        cyclic: True if the first state follows the last. Otherwise rows at the ends are normalised over the steps that
-            stay inside.
+        weights: (2 w + 1,) weights of the steps -w, ..., w, at least 0, in any unit; at most
+            ``size`` of them if cyclic, else 2 ``size`` - 1.
+        cyclic: True if the first state follows the last. Otherwise rows at the ends are normalised
+            over the steps that stay inside.
 
     Raises:
         TypeError: size not an integer.
@@ -175,21 +213,26 @@ class Banded(Sparse):
         most = size if cyclic else 2 * size - 1
         require(
             steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= most,
-            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {most} for {size} states",
+            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {most} "
+            f"for {size} states",
         )
         require(bool((steps >= 0).all()), f"weights holds {float(steps.min())}, must be at least 0")
         reach = len(steps) // 2
         target = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
-        inside = torch.ones_like(target, dtype=torch.bool) if cyclic else (target >= 0) & (target < size)
+        inside = (
+            torch.ones_like(target, dtype=torch.bool) if cyclic else (target >= 0) & (target < size)
+        )
         values = torch.where(inside, steps, 0.0)
         require(
             bool((values.sum(1) > 0).all()),
-            "weights are 0 for all steps that stay within the states, must be positive for at least one",
+            "weights are 0 for all steps that stay within the states, must be positive for at "
+            "least one",
         )
         index = target % size if cyclic else target.clamp(0, size - 1)
         mass = values.sum(1)
         super().__init__(index, values / mass[:, None], size)
-        self.weights, self.cyclic = steps.clone(), cyclic
+        self.weights = steps.clone()
+        self.cyclic = cyclic
         self._steps, self._scale = steps / steps.sum(), steps.sum() / mass
         self._even = float(self._scale.max()) < 1e6  # else products of scale and step may underflow
 
@@ -203,7 +246,9 @@ class Banded(Sparse):
             return super()._shifted(log_probs)
         pieces = self._pieces(log_probs + self._scale.log().to(log_probs.dtype), -torch.inf)
         highest = torch.stack([piece.detach().amax(-1, keepdim=True) for piece in pieces]).amax(0)
-        highest = torch.where(highest.isfinite(), highest, 0.0)  # of each block: far from it a mass may be tiny
+        highest = torch.where(
+            highest.isfinite(), highest, 0.0
+        )  # of each block: far from it a mass may be tiny
         mass = self._product([(piece - highest).exp() for piece in pieces])
         return self._joined(mass), self._joined(highest.expand_as(mass))
 
@@ -216,8 +261,11 @@ class Banded(Sparse):
         return max(1, len(self.weights) // 2)
 
     def _pieces(self, values: Float[Tensor, "*n children"], fill: float) -> Sequence[Tensor]:
-        """Return the last children of the block below each block, its own, and the first of the block above."""
-        reach, size = self._reach, max(_BLOCK, self._reach)
+        """Return the last children of the block below each block, its own, and the first of the
+        block above.
+        """
+        reach = self._reach
+        size = max(_BLOCK, self._reach)
         if self.cyclic:
             values = torch.cat([values[..., -reach:], values, values[..., :reach]], -1)
         blocks = pad(values, (0, -values.shape[-1] % size), value=fill).unflatten(-1, (-1, size))
@@ -225,9 +273,15 @@ class Banded(Sparse):
         return below, blocks, pad(blocks[..., 1:, :reach], (0, 0, 0, 1), value=fill)
 
     def _product(self, pieces: Sequence[Tensor]) -> Tensor:
-        """Return the masses of the parents of each block, from the probabilities of its ``_pieces``."""
-        reach, size = self._reach, max(_BLOCK, self._reach)
-        place = torch.arange(size, device=self.device) - torch.arange(-reach, size + reach, device=self.device)[:, None]
+        """Return the masses of the parents of each block, from the probabilities of its
+        ``_pieces``.
+        """
+        reach = self._reach
+        size = max(_BLOCK, self._reach)
+        place = (
+            torch.arange(size, device=self.device)
+            - torch.arange(-reach, size + reach, device=self.device)[:, None]
+        )
         place = place + len(self._steps) // 2
         inside = (place >= 0) & (place < len(self._steps))
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)

@@ -13,25 +13,28 @@ class Tree(Hierarchy):
     """Hierarchy of tokens, clusters of tokens, clusters of clusters, ..., and the mask.
 
     Args:
-        parents: one vector per given edge; ``parents[i][j]`` is the 0-based cluster, in level i + 1, of member j of
-            level i. The edge from the last given level to the mask is implied. A vector that is not in a list is taken
-            as the only one.
-        xi: probability that a child goes to its parent rather than to another cluster, in (0, 1]: one number per given
-            edge, or one for all. Default 1.
+        parents: one vector per given edge; ``parents[i][j]`` is the 0-based cluster, in level i +
+            1, of member j of level i. The edge from the last given level to the mask is implied. A
+            vector that is not in a list is taken as the only one.
+        xi: probability that a child goes to its parent rather than to another cluster, in (0, 1]:
+            one number per given edge, or one for all. Default 1.
         speed: one number per edge, the edge to the mask last. Default all 1.
         vocab_size: checked against ``len(parents[0])`` when given.
-        fingerprint: hash of the vocabulary the parents were made for; ``check_vocabulary`` compares it.
-        learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial values; see
-            ``PositiveParameter``.
+        fingerprint: hash of the vocabulary the parents were made for; ``check_vocabulary`` compares
+            it.
+        learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial
+            values; see ``PositiveParameter``.
         masks: number of masks K, as in ``Flat``.
-        names: names of the clusters for display: a list for each vector in ``parents``, the list alone for one vector,
-            or a mapping from the name of each level to its list. Default none.
+        names: names of the clusters for display: a list for each vector in ``parents``, the list
+            alone for one vector, or a mapping from the name of each level to its list. Default
+            none.
 
     Raises:
         TypeError: parents that are not integers, or in a mapping; names that are not strings.
-        ValueError: parents negative, not surjective, of the wrong length for their level, or not coarser than the
-            level below; xi outside (0, 1], below 1 with one cluster, or of the wrong number; bad speeds;
-            names of the wrong number, empty or not distinct within a level.
+        ValueError: parents negative, not surjective, of the wrong length for their level, or not
+            coarser than the level below; xi outside (0, 1], below 1 with one cluster, or of the
+            wrong number; bad speeds; names of the wrong number, empty or not distinct within a
+            level.
 
     Example:
         >>> tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.9, 1.0])
@@ -55,7 +58,8 @@ class Tree(Hierarchy):
         vectors = parent_vectors(parents)
         require(
             len(vectors) > 0,
-            "parents is empty, must hold one vector per edge; use Flat(vocab_size) for a hierarchy without clusters",
+            "parents is empty, must hold one vector per edge; use Flat(vocab_size) for a "
+            "hierarchy without clusters",
         )
         rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(vectors)
         require(
@@ -69,7 +73,11 @@ class Tree(Hierarchy):
             require(
                 expected is None or edge.num_children == expected,
                 f"{name} has {edge.num_children} entries, must have {expected}: "
-                + ("one per token (the mask is not a token)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
+                + (
+                    "one per token (the mask is not a token)"
+                    if i == 0
+                    else f"one per cluster of parents[{i - 1}]"
+                ),
             )
             maps.append(edge)
         maps.append(to_masks(maps[-1].num_parents, masks))
@@ -79,15 +87,27 @@ class Tree(Hierarchy):
             self._names = found
 
     def arguments(self) -> Mapping[str, Any]:
-        """Constructor arguments, with lists of the parents: an object such as ``Clusters`` is not a plain value."""
+        """Constructor arguments, with lists of the parents.
+
+        An object such as ``Clusters`` is not a plain value.
+        """
         found = dict(super().arguments())
         vectors = [edge.parents for edge in self.maps[:-1]]
-        own = type(self).__init__ is Tree.__init__  # else a subclass may have another argument of this name
+        own = (
+            type(self).__init__ is Tree.__init__
+        )  # else a subclass may have another argument of this name
         if own and "parents" in found and not any(vector.is_meta for vector in vectors):
-            found["parents"] = vectors[0] if "parents" in parent_vectors(found["parents"]) else vectors
+            found["parents"] = (
+                vectors[0] if "parents" in parent_vectors(found["parents"]) else vectors
+            )
         return found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        parents, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
-        return [cls([parents]), cls([parents], xi=0.8), cls([parents, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]
+        parents = [0, 0, 1, 1, 2, 3]
+        clusters = [0, 1, 1, 0]
+        return [
+            cls([parents]),
+            cls([parents], xi=0.8),
+            cls([parents, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0]),
+        ]

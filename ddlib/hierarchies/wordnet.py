@@ -22,30 +22,37 @@ _KINDS = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}
 
 
 def wordnet_table(
-    folder: str | Path, texts: Mapping[str, str], depths: Sequence[int] = (6, 3, 0), min_words: int = 1
+    folder: str | Path,
+    texts: Mapping[str, str],
+    depths: Sequence[int] = (6, 3, 0),
+    min_words: int = 1,
 ) -> dict[str, list[str]]:
     """Find the ancestors of each token in WordNet, at given depths, the nearest first.
 
-    A token's text, in lower case, is looked up as it is and without its ending. Among the parts of speech that have it,
-    the one whose first sense is most frequent is used. The parent of a sense is its first hypernym (for a satellite
-    adjective, the head of its cluster), so every sense has one parent. Depth 0 is the part of speech, depth 1 the sense
-    without a hypernym, such as ``entity.n.01``. A chain that is too short for a depth has its lowest sense there.
-    WordNet has no pronouns, articles and conjunctions, and some of them are found as rare nouns of the same spelling.
+    A token's text, in lower case, is looked up as it is and without its ending. Among the parts of
+    speech that have it, the one whose first sense is most frequent is used. The parent of a sense
+    is its first hypernym (for a satellite adjective, the head of its cluster), so every sense has
+    one parent. Depth 0 is the part of speech, depth 1 the sense without a hypernym, such as
+    ``entity.n.01``. A chain that is too short for a depth has its lowest sense there. WordNet has
+    no pronouns, articles and conjunctions, and some of them are found as rare nouns of the same
+    spelling.
 
     Args:
-        folder: folder with ``index.noun``, ``data.noun``, ``noun.exc`` and those of verb, adj and adv, and
-            ``cntlist.rev``, of WordNet 3.0 or 3.1.
+        folder: folder with ``index.noun``, ``data.noun``, ``noun.exc`` and those of verb, adj and
+            adv, and ``cntlist.rev``, of WordNet 3.0 or 3.1.
         texts: text of each token of the vocabulary, by token. Blanks around it are ignored.
         depths: one per level of clusters, the finest first, so decreasing.
-        min_words: least number of tokens at or below a sense; tokens of a sense with fewer join its parent.
+        min_words: least number of tokens at or below a sense; tokens of a sense with fewer join its
+            parent.
 
     Returns:
-        One name per depth, such as ``dog.n.01``, for each token that is found: lemma, part of speech, number of sense.
+        One name per depth, such as ``dog.n.01``, for each token that is found: lemma, part of
+        speech, number of sense.
 
     Raises:
         FileNotFoundError: one of the files is missing.
-        ValueError: depths negative or not decreasing, min_words below 1, a line that is not WordNet's, a sense above
-            itself, no token found.
+        ValueError: depths negative or not decreasing, min_words below 1, a line that is not
+            WordNet's, a sense above itself, no token found.
 
     Source: wndb(5WN), the description of the files that comes with WordNet.
     """
@@ -56,11 +63,15 @@ def wordnet_table(
     )
     check_count("min_words", min_words)
     chains = _chains(Path(folder), texts)
-    require(len(chains) > 0, f"texts has {len(texts)} tokens, none of which is in the WordNet of {folder}")
+    require(
+        len(chains) > 0,
+        f"texts has {len(texts)} tokens, none of which is in the WordNet of {folder}",
+    )
     size = Counter(name for chain in chains.values() for name in chain)
     table = {}
     for token, (part_of_speech, *senses) in chains.items():
-        # a sense has at most as many tokens as the one above it, so the upper end of the chain is kept
+        # a sense has at most as many tokens as the one above it, so the upper end of the chain is
+        # kept
         kept = [part_of_speech, *(name for name in senses if size[name] >= min_words)]
         table[token] = [kept[min(depth, len(kept) - 1)] for depth in chosen]
     return table
@@ -68,7 +79,8 @@ def wordnet_table(
 
 def _chains(folder: Path, texts: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the chain of each token that is found, from the part of speech down to its sense."""
-    parts, frequency = [_Part(folder, name) for name in _ENDINGS], _frequencies(folder / "cntlist.rev")
+    parts = [_Part(folder, name) for name in _ENDINGS]
+    frequency = _frequencies(folder / "cntlist.rev")
     chains = {}
     for token, text in texts.items():
         lemma = "_".join(text.lower().split())
@@ -80,13 +92,17 @@ def _chains(folder: Path, texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 class _Part:
-    """One part of speech: the senses of each lemma, the most frequent first, and the parent of each sense."""
+    """One part of speech: the senses of each lemma, the most frequent first, and the parent of each
+    sense.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self.senses: dict[str, list[str]] = {}
         self.irregular: dict[str, list[str]] = {}
-        self.lemmas: dict[str, str] = {}  # the first one of each sense, a sense being its offset in the file
+        self.lemmas: dict[
+            str, str
+        ] = {}  # the first one of each sense, a sense being its offset in the file
         self.above: dict[str, str | None] = {}
         _read(folder / f"index.{name}", self._index)
         _read(folder / f"data.{name}", self._data)
@@ -96,14 +112,23 @@ class _Part:
         """Return the lemma, or the lemma of which it is a form; None if there is none."""
         endings = (pair.split(":") for pair in _ENDINGS[self.name].split())
         regular = (lemma.removesuffix(old) + new for old, new in endings if lemma.endswith(old))
-        return next((form for form in (lemma, *self.irregular.get(lemma, ()), *regular) if form in self.senses), None)
+        return next(
+            (
+                form
+                for form in (lemma, *self.irregular.get(lemma, ()), *regular)
+                if form in self.senses
+            ),
+            None,
+        )
 
     def chain(self, lemma: str) -> list[str]:
         """Return the names from the part of speech down to the first sense of a lemma."""
         path = [self.senses[lemma][0]]
         while (up := self.above[path[-1]]) is not None:
             require(
-                up not in path, f"data.{self.name} has {self._sense(up)} as its own ancestor, must be without cycles"
+                up not in path,
+                f"data.{self.name} has {self._sense(up)} as its own ancestor, must be without "
+                "cycles",
             )
             path.append(up)
         return [self.name, *(self._sense(offset) for offset in reversed(path))]
@@ -117,13 +142,18 @@ class _Part:
         self.senses[fields[0]] = fields[-int(fields[2]) :]
 
     def _data(self, fields: list[str]) -> None:
-        # sense, file, type, number of words in hex, word and id for each, number of pointers, four fields for each
+        # sense, file, type, number of words in hex, word and id for each, number of pointers, four
+        # fields for each
         count = 4 + 2 * int(fields[3], 16)
         pointers = fields[count + 1 : count + 1 + 4 * int(fields[count])]
         upwards = ("&",) if fields[2] == "s" else ("@", "@i")
-        self.lemmas[fields[0]] = fields[4].partition("(")[0].lower()  # adjectives may end in (a), (p) or (ip)
+        self.lemmas[fields[0]] = (
+            fields[4].partition("(")[0].lower()
+        )  # adjectives may end in (a), (p) or (ip)
         edges = zip(pointers[::4], pointers[1::4], strict=True)
-        self.above[fields[0]] = next((offset for symbol, offset in edges if symbol in upwards), None)
+        self.above[fields[0]] = next(
+            (offset for symbol, offset in edges if symbol in upwards), None
+        )
 
     def _exception(self, fields: list[str]) -> None:
         self.irregular[fields[0]] = fields[1:]
@@ -144,7 +174,9 @@ def _frequencies(path: Path) -> dict[tuple[str, str], int]:
 
 
 def _read(path: Path, take: Callable[[list[str]], None]) -> None:
-    """Call ``take`` with the fields of every line, without the licence at the head and the glosses."""
+    """Call ``take`` with the fields of every line, without the licence at the head and the
+    glosses.
+    """
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if line.startswith("  "):
@@ -152,4 +184,6 @@ def _read(path: Path, take: Callable[[list[str]], None]) -> None:
             try:
                 take(line.partition(" | ")[0].split())
             except (ValueError, IndexError, KeyError):
-                raise ValueError(f"{path}, line {number} is not in the format of WordNet: {line[:40]!r}") from None
+                raise ValueError(
+                    f"{path}, line {number} is not in the format of WordNet: {line[:40]!r}"
+                ) from None

@@ -25,36 +25,43 @@ _READ = ("input_ids", "attention_mask", POSITION)
 
 
 class Targets(dict[str, Any]):
-    """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits, ``sequence_bounds`` the network.
+    """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits,
+    ``sequence_bounds`` the network.
 
-    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, ``position`` (B,) if known, and
-    ``conditions``, the network's other arguments by name.
+    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, ``position``
+    (B,) if known, and ``conditions``, the network's other arguments by name.
     """
 
     def ne(self, ignored: int) -> Tensor:
-        """Return True at tokens that count, as ``labels.ne(-100)``, by which the Trainer of transformers counts."""
+        """Return True at tokens that count, as ``labels.ne(-100)``, by which the Trainer of
+        transformers counts.
+        """
         return self["mask"]
 
 
 class DiffusionCollator:
-    """Data collator: pads token ids, draws times and noise, and returns the network's inputs and the ``labels``.
+    """Data collator: pads token ids, draws times and noise, and returns the network's inputs and
+    the ``labels``.
 
-    The noise of an item that has a ``position`` is a function of ``seed`` and position alone: that of
-    ``KeyedGenerator(seed, position // batch_size, position)``. Items without one, e.g. of a streamed dataset, have
-    noise from torch's global generator, which differs with the number of workers.
+    The noise of an item that has a ``position`` is a function of ``seed`` and position alone: that
+    of ``KeyedGenerator(seed, position // batch_size, position)``. Items without one, e.g. of a
+    streamed dataset, have noise from torch's global generator, which differs with the number of
+    workers.
 
-    Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and become arguments of
-    the network, in training and in evaluation, such as ``label`` of a conditional ``DiT``. Padding is at the end, is
-    noised and is an input of the network, as ``pad_token_id``; it counts in no loss.
+    Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and
+    become arguments of the network, in training and in evaluation, such as ``label`` of a
+    conditional ``DiT``. Padding is at the end, is noised and is an input of the network, as
+    ``pad_token_id``; it counts in no loss.
 
     Args:
         process: the forward process. The collator keeps a copy, on the CPU.
-        batch_size: sequences in one step of the optimizer, over all processes and accumulated batches. Times are
-            stratified within a step. None: ``DiffusionTrainer`` and ``DiffusionDataModule`` set theirs; 1024 in other
-            loops.
+        batch_size: sequences in one step of the optimizer, over all processes and accumulated
+            batches. Times are stratified within a step. None: ``DiffusionTrainer`` and
+            ``DiffusionDataModule`` set theirs; 1024 in other loops.
         seed: seed of times and noise.
         pad_token_id: the token at padded positions.
-        pad_to_multiple_of: lengths are padded to a multiple of it; ``torch.compile`` then sees fewer shapes.
+        pad_to_multiple_of: lengths are padded to a multiple of it; ``torch.compile`` then sees
+            fewer shapes.
         density: density of the times; None is uniform.
         pace: order and times of the positions; None is one time for all.
         input_names: the network's arguments for states and times.
@@ -81,10 +88,19 @@ class DiffusionCollator:
     ) -> None:
         self.process: ForwardProcess = deepcopy(process).to("cpu")
         self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
-        self.seed, self.pad_token_id, self.pad_to_multiple_of = seed, pad_token_id, pad_to_multiple_of
-        self.density, self.pace, self.input_names = density, Together() if pace is None else pace, input_names
+        self.seed = seed
+        self.pad_token_id = pad_token_id
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.density, self.pace, self.input_names = (
+            density,
+            Together() if pace is None else pace,
+            input_names,
+        )
         last = process.vocab_size - 1
-        require(0 <= pad_token_id <= last, f"pad_token_id is {pad_token_id}, must be a token, in [0, {last}]")
+        require(
+            0 <= pad_token_id <= last,
+            f"pad_token_id is {pad_token_id}, must be a token, in [0, {last}]",
+        )
 
     def for_step(self, size: int) -> Self:
         """Return a copy for steps of ``size`` sequences.
@@ -94,7 +110,8 @@ class DiffusionCollator:
         """
         require(
             self.batch_size in (None, size),
-            f"batch_size of the DiffusionCollator is {self.batch_size}, must be {size}, the sequences of one step "
+            f"batch_size of the DiffusionCollator is {self.batch_size}, must be {size}, the "
+            "sequences of one step "
             "over all processes and accumulated batches: omit it",
         )
         made = copy(self)
@@ -105,19 +122,26 @@ class DiffusionCollator:
         """Collate items of a dataset: mappings, or token ids alone.
 
         Raises:
-            TypeError, ValueError: an item whose ids are not one sequence of integers, with other entries than the first
-                one, or with the name of an entry that is returned, such as ``labels``.
+            TypeError, ValueError: an item whose ids are not one sequence of integers, with other
+                entries than the first one, or with the name of an entry that is returned, such as
+                ``labels``.
         """
         items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
         first = items[0]
         for item in items:
             same = item.keys() == first.keys()
-            require(same, f"items have {_listed(first)} and {_listed(item)}, must have the same entries")
+            require(
+                same, f"items have {_listed(first)} and {_listed(item)}, must have the same entries"
+            )
         x, mask = self.pad(items)
-        position = torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
+        position = (
+            torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
+        )
         _check_order(position)
         z, t, measure = self.noise(x, position)
-        conditions = default_collate([{name: item[name] for name in item if name not in _READ} for item in items])
+        conditions = default_collate(
+            [{name: item[name] for name in item if name not in _READ} for item in items]
+        )
         labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure, conditions=conditions)
         if position is not None:
             labels[POSITION] = position
@@ -125,7 +149,8 @@ class DiffusionCollator:
         for name in conditions:
             require(
                 name not in made,
-                f"an item has {name!r}, which the collator returns: leave it out, or rename it; a class is 'label', "
+                f"an item has {name!r}, which the collator returns: leave it out, or rename it; a "
+                "class is 'label', "
                 "the argument of the network",
             )
         return {**conditions, **made}
@@ -146,18 +171,24 @@ class DiffusionCollator:
         if min(map(len, rows)) < length and bool((x[mask] == self.pad_token_id).any()):
             warn_once(
                 "padding",
-                f"pad_token_id is {self.pad_token_id}, which is also a token of the data: padding is an input of the "
-                "network, where it looks like data; use a token that the data lacks, in a process with one more token",
+                f"pad_token_id is {self.pad_token_id}, which is also a token of the data: padding "
+                "is an input of the "
+                "network, where it looks like data; use a token that the data lacks, in a process "
+                "with one more token",
             )
         return x, mask
 
-    def noise(self, x: Tokens, position: Int64[Tensor, "B"] | None = None) -> tuple[Tokens, Tensor, Tensor]:
+    def noise(
+        self, x: Tokens, position: Int64[Tensor, "B"] | None = None
+    ) -> tuple[Tokens, Tensor, Tensor]:
         """Return states (B, L), times and their weights; see ``ddlib.paces.Draw``."""
         if position is None:
             return self._drawn(x, None)
         steps = position // (self.batch_size or _STEP)
         rows = [(steps == step).nonzero()[:, 0] for step in steps.unique()]
-        keyed = [(part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows]
+        keyed = [
+            (part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows
+        ]
         drawn = [self._drawn(x[part], generator) for part, generator in keyed]
         back = torch.cat(rows).argsort()
         z, t, measure = (torch.cat(each)[back] for each in zip(*drawn, strict=True))
@@ -169,7 +200,9 @@ class DiffusionCollator:
 
 
 def check_process(holder: object, process: ForwardProcess) -> None:
-    """Raise ValueError if a collator or a loss has another process: noise, loss and bound then do not belong together.
+    """Raise ValueError if a collator or a loss has another process.
+
+    Noise, loss and bound then do not belong together.
 
     A holder without a process, such as a function, is not checked.
     """
@@ -179,17 +212,21 @@ def check_process(holder: object, process: ForwardProcess) -> None:
 
 
 def _check_order(position: Int64[Tensor, "B"] | None) -> None:
-    """Warn once of items without positions, and of positions in an order that is not that of training."""
+    """Warn once of items without positions, and of positions in an order that is not that of
+    training.
+    """
     if position is None:
         warn_once(
             "no positions",
-            "items have no position, so their noise is that of torch's global generator, which depends on the number "
+            "items have no position, so their noise is that of torch's global generator, which "
+            "depends on the number "
             "of workers: wrap a dataset that has a length in Positions; ignore this for a stream",
         )
     elif int((position.diff() < 0).sum()) > 1:  # once where a sampler goes on at the first one
         warn_once(
             "positions shuffled",
-            f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified over a step, whose "
+            f"positions of a batch are {position[:8].tolist()}, must ascend: times are stratified "
+            "over a step, whose "
             "positions follow each other; do not shuffle Positions, which are shuffled already",
         )
 
@@ -205,10 +242,13 @@ def _real(item: Mapping[str, Any], length: int) -> Tensor | bool:
     given = torch.as_tensor(item["attention_mask"])
     require(
         given.shape == (length,),
-        f"attention_mask has shape {tuple(given.shape)}, must be ({length},), one for each of input_ids",
+        f"attention_mask has shape {tuple(given.shape)}, must be ({length},), one for each of "
+        "input_ids",
     )
     real = given.bool()
-    require(bool((given == real).all()), f"attention_mask is {given.tolist()!s:.60}, must hold 0 and 1")
+    require(
+        bool((given == real).all()), f"attention_mask is {given.tolist()!s:.60}, must hold 0 and 1"
+    )
     return real
 
 
@@ -221,8 +261,13 @@ def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
             raise TypeError
         ids = torch.as_tensor(given)
     except (TypeError, ValueError):
-        raise TypeError(f"input_ids is {given!r:.60}, must be integers (L,), the token ids of a sequence") from None
+        raise TypeError(
+            f"input_ids is {given!r:.60}, must be integers (L,), the token ids of a sequence"
+        ) from None
     if len(given) and (ids.is_floating_point() or ids.is_complex()):
         raise TypeError(f"input_ids has dtype {ids.dtype}, must be integers: token ids")
-    require(ids.ndim == 1, f"input_ids has shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)")
+    require(
+        ids.ndim == 1,
+        f"input_ids has shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)",
+    )
     return ids.long()

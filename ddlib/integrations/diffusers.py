@@ -1,4 +1,6 @@
-"""Scheduler for the ``diffusers`` library: its pipelines evaluate the network, a ``Sampler`` takes each step.
+"""Scheduler for the ``diffusers`` library.
+
+Its pipelines evaluate the network, a ``Sampler`` takes each step.
 
 Requires ``pip install "ddlib[diffusers]"``; no other module of ddlib imports this one.
 """
@@ -21,14 +23,23 @@ from ddlib.samplers.runtime.loop import check_guided
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import Generator
-from ddlib.utils.validation import check_count, check_logits, check_shape, check_tokens, require, visible
+from ddlib.utils.validation import (
+    check_count,
+    check_logits,
+    check_shape,
+    check_tokens,
+    require,
+    visible,
+)
 
 try:
     from diffusers import SchedulerMixin
     from diffusers.configuration_utils import ConfigMixin, register_to_config
     from diffusers.utils.outputs import BaseOutput
 except ImportError as error:
-    raise ModuleNotFoundError('a scheduler of diffusers requires diffusers: pip install "ddlib[diffusers]"') from error
+    raise ModuleNotFoundError(
+        'a scheduler of diffusers requires diffusers: pip install "ddlib[diffusers]"'
+    ) from error
 
 
 @dataclass
@@ -44,15 +55,16 @@ class SamplerSchedulerOutput(BaseOutput):
 class SamplerScheduler(SchedulerMixin, ConfigMixin):
     """Sampler and process with the interface of diffusers' schedulers of discrete states.
 
-    A step uses one network evaluation, at the current states and time of the sampler; the constructor checks that the
-    sampler needs no more. The tokens are those of ``dd.sample`` with the same noise. ``timesteps`` counts network
-    evaluations from 0 up, as in ``DiscreteDDIMScheduler``; ``time_of`` returns the network's time in [0, 1]. If the
-    process is not exact at t = 0, the last evaluation draws the tokens, so ``num_inference_steps`` is one more than
-    ``steps`` of ``dd.sample``.
+    A step uses one network evaluation, at the current states and time of the sampler; the
+    constructor checks that the sampler needs no more. The tokens are those of ``dd.sample`` with
+    the same noise. ``timesteps`` counts network evaluations from 0 up, as in
+    ``DiscreteDDIMScheduler``; ``time_of`` returns the network's time in [0, 1]. If the process is
+    not exact at t = 0, the last evaluation draws the tokens, so ``num_inference_steps`` is one more
+    than ``steps`` of ``dd.sample``.
 
     Args:
-        process: plain values, as in a recipe: ``{"kind": "masked", "vocab_size": 100, "schedule": "cosine"}``; or an
-            object, which cannot be saved.
+        process: plain values, as in a recipe: ``{"kind": "masked", "vocab_size": 100, "schedule":
+            "cosine"}``; or an object, which cannot be saved.
         sampler: likewise.
         num_inference_steps: number of network evaluations, until changed by ``set_timesteps``.
         temperature: as in ``dd.sample``, like the next three.
@@ -62,8 +74,10 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         parameterization: meaning of the network's output, as in ``nelbo``.
 
     Raises:
-        TypeError: a sampler that needs more than one network evaluation per step, or one at other states or times.
-        ValueError: values that describe no process or sampler; a sampler that does not support the process.
+        TypeError: a sampler that needs more than one network evaluation per step, or one at other
+            states or times.
+        ValueError: values that describe no process or sampler; a sampler that does not support the
+            process.
     """
 
     order = 1
@@ -88,19 +102,26 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._parameterization: Parameterization = parameterization
         if self.sampler.max_model_calls > 1:
             raise TypeError(
-                f"{self.sampler!r} calls the network {self.sampler.max_model_calls} times per step, must call it "
+                f"{self.sampler!r} calls the network {self.sampler.max_model_calls} times per "
+                "step, must call it "
                 "once: a scheduler of diffusers receives one output per step"
             )
         try:
             self.sampler.check(self.process)
             self._try()
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.sampler!r} with {self.process!r} cannot be a scheduler: {error}") from error
+            raise type(error)(
+                f"{self.sampler!r} with {self.process!r} cannot be a scheduler: {error}"
+            ) from error
         self.set_timesteps(num_inference_steps)
 
     @classmethod
-    def from_config(cls, config: Any = None, return_unused_kwargs: bool = False, **changes: Any) -> Any:
-        """Create a scheduler from saved values. Parts are imported only from the modules listed in ``trust``.
+    def from_config(
+        cls, config: Any = None, return_unused_kwargs: bool = False, **changes: Any
+    ) -> Any:
+        """Create a scheduler from saved values.
+
+        Parts are imported only from the modules listed in ``trust``.
 
         Raises:
             PermissionError: a part from a module that is not trusted.
@@ -108,7 +129,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         with registry.trusting(changes.pop("trust", ())):
             return super().from_config(config, return_unused_kwargs, **changes)
 
-    def save_config(self, save_directory: str | os.PathLike[Any], push_to_hub: bool = False, **options: Any) -> None:
+    def save_config(
+        self, save_directory: str | os.PathLike[Any], push_to_hub: bool = False, **options: Any
+    ) -> None:
         """Write the values that ``from_pretrained`` reads.
 
         Raises:
@@ -116,10 +139,14 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         """
         for name in ("process", "sampler"):
             if not isinstance(given := self.config[name], (Mapping, str)):
-                raise TypeError(f"{name} was given as the object {given!r}, must be plain values to be saved")
+                raise TypeError(
+                    f"{name} was given as the object {given!r}, must be plain values to be saved"
+                )
         super().save_config(save_directory, push_to_hub, **options)
 
-    def set_timesteps(self, num_inference_steps: int, device: torch.device | str | None = None) -> None:
+    def set_timesteps(
+        self, num_inference_steps: int, device: torch.device | str | None = None
+    ) -> None:
         """Reset the scheduler, with the given number of network evaluations.
 
         Raises:
@@ -128,13 +155,17 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         least = 1 if self.process.exact_ends else 2
         self.num_inference_steps = check_count("num_inference_steps", num_inference_steps, least)
         self.timesteps = torch.arange(num_inference_steps, device=device)
-        self.times = torch.linspace(1, 0, num_inference_steps + 2 - least, dtype=torch.float64, device=device)
+        self.times = torch.linspace(
+            1, 0, num_inference_steps + 2 - least, dtype=torch.float64, device=device
+        )
         """(steps + 1,) the grid, from noise to tokens."""
         self._state: State | None = None
         self._next = 0
 
     def time_of(self, timestep: int | Tensor) -> Tensor:
-        """Return the time in [0, 1] to pass to the network before a step: (B,), one per row, or () for all rows.
+        """Return the time in [0, 1] to pass to the network before a step.
+
+        (B,), one per row, or () for all rows.
 
         Args:
             timestep: an element of ``timesteps``.
@@ -149,7 +180,8 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     def init_sample(self, shape: tuple[int, int], generator: Generator = None) -> Tokens:
         """Draw the initial states, (B, L), as ``dd.sample`` does."""
         free = torch.ones(shape, dtype=torch.bool, device=self.process.device)
-        self._state, self._next = self.sampler.init(self._run(free, generator)), 0
+        self._state = self.sampler.init(self._run(free, generator))
+        self._next = 0
         return self._state.z
 
     def step(
@@ -167,8 +199,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
 
         Args:
             model_output: (B, L, V) logits over tokens, at ``sample`` and ``time_of(timestep)``.
-            timestep: an element of ``timesteps``. If it follows the previous one, the sampler continues; otherwise it
-                starts there, e.g. from a sequence that ``add_noise`` returned.
+            timestep: an element of ``timesteps``. If it follows the previous one, the sampler
+                continues; otherwise it starts there, e.g. from a sequence that ``add_noise``
+                returned.
             sample: (B, L) states.
             prompt_mask: (L,) or (B, L), True where ``sample`` is kept.
             temperature: replaces the temperature of the scheduler.
@@ -176,10 +209,11 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
             return_dict: whether to return an object rather than a tuple of its fields.
 
         Raises:
-            TypeError, ValueError: an invalid timestep, states out of range, invalid logits as in ``nelbo``, a mask of
-                another shape or type.
+            TypeError, ValueError: an invalid timestep, states out of range, invalid logits as in
+                ``nelbo``, a mask of another shape or type.
         """
-        k, process = self._index(timestep), self.process
+        k = self._index(timestep)
+        process = self.process
         check_tokens("sample", sample, process.num_states, "states")
         try:
             check_logits(model_output, sample.shape, process.vocab_size)
@@ -188,9 +222,16 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         free = torch.ones_like(sample, dtype=torch.bool)
         if prompt_mask is not None:
             if prompt_mask.dtype != torch.bool:
-                raise TypeError(f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True at given tokens")
-            shape = sample.shape[2 - prompt_mask.ndim :] if prompt_mask.ndim in (1, 2) else sample.shape
-            check_shape("prompt_mask", prompt_mask, shape, f"(L,) or (B, L) = {tuple(sample.shape)}")
+                raise TypeError(
+                    f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True at given "
+                    "tokens"
+                )
+            shape = (
+                sample.shape[2 - prompt_mask.ndim :] if prompt_mask.ndim in (1, 2) else sample.shape
+            )
+            check_shape(
+                "prompt_mask", prompt_mask, shape, f"(L,) or (B, L) = {tuple(sample.shape)}"
+            )
             free = (~prompt_mask).expand(sample.shape)
         z = self._step(model_output, k, sample, free, temperature, generator)
         return SamplerSchedulerOutput(z, model_output) if return_dict else (z, model_output)
@@ -216,9 +257,13 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         check_tokens("original_samples", original_samples, self.process.vocab_size)
         if isinstance(noise, Tensor):
             raise TypeError(
-                f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: the states are drawn at random"
+                f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: the states "
+                "are drawn at random"
             )
-        require(noise is None or generator is None, "noise and generator are both given, only one may be given")
+        require(
+            noise is None or generator is None,
+            "noise and generator are both given, only one may be given",
+        )
         steps = torch.as_tensor(timesteps).flatten().tolist()
         require(
             len(steps) in (1, len(original_samples)),
@@ -226,14 +271,23 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         )
         t = self.times.to(original_samples.device)[[self._index(one) for one in steps]]
         return self.process.sample(
-            original_samples, t.expand(len(original_samples)), noise if generator is None else generator
+            original_samples,
+            t.expand(len(original_samples)),
+            noise if generator is None else generator,
         )
 
     def _index(self, timestep: int | Tensor) -> int:
-        found = timestep.item() if isinstance(timestep, Tensor) and timestep.numel() == 1 else timestep
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < self.num_inference_steps:
+        found = (
+            timestep.item() if isinstance(timestep, Tensor) and timestep.numel() == 1 else timestep
+        )
+        if (
+            isinstance(found, bool)
+            or not isinstance(found, int)
+            or not 0 <= found < self.num_inference_steps
+        ):
             raise ValueError(
-                f"timestep is {timestep!r}, must be one of the timesteps 0..{self.num_inference_steps - 1}"
+                f"timestep is {timestep!r}, must be one of the timesteps "
+                f"0..{self.num_inference_steps - 1}"
             )
         return found
 
@@ -247,53 +301,84 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         return SamplingContext(self.process, network, sharpening.at(1.0), times, free, generator)
 
     def _step(
-        self, logits: Logits, k: int, sample: Tokens, free: Tensor, temperature: float | None, generator: Generator
+        self,
+        logits: Logits,
+        k: int,
+        sample: Tokens,
+        free: Tensor,
+        temperature: float | None,
+        generator: Generator,
     ) -> Tokens:
         sharpening = self._sharpening
         if temperature is not None:
-            sharpening = Truncation(temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p)
+            sharpening = Truncation(
+                temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p
+            )
         answer = _Answer(self, logits, sample)
         run = self._run(free, generator, answer, sharpening)
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
-            other = torch.Generator(sample.device).manual_seed(0)  # the given generator is used for the steps only
+            other = torch.Generator(sample.device).manual_seed(
+                0
+            )  # the given generator is used for the steps only
             begun = self.sampler.init(replace(run, generator=other))
             self._state = begun._replace(t=run.times[k].expand(len(sample)))
         state = self._state._replace(z=sample)
         answer.t = state.t
         if k < run.steps:
-            state = self.sampler.step(replace(run, sharpen=sharpening.at(float(run.times[k]))), state, k)
+            state = self.sampler.step(
+                replace(run, sharpen=sharpening.at(float(run.times[k]))), state, k
+            )
             state = state._replace(z=torch.where(free, state.z, sample))
-        self._state, self._next = state, k + 1
+        self._state = state
+        self._next = k + 1
         if k < self.num_inference_steps - 1:
             return state.z
         tokens = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
         return torch.where(free, tokens, sample)
 
     def _try(self) -> None:
-        """Draw a few tokens with constant logits, so that an unsupported sampler raises in the constructor."""
-        V, generator = self.process.vocab_size, torch.Generator(self.process.device).manual_seed(0)
+        """Draw a few tokens with constant logits, so that an unsupported sampler raises in the
+        constructor.
+        """
+        V = self.process.vocab_size
+        generator = torch.Generator(self.process.device).manual_seed(0)
         self.set_timesteps(4, self.process.device)
         z = self.init_sample((2, 4), generator)
         for k in range(4):
             z = self._step(
-                torch.zeros(2, 4, V, device=z.device), k, z, torch.ones_like(z, dtype=torch.bool), 1.0, generator
+                torch.zeros(2, 4, V, device=z.device),
+                k,
+                z,
+                torch.ones_like(z, dtype=torch.bool),
+                1.0,
+                generator,
             )
 
 
 class _Answer:
     """Denoiser that returns given logits, and raises for other states or times."""
 
-    def __init__(self, scheduler: SamplerScheduler, logits: Logits | None = None, z: Tokens | None = None) -> None:
-        self.scheduler, self.logits, self.z = scheduler, logits, z
+    def __init__(
+        self, scheduler: SamplerScheduler, logits: Logits | None = None, z: Tokens | None = None
+    ) -> None:
+        self.scheduler = scheduler
+        self.logits = logits
+        self.z = z
         self.t: Times | None = None
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
-        same = self.logits is not None and self.z is not None and self.t is not None and z.shape == self.z.shape
+        same = (
+            self.logits is not None
+            and self.z is not None
+            and self.t is not None
+            and z.shape == self.z.shape
+        )
         if same and visible(z):
             same = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
         if not same or self.logits is None:
             raise TypeError(
-                f"{self.scheduler.sampler!r} evaluates the network at other states or another time than the current "
+                f"{self.scheduler.sampler!r} evaluates the network at other states or another time "
+                "than the current "
                 "ones: a scheduler receives one output per step; use dd.sample"
             )
         return self.logits

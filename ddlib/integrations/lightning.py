@@ -1,4 +1,5 @@
-"""Training with Lightning: a ``LightningModule`` for any process, network and sampler, and a callback for samples.
+"""Training with Lightning: a ``LightningModule`` for any process, network and sampler, and a
+callback for samples.
 
 Requires ``pip install "ddlib[lightning]"``; no other module of ddlib imports this one.
 """
@@ -27,7 +28,9 @@ from ddlib.weightings import Weighting
 try:
     import lightning as L
 except ImportError as error:
-    raise ModuleNotFoundError('a LightningModule needs lightning: pip install "ddlib[lightning]"') from error
+    raise ModuleNotFoundError(
+        'a LightningModule needs lightning: pip install "ddlib[lightning]"'
+    ) from error
 
 __all__ = ["DiffusionDataModule", "DiffusionModule", "SampleCallback"]
 
@@ -35,25 +38,29 @@ Plain = Mapping[str, Any] | str
 
 
 class DiffusionModule(L.LightningModule):
-    """Process, network, loss, bound and sampler as a ``LightningModule``, for batches of a ``DiffusionDataModule``.
+    """Process, network, loss, bound and sampler as a ``LightningModule``, for batches of a
+    ``DiffusionDataModule``.
 
-    It logs ``train_loss``, and for validation ``val_bound`` in nats per token and its standard error
-    ``val_bound_error``. For an average of the weights add Lightning's callback ``EMAWeightAveraging(decay=0.999)``:
-    validation and samples then use it. A checkpoint contains the plain values of process, sampler and weighting as
-    ``hyper_parameters``, and those of a network that was given as plain values. A network object is passed again:
+    It logs ``train_loss``, and for validation ``val_bound`` in nats per token and its standard
+    error ``val_bound_error``. For an average of the weights add Lightning's callback
+    ``EMAWeightAveraging(decay=0.999)``: validation and samples then use it. A checkpoint contains
+    the plain values of process, sampler and weighting as ``hyper_parameters``, and those of a
+    network that was given as plain values. A network object is passed again:
     ``DiffusionModule.load_from_checkpoint(path, network=network)``. For another optimizer override
     ``configure_optimizers``.
 
     Args:
-        network: a module ``(z, t) -> logits``, or plain values of one: ``{"kind": "dit", "dim": 64, ...}``.
+        network: a module ``(z, t) -> logits``, or plain values of one: ``{"kind": "dit", "dim": 64,
+            ...}``.
         process: the forward process, or its plain values; so are ``sampler`` and ``weighting``.
         sampler: sampler of ``sample``.
         weighting: see ``ddlib.training_loss``, and so are the following two.
         mode: see there.
-        parameterization: meaning of the network's output; by default its attribute of that name, which the bound and
-            samples read, or "cavity" without one.
+        parameterization: meaning of the network's output; by default its attribute of that name,
+            which the bound and samples read, or "cavity" without one.
         lr: learning rate of AdamW.
-        bound_options: options of ``ddlib.bound`` in validation, such as ``levels="balanced"``, and its ``seed``.
+        bound_options: options of ``ddlib.bound`` in validation, such as ``levels="balanced"``, and
+            its ``seed``.
     """
 
     def __init__(
@@ -70,14 +77,24 @@ class DiffusionModule(L.LightningModule):
     ) -> None:
         super().__init__()
         plain: dict[str, Any] = {} if isinstance(network, nn.Module) else {"network": network}
-        self.network: nn.Module = network if isinstance(network, nn.Module) else build("backbones", network)
+        self.network: nn.Module = (
+            network if isinstance(network, nn.Module) else build("backbones", network)
+        )
         self.sampler: Sampler = build("samplers", sampler)
         meaning = Capabilities.of(self.network).meaning(parameterization)
         self.loss = DiffusionLoss(build("processes", process), weighting, mode, meaning)
         self.lr, self.bound_options, self._rows = lr, bound_options or {}, list[Tensor]()
         weighted = self.loss.weighting
-        plain |= {"process": values(self.process), "sampler": values(self.sampler), "mode": mode, "lr": lr}
-        plain |= {"weighting": None if weighted is None else values(weighted), "bound_options": bound_options}
+        plain |= {
+            "process": values(self.process),
+            "sampler": values(self.sampler),
+            "mode": mode,
+            "lr": lr,
+        }
+        plain |= {
+            "weighting": None if weighted is None else values(weighted),
+            "bound_options": bound_options,
+        }
         self.save_hyperparameters(plain | {"parameterization": parameterization})
 
     @property
@@ -90,7 +107,9 @@ class DiffusionModule(L.LightningModule):
         return self.network(*args, **kwargs)
 
     def on_train_start(self) -> None:
-        """Raise ValueError if Lightning shuffles positions, or a collator is of another process or size of a step."""
+        """Raise ValueError if Lightning shuffles positions, or a collator is of another process or
+        size of a step.
+        """
         trainer = self.trainer
         check_loader(trainer.train_dataloader, trainer.world_size, trainer.accumulate_grad_batches)
         check_process(getattr(trainer.train_dataloader, "collate_fn", None), self.process)
@@ -98,7 +117,9 @@ class DiffusionModule(L.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Compute the loss of a batch."""
         labels = _labels(batch)
-        loss = self.loss(self(**{name: value for name, value in batch.items() if name != "labels"}), labels)
+        loss = self.loss(
+            self(**{name: value for name, value in batch.items() if name != "labels"}), labels
+        )
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(labels["x"]))
         return loss
 
@@ -120,14 +141,23 @@ class DiffusionModule(L.LightningModule):
         return torch.optim.AdamW(self.network.parameters(), lr=self.lr)
 
     def sample(
-        self, shape: tuple[int, int], steps: int | None = None, *, generator: Generator = None, **options: Any
+        self,
+        shape: tuple[int, int],
+        steps: int | None = None,
+        *,
+        generator: Generator = None,
+        **options: Any,
     ) -> Tokens:
-        """Generate tokens (B, L) with the network in evaluation mode; options as in ``ddlib.sample``.
+        """Generate tokens (B, L) with the network in evaluation mode.
+
+        Options as in ``ddlib.sample``.
 
         Every process must call it if FSDP shards the network.
         """
         options = {"parameterization": self.loss.parameterization, **options}
-        return draw_samples(self.process, self.network, shape, self.sampler, steps, generator=generator, **options)
+        return draw_samples(
+            self.process, self.network, shape, self.sampler, steps, generator=generator, **options
+        )
 
 
 def _labels(batch: Mapping[str, Any]) -> Targets:
@@ -138,7 +168,8 @@ def _labels(batch: Mapping[str, Any]) -> Targets:
     """
     if "labels" not in batch:
         raise ValueError(
-            f"a batch has {', '.join(map(str, batch))}, must have labels: use a DiffusionDataModule, or loaders of "
+            f"a batch has {', '.join(map(str, batch))}, must have labels: use a "
+            "DiffusionDataModule, or loaders of "
             "Positions with collate_fn=DiffusionCollator(process, ...)"
         )
     labels: Targets = batch["labels"]
@@ -154,7 +185,8 @@ class SampleCallback(L.Callback):
         shape: (B, L) of the samples.
         steps: number of steps of the module's sampler.
         seed: seed of the samples, the same at each validation.
-        decode: function from ids to text, such as ``tokenizer.decode``; by default the ids are written.
+        decode: function from ids to text, such as ``tokenizer.decode``; by default the ids are
+            written.
         **options: those of ``ddlib.sample``.
     """
 
@@ -167,16 +199,30 @@ class SampleCallback(L.Callback):
         decode: Callable[[list[int]], str] | None = None,
         **options: Any,
     ) -> None:
-        self.shape, self.steps, self.seed, self.decode, self.options = shape, steps, seed, decode, options
+        self.shape = shape
+        self.steps = steps
+        self.seed = seed
+        self.decode = decode
+        self.options = options
 
     def on_validation_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        """Draw the samples before the first batch, with averaged weights if any; the first process writes them."""
+        """Draw the samples before the first batch, with averaged weights if any.
+
+        The first process writes them.
+        """
         if batch_idx or dataloader_idx:
             return
         module: Any = pl_module
-        folder = Path(trainer.log_dir or trainer.default_root_dir) / "samples"  # log_dir: all processes must read it
+        folder = (
+            Path(trainer.log_dir or trainer.default_root_dir) / "samples"
+        )  # log_dir: all processes must read it
         if not (trainer.is_global_zero or is_sharded(module)):
             return
         generator = torch.Generator(module.device).manual_seed(self.seed)

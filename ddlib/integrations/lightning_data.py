@@ -13,11 +13,16 @@ from ddlib.processes import ForwardProcess
 try:
     import lightning as L
 except ImportError as error:
-    raise ModuleNotFoundError('a LightningDataModule needs lightning: pip install "ddlib[lightning]"') from error
+    raise ModuleNotFoundError(
+        'a LightningDataModule needs lightning: pip install "ddlib[lightning]"'
+    ) from error
 
 
 class _Resumable(DataLoader[Any]):
-    """Data loader that resumes, for which Lightning looks for these methods; the state is that of ``_Continued``."""
+    """Data loader that resumes, for which Lightning looks for these methods.
+
+    The state is that of ``_Continued``.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -27,9 +32,12 @@ class _Resumable(DataLoader[Any]):
 
 
 class _Continued(PositionSampler):
-    """Positions after those of all batches that were trained on, whose number is in every checkpoint of Lightning."""
+    """Positions after those of all batches that were trained on, whose number is in every
+    checkpoint of Lightning.
+    """
 
-    batch_size, batches = 1, 1
+    batch_size = 1
+    batches = 1
 
     def __init__(self, positions: Positions, trainer: Any) -> None:
         super().__init__(positions, trainer.world_size, trainer.global_rank)
@@ -42,12 +50,14 @@ class _Continued(PositionSampler):
 
 
 class DiffusionDataModule(L.LightningDataModule):
-    """Data loaders of noisy batches whose order and noise do not depend on processes, workers and accumulation.
+    """Data loaders of noisy batches whose order and noise do not depend on processes, workers and
+    accumulation.
 
-    ``trainer.fit(..., ckpt_path=...)`` continues with the batch after the last one, also within an epoch.
+    ``trainer.fit(..., ckpt_path=...)`` continues with the batch after the last one, also within an
+    epoch.
 
-    Lightning shuffles any other training loader when there is more than one process, and positions then no longer are
-    the order of training.
+    Lightning shuffles any other training loader when there is more than one process, and positions
+    then no longer are the order of training.
 
     Args:
         process: the forward process.
@@ -71,10 +81,13 @@ class DiffusionDataModule(L.LightningDataModule):
         **loader: Any,
     ) -> None:
         super().__init__()
-        self.process, self.batch_size, self.seed = process, batch_size, seed
+        self.process = process
+        self.batch_size = batch_size
+        self.seed = seed
         self.train_dataset = Positions.of(train_dataset, seed=seed)
         self.val_dataset = Positions.of(val_dataset, shuffle=False)
-        self.collator, self.loader = collator or {}, loader
+        self.collator = collator or {}
+        self.loader = loader
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of this process."""
@@ -87,22 +100,31 @@ class DiffusionDataModule(L.LightningDataModule):
         """Return the loader of the validation data; Lightning divides it."""
         return [] if self.val_dataset is None else self._loader(self.val_dataset)
 
-    def _loader(self, dataset: Positions, kind: type[DataLoader[Any]] = DataLoader, **options: Any) -> DataLoader[Any]:
+    def _loader(
+        self, dataset: Positions, kind: type[DataLoader[Any]] = DataLoader, **options: Any
+    ) -> DataLoader[Any]:
         trainer: Any = self.trainer
         step = self.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-        collate = DiffusionCollator(self.process, **{"seed": self.seed, **self.collator}).for_step(step)
+        collate = DiffusionCollator(self.process, **{"seed": self.seed, **self.collator}).for_step(
+            step
+        )
         return kind(dataset, self.batch_size, collate_fn=collate, **options, **self.loader)
 
 
 def check_loader(loader: Any, world_size: int, accumulated: int) -> None:
-    """Raise ValueError for a loader of ``Positions`` that does not keep their order, or with another size of a step.
+    """Raise ValueError for a loader of ``Positions`` that does not keep their order, or with
+    another size of a step.
 
     Lightning shuffles a loader for several processes, unless its sampler is keyed.
     """
-    sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+    sampler = getattr(loader, "sampler", None)
+    dataset = getattr(loader, "dataset", None)
     keyed = isinstance(sampler, PositionSampler) and sampler.num_replicas == world_size
     if world_size > 1 and isinstance(dataset, Positions) and not keyed:
-        raise ValueError(f"Lightning shuffles the positions for {world_size} processes: use a DiffusionDataModule")
+        raise ValueError(
+            f"Lightning shuffles the positions for {world_size} processes: use a "
+            "DiffusionDataModule"
+        )
     collate = getattr(loader, "collate_fn", None)
     if isinstance(collate, DiffusionCollator) and loader.batch_size is not None:
         collate.for_step(loader.batch_size * world_size * accumulated)

@@ -22,7 +22,8 @@ def process_values(process: ForwardProcess) -> dict[str, Any]:
     """Return the plain values of a process that another program can build.
 
     Raises:
-        TypeError: an argument that is not a plain value, or a class of ``__main__``, which no other program can import.
+        TypeError: an argument that is not a plain value, or a class of ``__main__``, which no other
+            program can import.
     """
     try:
         found = values(process)
@@ -30,7 +31,9 @@ def process_values(process: ForwardProcess) -> dict[str, Any]:
         raise TypeError(f"process: cannot be built from a file: {error}") from error
     for place, kind in _kinds(found, "process"):
         if kind.startswith("__main__:"):
-            raise TypeError(f"{place} is {kind}: other programs cannot import it, move it to a module")
+            raise TypeError(
+                f"{place} is {kind}: other programs cannot import it, move it to a module"
+            )
     return found
 
 
@@ -45,7 +48,8 @@ def _kinds(plain: Any, place: str) -> list[tuple[str, str]]:
 
 
 def process_file(process: ForwardProcess) -> dict[str, str]:
-    """Return the file that ``save_process`` writes, by name, for ``network.save_pretrained(folder, extra=...)``.
+    """Return the file that ``save_process`` writes, by name, for ``network.save_pretrained(folder,
+    extra=...)``.
 
     Raises:
         TypeError: an argument of the process that is not a plain value, or a class of ``__main__``.
@@ -54,7 +58,8 @@ def process_file(process: ForwardProcess) -> dict[str, str]:
 
 
 def save_process(process: ForwardProcess, folder: str | Path) -> Path:
-    """Write the plain values of a process, ``dd.values(process)``, to ``process.json`` in the folder of the weights.
+    """Write the plain values of a process, ``dd.values(process)``, to ``process.json`` in the
+    folder of the weights.
 
     Raises:
         TypeError: as ``process_file``; nothing is written.
@@ -81,7 +86,8 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
     path = Path(folder) / PROCESS
     if not path.is_file():
         raise FileNotFoundError(
-            f"folder {str(folder)!r} has no {PROCESS}, which save_process writes beside the weights; the process of a "
+            f"folder {str(folder)!r} has no {PROCESS}, which save_process writes beside the "
+            "weights; the process of a "
             "recipe's run is in its recipe.yaml"
         )
     try:
@@ -94,10 +100,17 @@ def load_process(folder: str | Path, trust: Collection[str] = ()) -> ForwardProc
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Return whether FSDP divides the weights among processes, so that each of them must call the network."""
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # takes a second to import
+    """Return whether FSDP divides the weights among processes, so that each of them must call the
+    network.
+    """
+    from torch.distributed.fsdp import (
+        FSDPModule,
+        FullyShardedDataParallel,
+    )  # takes a second to import
 
-    return any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules())
+    return any(
+        isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules()
+    )
 
 
 @torch.no_grad()
@@ -108,7 +121,8 @@ def draw_samples(
 
     A sharded network gathers its weights in ``forward`` alone, so no other method of it is called.
     """
-    modes, denoiser = {module: module.training for module in network.modules()}, cast(Denoiser, network)
+    modes = {module: module.training for module in network.modules()}
+    denoiser = cast(Denoiser, network)
     if is_sharded(network):
         denoiser = network.__call__
         options = {"parameterization": getattr(network, "parameterization", None), **options}
@@ -120,13 +134,16 @@ def draw_samples(
             module.training = training
 
 
-def write_samples(path: Path, tokens: Tokens, decode: Callable[[list[int]], str] | None = None) -> None:
+def write_samples(
+    path: Path, tokens: Tokens, decode: Callable[[list[int]], str] | None = None
+) -> None:
     """Write sequences of tokens as lines of text.
 
     Args:
         path: the file.
         tokens: (B, L) the sequences.
-        decode: function from ids to text, such as ``tokenizer.decode``; by default the ids themselves are written.
+        decode: function from ids to text, such as ``tokenizer.decode``; by default the ids
+            themselves are written.
     """
     spell = decode or (lambda ids: " ".join(map(str, ids)))
     path.parent.mkdir(parents=True, exist_ok=True)

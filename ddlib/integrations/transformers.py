@@ -1,4 +1,6 @@
-"""Training with the ``Trainer`` of ``transformers``: loss, evaluation by the bound, samples, saved process.
+"""Training with the ``Trainer`` of ``transformers``.
+
+Loss, evaluation by the bound, samples, saved process.
 
 Requires ``pip install "ddlib[trainer]"``; no other module of ddlib imports this one.
 """
@@ -31,7 +33,9 @@ from ddlib.processes import ForwardProcess
 try:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 except ImportError as error:
-    raise ModuleNotFoundError('a Trainer needs transformers: pip install "ddlib[trainer]"') from error
+    raise ModuleNotFoundError(
+        'a Trainer needs transformers: pip install "ddlib[trainer]"'
+    ) from error
 
 __all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionTrainer", "SampleCallback"]
 
@@ -39,22 +43,25 @@ __all__ = ["DiffusionCollator", "DiffusionLoss", "DiffusionTrainer", "SampleCall
 class DiffusionTrainer(Trainer):
     """``Trainer`` for any process and any network that is a module ``(z, t) -> logits``.
 
-    Datasets are wrapped in ``Positions``, so order and noise depend on the seeds and on the size of a step, not on the
-    numbers of workers, processes and accumulated batches. Evaluation reports ``eval_bound`` in nats per token, its
-    standard error ``eval_bound_error``, and the bound again as ``eval_loss``, by which Trainer finds the best model.
-    ``process.json`` is saved beside the weights; ``ddlib.integrations.load_process`` reads it. Training resumes only
-    from a checkpoint of the same process.
+    Datasets are wrapped in ``Positions``, so order and noise depend on the seeds and on the size of
+    a step, not on the numbers of workers, processes and accumulated batches. Evaluation reports
+    ``eval_bound`` in nats per token, its standard error ``eval_bound_error``, and the bound again
+    as ``eval_loss``, by which Trainer finds the best model. ``process.json`` is saved beside the
+    weights; ``ddlib.integrations.load_process`` reads it. Training resumes only from a checkpoint
+    of the same process.
 
     Args:
         model: the network.
         args: ``seed`` is the seed of the noise, ``data_seed`` that of the order.
         process: the forward process.
-        data_collator: by default a ``DiffusionCollator`` with the seed from ``args``. One without ``batch_size`` takes
-            the size of a step from ``args``; one with another size is a ValueError.
+        data_collator: by default a ``DiffusionCollator`` with the seed from ``args``. One without
+            ``batch_size`` takes the size of a step from ``args``; one with another size is a
+            ValueError.
         train_dataset: items with ``input_ids``, or ids alone; so are those of ``eval_dataset``.
         eval_dataset: a dataset, or several by name.
         compute_loss_func: by default ``DiffusionLoss(process)``.
-        bound_options: options of ``ddlib.bound`` in evaluation, such as ``levels="balanced"``, and its ``seed``.
+        bound_options: options of ``ddlib.bound`` in evaluation, such as ``levels="balanced"``, and
+            its ``seed``.
         **kwargs: those of ``Trainer``: ``processing_class``, ``callbacks``, ``optimizers``.
 
     Raises:
@@ -79,7 +86,9 @@ class DiffusionTrainer(Trainer):
         if args.save_strategy != "no":
             process_values(process)  # raises before any work is lost
         step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        collate = DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
+        collate = (
+            DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
+        )
         loss = compute_loss_func or DiffusionLoss(process)
         for holder in (collate, loss):
             check_process(holder, process)
@@ -89,17 +98,26 @@ class DiffusionTrainer(Trainer):
             model,
             args,
             collate.for_step(step) if isinstance(collate, DiffusionCollator) else collate,
-            Positions.of(train_dataset, seed=args.seed if args.data_seed is None else args.data_seed),
+            Positions.of(
+                train_dataset, seed=args.seed if args.data_seed is None else args.data_seed
+            ),
             several if isinstance(eval_dataset, dict) else several[""],
             compute_loss_func=loss,
             **{"compute_metrics": _metrics, **kwargs},
         )
-        self.process, self.bound_options = deepcopy(process).to(args.device), bound_options or {}
+        self.process = deepcopy(process).to(args.device)
+        self.bound_options = bound_options or {}
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Compute the bound of each sequence of a batch, the rows of ``ddlib.integrations.mean_bound``."""
+        """Compute the bound of each sequence of a batch, the rows of
+        ``ddlib.integrations.mean_bound``.
+        """
         labels: Any = self._prepare_inputs(inputs)["labels"]
         with self.compute_loss_context_manager():
             rows = sequence_bounds(self.process, model, labels, **self.bound_options)
@@ -107,7 +125,11 @@ class DiffusionTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         data = self.train_dataset if train_dataset is None else train_dataset
-        return PositionSampler(data) if isinstance(data, Positions) else super()._get_train_sampler(train_dataset)
+        return (
+            PositionSampler(data)
+            if isinstance(data, Positions)
+            else super()._get_train_sampler(train_dataset)
+        )
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -117,11 +139,15 @@ class DiffusionTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the weights and ``process.json``."""
-        if self.args.should_save:  # first, as the weights may be sent to the hub with all that is in the folder
+        if (
+            self.args.should_save
+        ):  # first, as the weights may be sent to the hub with all that is in the folder
             save_process(self.process, output_dir or str(self.args.output_dir))
         super().save_model(output_dir, _internal_call)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         if (Path(resume_from_checkpoint) / PROCESS).exists():
             saved = described(load_process(resume_from_checkpoint))
             if found := difference(saved, described(self.process)):
@@ -135,16 +161,19 @@ def _metrics(prediction: Any) -> dict[str, float]:
 
 
 class SampleCallback(TrainerCallback):
-    """Callback that writes samples after each evaluation, to ``OUTPUT_DIR/samples/step_00000100.txt``.
+    """Callback that writes samples after each evaluation, to
+    ``OUTPUT_DIR/samples/step_00000100.txt``.
 
-    With ``TrainingArguments(eval_on_start=True)`` the first ones are those of the untrained network.
+    With ``TrainingArguments(eval_on_start=True)`` the first ones are those of the untrained
+    network.
 
     Args:
         process: the forward process.
         shape: (B, L) of the samples.
         steps: number of steps of the sampler.
         seed: seed of the samples, the same after each evaluation.
-        decode: function from ids to text; by default ``processing_class.decode``, or the ids themselves.
+        decode: function from ids to text; by default ``processing_class.decode``, or the ids
+            themselves.
         **options: those of ``ddlib.sample``, such as ``sampler``.
     """
 
@@ -158,15 +187,25 @@ class SampleCallback(TrainerCallback):
         decode: Callable[[list[int]], str] | None = None,
         **options: Any,
     ) -> None:
-        self.process, self.shape, self.seed, self.decode = deepcopy(process), shape, seed, decode
+        self.process = deepcopy(process)
+        self.shape = shape
+        self.seed = seed
+        self.decode = decode
         self.options = {"steps": steps, **options}
 
     def on_evaluate(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw the samples; the first process writes them."""
-        network, generator = kwargs["model"], torch.Generator(args.device).manual_seed(self.seed)
+        network = kwargs["model"]
+        generator = torch.Generator(args.device).manual_seed(self.seed)
         if not (state.is_world_process_zero or is_sharded(network)):
             return
-        tokens = draw_samples(self.process.to(args.device), network, self.shape, generator=generator, **self.options)
+        tokens = draw_samples(
+            self.process.to(args.device), network, self.shape, generator=generator, **self.options
+        )
         if state.is_world_process_zero:
             decode = self.decode or getattr(kwargs.get("processing_class"), "decode", None)
-            write_samples(Path(str(args.output_dir)) / "samples" / f"step_{state.global_step:08d}.txt", tokens, decode)
+            write_samples(
+                Path(str(args.output_dir)) / "samples" / f"step_{state.global_step:08d}.txt",
+                tokens,
+                decode,
+            )

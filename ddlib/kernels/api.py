@@ -35,21 +35,22 @@ def linear_nelbo(
     parameterization: Parameterization = "cavity",
     chunk: int | None = None,
 ) -> PerToken:
-    """Compute ``nelbo(process, hidden @ weight.T + bias, x, z, t)`` from only the logits it depends on.
+    """Compute ``nelbo(process, hidden @ weight.T + bias, x, z, t)`` from only the logits it depends
+    on.
 
-    "Linear" refers to the output layer, not to the bound: hidden states and the layer's matrix take the place of
-    logits.
+    "Linear" refers to the output layer, not to the bound: hidden states and the layer's matrix take
+    the place of logits.
 
-    In a plain hierarchy, a position whose state is a token needs no logits, one in a cluster needs those of the
-    cluster's tokens, and only masked positions need all of them (with gamma = 1 about a quarter of the work). With
-    child logits, a position needs only the logits of its state's children. In all other cases all logits are computed,
-    in chunks.
+    In a plain hierarchy, a position whose state is a token needs no logits, one in a cluster needs
+    those of the cluster's tokens, and only masked positions need all of them (with gamma = 1 about
+    a quarter of the work). With child logits, a position needs only the logits of its state's
+    children. In all other cases all logits are computed, in chunks.
 
     Args:
         process: the forward process.
         hidden: (B, L, D) inputs of the output layer.
-        weight: (V, D) matrix of the output layer, tokens in the tokenizer's order; for child logits (S - 1, D), a row
-            for every state but the root, or rows as given by ``Children.rows``.
+        weight: (V, D) matrix of the output layer, tokens in the tokenizer's order; for child logits
+            (S - 1, D), a row for every state but the root, or rows as given by ``Children.rows``.
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
         t: (B,) times, or (B, L), one for each position.
@@ -58,12 +59,13 @@ def linear_nelbo(
         chunk: number of logits in memory at a time; default 2^23 on a CPU, 2^27 elsewhere.
 
     Returns:
-        (B, L) nats per token, differentiable once with respect to hidden, weight and bias. The backward pass recomputes
-        the logits; ``linear_training_loss`` does not, if the loss is reduced to a scalar.
+        (B, L) nats per token, differentiable once with respect to hidden, weight and bias. The
+        backward pass recomputes the logits; ``linear_training_loss`` does not, if the loss is
+        reduced to a scalar.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; shapes that do not match. NaN in ``hidden`` or ``weight`` raises no error:
-            as the logits are not checked, it gives NaN.
+        TypeError, ValueError: as ``nelbo``; shapes that do not match. NaN in ``hidden`` or
+            ``weight`` raises no error: as the logits are not checked, it gives NaN.
     """
     options = LossOptions(parameterization=parameterization)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
@@ -98,59 +100,89 @@ def linear_training_loss(
 
     "Linear" refers to the output layer, not to the loss.
 
-    If the loss is reduced to a scalar, its gradients are computed in the forward pass, from the same logits. Arguments
-    as in ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The loss is multiplied by
-    ``scale``; this costs nothing here, whereas a later multiplication copies the gradient of the matrix. With "sum",
-    ``scale`` may be a tensor (B * L,) with one factor per token. With ``per_token`` the loss of every token is returned
-    too, detached and not multiplied by ``scale``.
+    If the loss is reduced to a scalar, its gradients are computed in the forward pass, from the
+    same logits. Arguments as in ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum"
+    or "none". The loss is multiplied by ``scale``; this costs nothing here, whereas a later
+    multiplication copies the gradient of the matrix. With "sum", ``scale`` may be a tensor (B * L,)
+    with one factor per token. With ``per_token`` the loss of every token is returned too, detached
+    and not multiplied by ``scale``.
 
-    ``observe`` reads the logits that the loss depends on, without a second product or softmax: it is called with the
-    columns of a block (None for all), the indices of rows in the flattened batch, and their probabilities over these
-    columns, which it must not change. It is not called for rows that other kernels compute: those of child
-    logits, and on CUDA.
+    ``observe`` reads the logits that the loss depends on, without a second product or softmax: it
+    is called with the columns of a block (None for all), the indices of rows in the flattened
+    batch, and their probabilities over these columns, which it must not change. It is not called
+    for rows that other kernels compute: those of child logits, and on CUDA.
 
-    In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token
-    logits need those of the tokens under the state, as in the standard mode. On CUDA the kernels of
-    ``ddlib.kernels.gpu`` support only states of the first level in this mode, and for the others the host waits for the
-    device.
+    In the mode "edges", child logits need one family of siblings for each edge below the state of a
+    position; token logits need those of the tokens under the state, as in the standard mode. On
+    CUDA the kernels of ``ddlib.kernels.gpu`` support only states of the first level in this mode,
+    and for the others the host waits for the device.
 
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not match.
     """
-    require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
+    require(
+        reduction in ("mean", "sum", "none"),
+        f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'",
+    )
     options = LossOptions(weighting, mode, edge_weights, parameterization)
     options.check(process)
     t, density, measure = unpacked(t, density, measure)
     check_padding(x, mask)
     rows, layer = _batch(
-        process, hidden, weight, x, z, t, bias, chunk, parameterization, None if count_padding else mask
+        process,
+        hidden,
+        weight,
+        x,
+        z,
+        t,
+        bias,
+        chunk,
+        parameterization,
+        None if count_padding else mask,
     )
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     counts = weights_of(t, density, measure)
-    counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
+    counts = (
+        torch.ones_like(rows.t)
+        if counts is None
+        else counts.to(rows.t.dtype).expand_as(x).flatten()
+    )
     if reduction == "none":
         values = _per_token(process, rows, layer, options, chunk)
         losses = torch.where(kept, (values * counts.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
     blocks, weight = plan(process, rows, options, layer.hidden.dtype)
     if observe is not None:
-        blocks = [replace(block, observe=observe) if isinstance(block, Block) else block for block in blocks]
+        blocks = [
+            replace(block, observe=observe) if isinstance(block, Block) else block
+            for block in blocks
+        ]
     weight = torch.where(kept.flatten(), weight * counts, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 
-def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, options: LossOptions, chunk: int | None) -> Tensor:
+def _per_token(
+    process: ForwardProcess, rows: Rows, layer: Layer, options: LossOptions, chunk: int | None
+) -> Tensor:
     blocks, scale = plan(process, rows, options, layer.hidden.dtype)
     values: Tensor = PerTokenLoss.apply(blocks, rows, chunk, *layer)
     return values * scale.to(values.dtype)
 
 
 def _batch(
-    process: ForwardProcess, hidden: Tensor, weight: Tensor, x: Tokens, z: Tokens, t: Times, bias: Tensor | None,
-    chunk: int | None, parameterization: Parameterization, mask: PaddingMask | None = None,
-) -> tuple[Rows, Layer]:  # fmt: skip
+    process: ForwardProcess,
+    hidden: Tensor,
+    weight: Tensor,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    bias: Tensor | None,
+    chunk: int | None,
+    parameterization: Parameterization,
+    mask: PaddingMask | None = None,
+) -> tuple[Rows, Layer]:
     layout = layout_of(process, parameterization)
     process.check_noised(x, z, t, mask)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
@@ -162,7 +194,9 @@ def _batch(
     _check_layer(process, layout, weight, bias, dim)
     rows = Rows.of(x, z, t)
     layer = Layer(hidden.flatten(0, 1), weight, bias)
-    if not torch.is_grad_enabled():  # autograd.Function does not see the grad mode and would compute unused gradients
+    if (
+        not torch.is_grad_enabled()
+    ):  # autograd.Function does not see the grad mode and would compute unused gradients
         layer = layer.each(Tensor.detach)
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):  # cast once, not in every chunk
@@ -172,13 +206,21 @@ def _batch(
 
 
 def _check_layer(
-    process: ForwardProcess, layout: Children | TokenLogits, weight: Tensor, bias: Tensor | None, dim: int
+    process: ForwardProcess,
+    layout: Children | TokenLogits,
+    weight: Tensor,
+    bias: Tensor | None,
+    dim: int,
 ) -> None:
-    size, rule, seems = process.vocab_size, "(V, D)", ""
+    size = process.vocab_size
+    rule = "(V, D)"
+    seems = ""
     if isinstance(layout, Children):
-        size, rule = layout.columns, "(S - 1, D), a row for every state except the root,"
+        size = layout.columns
+        rule = "(S - 1, D), a row for every state except the root,"
         if layout.rows is not None:
-            size, rule = max(layout.num_rows, len(weight)), "(rows, D)"
+            size = max(layout.num_rows, len(weight))
+            rule = "(rows, D)"
         if len(weight) == process.vocab_size != size:
             seems = "; V rows are logits of tokens, parameterization='cavity'"
     check_shape("weight", weight, (size, dim), f"{rule} = ({size}, {dim}){seems}")

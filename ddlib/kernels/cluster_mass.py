@@ -1,7 +1,9 @@
-"""Hierarchies with xi < 1, or with losses on all edges: divergence from log p(x) and the masses of the finest clusters.
+"""Hierarchies with xi < 1, or with losses on all edges.
 
-The divergence of a row and its derivatives with respect to these few numbers are cheap; the derivatives with respect to
-the logits follow in one pass over the logits.
+Divergence from log p(x) and the masses of the finest clusters.
+
+The divergence of a row and its derivatives with respect to these few numbers are cheap; the
+derivatives with respect to the logits follow in one pass over the logits.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,8 @@ from ddlib.processes.hierarchical_kl import children
 Derive = Callable[[Tensor, Tensor], None]
 """Backward function that takes d / d log p(x), (n, 1), and d / d log u_1, (n, clusters).
 
-It overwrites the logits by their derivatives, except for the contribution of log p(x) at x itself."""
+It overwrites the logits by their derivatives, except for the contribution of log p(x) at x
+itself."""
 
 
 class Statistics(Divergence):
@@ -26,17 +29,21 @@ class Statistics(Divergence):
 
     Args:
         hierarchy: the hierarchy of the process.
-        shares: returns the weight of each edge below the state of each row, (n, edges); default only the edge directly
-            below.
+        shares: returns the weight of each edge below the state of each row, (n, edges); default
+            only the edge directly below.
     """
 
-    def __init__(self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None) -> None:
-        self.hierarchy, self.shares = hierarchy, shares
+    def __init__(
+        self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None
+    ) -> None:
+        self.hierarchy = hierarchy
+        self.shares = shares
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        edge, token = self.hierarchy.maps[0], rows.x[:, None]
+        edge = self.hierarchy.maps[0]
+        token = rows.x[:, None]
         assert isinstance(edge, Map)  # see ``dispatch``
         if edge.spread is None:
             log_px, log_finest, to_logits = _plain(edge, logits, token, derive, read)
@@ -46,7 +53,9 @@ class Statistics(Divergence):
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
             log_finest = log_finest[:, None].requires_grad_(derive)
-            value = children(self.hierarchy, log_px, log_finest, token, rows.z[:, None], shares).squeeze(1)
+            value = children(
+                self.hierarchy, log_px, log_finest, token, rows.z[:, None], shares
+            ).squeeze(1)
             if not derive:
                 return value
             by_token, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
@@ -65,7 +74,9 @@ def _perturbed(
 
     def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
         # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
-        total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(1, keepdim=True) + by_token
+        total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(
+            1, keepdim=True
+        ) + by_token
         share = edge.keep * (by_cluster / finest)
         logits.mul_(share.index_select(1, edge.parents).sub_(total))
 
@@ -75,12 +86,17 @@ def _perturbed(
 def _plain(
     edge: Map, logits: Tensor, token: Tensor, derive: bool, read: Reader | None
 ) -> tuple[Tensor, Tensor, Derive]:
-    """As ``_perturbed`` if only higher edges have xi < 1: in log space, since a cluster's mass may underflow."""
+    """As ``_perturbed`` if only higher edges have xi < 1.
+
+    In log space, since a cluster's mass may underflow.
+    """
     target = logits.gather(1, token)
     # log_push to a single cluster assumes normalised input, but these logits are not normalised
     mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
     lowest = torch.finfo(mass.dtype).min  # for clusters in which all tokens are impossible
-    within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
+    within = (
+        (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
+    )
     total = to_softmax(logits, read)[:, None]
 
     def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:

@@ -1,4 +1,7 @@
-"""Partition of a batch by the output columns that the loss needs; a process class names its rule."""
+"""Partition of a batch by the output columns that the loss needs.
+
+a process class names its rule.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,12 +39,16 @@ RULES: dict[str, Rule] = {}
 
 
 def plan(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
-    """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's class.
+    """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's
+    class.
 
-    The rule is that of the first class in the method resolution order that states ``fused`` in its body. It does not
-    hold for a subclass that overrides the loss and does not state it again.
+    The rule is that of the first class in the method resolution order that states ``fused`` in its
+    body. It does not hold for a subclass that overrides the loss and does not state it again.
     """
-    methods = {"weighted_divergence", *([] if options.mode == "standard" else [f"{options.mode}_weighted_divergence"])}
+    methods = {
+        "weighted_divergence",
+        *([] if options.mode == "standard" else [f"{options.mode}_weighted_divergence"]),
+    }
     for cls in type(process).__mro__:
         if "fused" in vars(cls):
             return RULES.get(vars(cls)["fused"], _general)(process, rows, options, dtype)
@@ -56,18 +63,26 @@ def _general(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: t
     return Plan([_dense(process, index, options)], torch.ones_like(rows.t, dtype=torch.float64))
 
 
-def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
-    z, hard = rows.z[:, None], options.mode == "hard"
+def _hierarchical(
+    process: Hierarchical, rows: Rows, options: LossOptions, dtype: torch.dtype
+) -> Plan:
+    z = rows.z[:, None]
+    hard = options.mode == "hard"
     if not all(isinstance(edge, Map) for edge in process.hierarchy.maps):
         return _general(process, rows, options, dtype)  # other kernels have no fused loss
     weight = _training_weight(process, rows, options)
     shares = partial(_shares, process, options.edge_weights) if options.mode == "edges" else None
-    hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
+    hierarchy = process.hierarchy
+    level = process.level_of(z)[:, 0]
+    blocks = list[Part]()
+    served = 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if not edge.plain), hierarchy.depth)
     layout = layout_of(process, options.parameterization)
     if isinstance(layout, Children):
         return _child_plan(process, layout, plain, rows, options, dtype, level, weight)
-    within = options.parameterization == "posterior"  # a posterior is supported on the tokens under the state
+    within = (
+        options.parameterization == "posterior"
+    )  # a posterior is supported on the tokens under the state
     if plain and gpu.usable(z.device, dtype) and not (hard and within):
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
@@ -94,18 +109,29 @@ def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: R
 
 
 def _child_plan(
-    process: Hierarchical, children: Children, plain: int, rows: Rows, options: LossOptions, dtype: torch.dtype,
-    level: Tensor, weight: Tensor,
-) -> Plan:  # fmt: skip
-    """Plan for child logits: sibling losses where maps are plain, elsewhere the process's own loss on token logits."""
+    process: Hierarchical,
+    children: Children,
+    plain: int,
+    rows: Rows,
+    options: LossOptions,
+    dtype: torch.dtype,
+    level: Tensor,
+    weight: Tensor,
+) -> Plan:
+    """Plan for child logits: sibling losses where maps are plain, elsewhere the process's own loss
+    on token logits.
+    """
     levels = list[int]()
     for found in children.levels_of(process.hierarchy)[: plain + 1]:
         if found is None:
             break  # this level of the process is not a level of the tree
         levels.append(found)
-    hard, blocks = options.mode == "hard", list[Part]()
+    hard = options.mode == "hard"
+    blocks = list[Part]()
     if options.mode == "edges":  # on CUDA too: the Triton kernels do not support edge weights
-        blocks += sibling_loss.parts(children, levels, rows, level, hard, _shares(process, options.edge_weights, rows))
+        blocks += sibling_loss.parts(
+            children, levels, rows, level, hard, _shares(process, options.edge_weights, rows)
+        )
     elif gpu.usable(level.device, dtype):
         from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
 
@@ -120,7 +146,10 @@ def _child_plan(
 
 
 def _uniform(process: Interpolating, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
-    """Plan for noise that resamples tokens uniformly: the evidence of the state, with all columns for all rows."""
+    """Plan for noise that resamples tokens uniformly.
+
+    The evidence of the state, with all columns for all rows.
+    """
     if not process.uniform or options.mode != "standard" or options.parameterization != "cavity":
         return _general(process, rows, options, dtype)
     index = torch.arange(len(rows.x), device=rows.x.device)
@@ -136,8 +165,12 @@ def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Bloc
     return Block(index, columns, Dense(partial(options.per_token, process)))
 
 
-def _training_weight(process: ForwardProcess, rows: Rows, options: LossOptions) -> Float[Tensor, "N"]:
+def _training_weight(
+    process: ForwardProcess, rows: Rows, options: LossOptions
+) -> Float[Tensor, "N"]:
     """Compute the training weight of each row."""
     x, z, t = rows.sequences()
     weight = weighted(options.weighting, process, process.loss_weight(x, z, t), x, z, t)
-    return weight.flatten().clone()  # a copy: a plan changes it in place, and a weighting may return a cached tensor
+    return (
+        weight.flatten().clone()
+    )  # a copy: a plan changes it in place, and a weighting may return a cached tensor

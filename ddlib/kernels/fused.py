@@ -14,9 +14,11 @@ from ddlib.kernels.tile import Block, Part, Rows
 
 _LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27
-_STRIPE = 512  # columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a vocabulary
-# Slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache. One without
-# scratch memory takes the whole chunk, since every slab costs launches on a GPU.
+# columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a
+# vocabulary
+_STRIPE = 512
+# Slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's
+# cache. One without scratch memory takes the whole chunk, since every slab costs launches on a GPU.
 _SLABS = 8
 
 
@@ -29,7 +31,11 @@ class Layer(NamedTuple):
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Layer":
         """Apply a function to all tensors."""
-        return Layer(change(self.hidden), change(self.weight), None if self.bias is None else change(self.bias))
+        return Layer(
+            change(self.hidden),
+            change(self.weight),
+            None if self.bias is None else change(self.bias),
+        )
 
 
 class Gradients(NamedTuple):
@@ -63,9 +69,14 @@ class Work(NamedTuple):
 
 
 def run(
-    layer: Layer, blocks: Sequence[Part], rows: Rows, scale: Float[Tensor, "N"] | None, chunk: int | None
+    layer: Layer,
+    blocks: Sequence[Part],
+    rows: Rows,
+    scale: Float[Tensor, "N"] | None,
+    chunk: int | None,
 ) -> tuple[Float[Tensor, "N"], Gradients | None]:
-    """Compute the divergence of every row, 0 for rows of no block, and the gradients of sum(scale * divergence).
+    """Compute the divergence of every row, 0 for rows of no block, and the gradients of sum(scale *
+    divergence).
 
     Args:
         layer: hidden states of all rows, and the output layer.
@@ -100,16 +111,25 @@ def _block(block: Block, work: Work) -> None:
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
     chunk = max(held // len(matrix), 1)
-    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # the same number of chunks, of equal size
+    chunk = math.ceil(
+        len(block.rows) / math.ceil(len(block.rows) / chunk)
+    )  # the same number of chunks, of equal size
     slab = max(held // _SLABS // len(matrix), 1) if block.divergence.wide else chunk
-    space = hidden.new_empty(chunk, len(matrix))  # one buffer for all chunks, against memory fragmentation
+    space = hidden.new_empty(
+        chunk, len(matrix)
+    )  # one buffer for all chunks, against memory fragmentation
     for index in block.rows.split(chunk):
-        h, logits = hidden[index], space[: len(index)]
+        h = hidden[index]
+        logits = space[: len(index)]
         multiply(h, matrix, offset, logits)
         for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
             wide = narrow.to(values.dtype) if block.divergence.wide else narrow
-            read = None if block.observe is None else partial(block.observe, block.columns, slab_index)
-            values[slab_index] = block.divergence(wide, rows.take(slab_index), gradients is not None, read)
+            read = (
+                None if block.observe is None else partial(block.observe, block.columns, slab_index)
+            )
+            values[slab_index] = block.divergence(
+                wide, rows.take(slab_index), gradients is not None, read
+            )
             if wide is not narrow and gradients is not None:
                 narrow.copy_(wide)
         if gradients is None or scale is None:
@@ -121,14 +141,21 @@ def _block(block: Block, work: Work) -> None:
             add_product(gradients.bias[:, None], columns, logits.t(), factor.to(h.dtype))
 
 
-def columns_of(weight: Tensor, bias: Tensor | None, columns: Tensor | slice) -> tuple[Tensor, Tensor | None]:
+def columns_of(
+    weight: Tensor, bias: Tensor | None, columns: Tensor | slice
+) -> tuple[Tensor, Tensor | None]:
     """Select output columns, i.e. rows of the matrix; a slice gives a view."""
-    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # twice as fast as []
+    matrix = (
+        weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)
+    )  # twice as fast as []
     return matrix, None if bias is None else bias[columns]
 
 
 def multiply(
-    h: Float[Tensor, "n D"], matrix: Float[Tensor, "K D"], offset: Float[Tensor, "K"] | None, into: Float[Tensor, "n K"]
+    h: Float[Tensor, "n D"],
+    matrix: Float[Tensor, "K D"],
+    offset: Float[Tensor, "K"] | None,
+    into: Float[Tensor, "n K"],
 ) -> Float[Tensor, "n K"]:
     """Compute h @ matrix.T + offset into the last argument."""
     width = _STRIPE if h.device.type == "cpu" else len(matrix)
@@ -152,7 +179,9 @@ def add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tens
 
 
 class PerTokenLoss(torch.autograd.Function):
-    """Divergence of each row; the backward pass recomputes the logits, since the gradient scales are unknown before."""
+    """Divergence of each row; the backward pass recomputes the logits, since the gradient scales
+    are unknown before.
+    """
 
     @staticmethod
     def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, *layer: Any) -> Tensor:
@@ -171,10 +200,15 @@ class PerTokenLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """sum(scale * divergence), and the divergences; the forward pass computes the gradients from the same logits."""
+    """sum(scale * divergence), and the divergences.
+
+    The forward pass computes the gradients from the same logits.
+    """
 
     @staticmethod
-    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Any:
+    def forward(
+        ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any
+    ) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
         values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
         own = (None,) * len(layer) if gradients is None else _like(gradients, Layer(*layer))
@@ -187,8 +221,12 @@ class SummedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
         saved = ctx.saved_tensors
-        if slope.device.type != "cpu" or slope != 1:  # a comparison would synchronise an accelerator
-            saved = tuple(None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved)
+        if (
+            slope.device.type != "cpu" or slope != 1
+        ):  # a comparison would synchronise an accelerator
+            saved = tuple(
+                None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved
+            )
         *own, of_scale = saved
         return None, None, None, of_scale, *own
 

@@ -1,11 +1,12 @@
 """Losses of child logits in plain hierarchies: cross-entropies among siblings.
 
-At a state z of level i the divergence is -log of the model's probability of the child of z that is an ancestor of x.
-With a softmax over siblings (theory section 11) this is one cross-entropy over the children of z. If the tree of the
-output is finer than the hierarchy of the process, it is a sum with one cross-entropy per tree level in between:
+At a state z of level i the divergence is -log of the model's probability of the child of z that is
+an ancestor of x. With a softmax over siblings (theory section 11) this is one cross-entropy over
+the children of z. If the tree of the output is finer than the hierarchy of the process, it is a sum
+with one cross-entropy per tree level in between:
 
-    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings) - logit of x's
-    ancestor
+    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings)
+    - logit of x's ancestor
 
 So a row needs |children| columns, and rows that need the same family of siblings share them.
 """
@@ -39,7 +40,9 @@ class Siblings(Part):
 
 
 class FamilyQuery(NamedTuple):
-    """Rows that need a cross-entropy among siblings in one level of the tree, and their families."""
+    """Rows that need a cross-entropy among siblings in one level of the tree, and their
+    families.
+    """
 
     families: Families
     needed: Bool[Tensor, "N"]
@@ -51,48 +54,74 @@ class FamilyQuery(NamedTuple):
 
 
 def family_queries(
-    children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool,
+    children: Children,
+    levels: Sequence[int],
+    x: Int64[Tensor, "N"],
+    level: Int64[Tensor, "N"],
+    hard: bool,
     every: bool = False,
-) -> Iterator[FamilyQuery]:  # fmt: skip
+) -> Iterator[FamilyQuery]:
     """Yield the rows that need a cross-entropy, for each level of the tree.
 
     Args:
         children: the tree.
         levels: the tree level of each plain level of the process.
         x: (N,) clean tokens.
-        level: (N,) level of each row's state in the process; states above the plain levels need none.
-        hard: whether states above the first level predict the token: among all tokens, or (posterior parameterization)
-            among those under the state.
+        level: (N,) level of each row's state in the process; states above the plain levels need
+            none.
+        hard: whether states above the first level predict the token: among all tokens, or
+            (posterior parameterization) among those under the state.
         every: whether the cross-entropies of all edges below a state are needed.
     """
-    tree, tree_level = children.tree, torch.tensor(levels, device=level.device)
+    tree = children.tree
+    tree_level = torch.tensor(levels, device=level.device)
     known = level.clamp_max(len(levels) - 1)
-    top, bottom = tree_level[known], tree_level[(known - 1).clamp_min(0)]
+    top = tree_level[known]
+    bottom = tree_level[(known - 1).clamp_min(0)]
     if hard or every:
         bottom = torch.where(known > 1, 0, bottom)
     if hard:
-        top = top if children.parameterization == "posterior" else torch.where(known > 1, tree.depth, top)
+        top = (
+            top
+            if children.parameterization == "posterior"
+            else torch.where(known > 1, tree.depth, top)
+        )
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
-        families, child = children.families(at), x if at == 0 else tree.between(0, at).parents[x]
+        families = children.families(at)
+        child = x if at == 0 else tree.between(0, at).parents[x]
         parent = families.parents[child]
-        yield FamilyQuery(families, plain & (bottom <= at) & (at < top) & (families.sizes[parent] > 1), child, parent)
+        yield FamilyQuery(
+            families,
+            plain & (bottom <= at) & (at < top) & (families.sizes[parent] > 1),
+            child,
+            parent,
+        )
 
 
 def parts(
-    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool,
+    children: Children,
+    levels: Sequence[int],
+    rows: Rows,
+    level: Int64[Tensor, "N"],
+    hard: bool,
     shares: Float64[Tensor, "N n"] | None = None,
-) -> list[Siblings]:  # fmt: skip
+) -> list[Siblings]:
     """Return one part for each level of the tree; arguments as in ``family_queries``.
 
-    ``shares`` are the weights of each edge of the process for each row; with them all edges below a state are needed.
+    ``shares`` are the weights of each edge of the process for each row; with them all edges below a
+    state are needed.
     """
     found = []
-    for at, query in enumerate(family_queries(children, levels, rows.x, level, hard, shares is not None)):
+    for at, query in enumerate(
+        family_queries(children, levels, rows.x, level, hard, shares is not None)
+    ):
         families, needed, child, parent = query
         index = needed.nonzero()[:, 0]
         index = index[parent[index].argsort(stable=True)]
-        edge = sum(at >= other for other in levels[1:])  # edge of the process that contains this level of the tree
+        edge = sum(
+            at >= other for other in levels[1:]
+        )  # edge of the process that contains this level of the tree
         share = None if shares is None or len(index) == 0 else shares[index, edge]
         found.append(Siblings(families, index, child[index], share))
     return found
@@ -103,7 +132,8 @@ def _siblings(part: Siblings, work: Work) -> None:
     (hidden, weight, bias), _, scale, held, values, gradients = work
     if len(part.rows) == 0:
         return
-    h, rank = hidden[part.rows], part.families.rank[part.child][:, None]
+    h = hidden[part.rows]
+    rank = part.families.rank[part.child][:, None]
     nats = values.new_empty(len(h))
     factor = None if scale is None else scale[part.rows].to(values.dtype)[:, None]
     if factor is not None and part.share is not None:
@@ -118,7 +148,8 @@ def _siblings(part: Siblings, work: Work) -> None:
         for index in torch.arange(first, first + count).split(max(held // family.size, 1)):
             chunk = slice(int(index[0]), int(index[-1]) + 1)
             narrow = multiply(h[chunk], matrix, offset, h.new_empty(len(index), family.size))
-            logits, target = narrow.to(values.dtype), rank[chunk]
+            logits = narrow.to(values.dtype)
+            target = rank[chunk]
             nats[chunk] = -logits.gather(1, target).squeeze(1)
             nats[chunk] += to_softmax(logits)
             if gradients is None or slope is None or scaled is None:
@@ -128,9 +159,13 @@ def _siblings(part: Siblings, work: Work) -> None:
             torch.mm(narrow, matrix, out=slope[chunk])
             add_product(gradients.weight, family.columns, narrow.t(), scaled[chunk])
             if gradients.bias is not None and factor is not None:
-                add_product(gradients.bias[:, None], family.columns, narrow.t(), factor[chunk].to(h.dtype))
+                add_product(
+                    gradients.bias[:, None], family.columns, narrow.t(), factor[chunk].to(h.dtype)
+                )
         first += count
     nats.clamp_min_(0)  # rounding
-    values.index_add_(0, part.rows, nats if part.share is None else nats * part.share.to(nats.dtype))
+    values.index_add_(
+        0, part.rows, nats if part.share is None else nats * part.share.to(nats.dtype)
+    )
     if gradients is not None and slope is not None and factor is not None:
         gradients.hidden.index_add_(0, part.rows, (slope * factor).to(h.dtype))

@@ -1,12 +1,15 @@
-"""Losses of token logits in plain hierarchies: difference of the log-masses of nested sets of tokens.
+"""Losses of token logits in plain hierarchies.
 
-At a state z of level i the divergence depends only on the model's probabilities of the tokens under z, and only through
-the mass of the tokens under the child of z that contains x:
+Difference of the log-masses of nested sets of tokens.
+
+At a state z of level i the divergence depends only on the model's probabilities of the tokens under
+z, and only through the mass of the tokens under the child of z that contains x:
 
     divergence = LSE(tokens under z) - LSE(tokens under the child of z that x is in)
 
-So a position in a cluster needs the columns of the cluster's tokens, and one in level 0 none (theory section 2 with K
-without spread). A loss on all edges below z is a weighted sum of such differences, one for each edge.
+So a position in a cluster needs the columns of the cluster's tokens, and one in level 0 none
+(theory section 2 with K without spread). A loss on all edges below z is a weighted sum of such
+differences, one for each edge.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +28,8 @@ Shares = Callable[[Rows], Float64[Tensor, "n edges"]]
 
 
 class Nested(Divergence):
-    """Weighted sum of the differences of consecutive LSEs over nested sets of columns, the last of which has all.
+    """Weighted sum of the differences of consecutive LSEs over nested sets of columns, the last of
+    which has all.
 
     Args:
         sets: for each level, the tokens by their ancestor in it; the set of a row contains its x.
@@ -34,14 +38,20 @@ class Nested(Divergence):
     """
 
     def __init__(
-        self, sets: Sequence[Grouping], position: Int64[Tensor, "V"] | None, shares: Shares | None = None
+        self,
+        sets: Sequence[Grouping],
+        position: Int64[Tensor, "V"] | None,
+        shares: Shares | None = None,
     ) -> None:
-        self.sets, self.position, self.shares = sets, position, shares
+        self.sets = sets
+        self.position = position
+        self.shares = shares
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        sums, parts = [], []
+        sums = []
+        parts = []
         for tokens in self.sets:
             members, absent = tokens.padded(tokens.parents[rows.x])
             columns = _columns(self.position, members, logits).masked_fill_(absent, 0)
@@ -61,7 +71,10 @@ class Nested(Divergence):
         for (columns, part), weight in zip(parts, weights, strict=False):
             logits.scatter_add_(1, columns, part.mul_((above - weight)[:, None]))
             above = weight
-        return sum((weight * one for weight, one in zip(weights, differences, strict=True)), torch.zeros_like(above))
+        return sum(
+            (weight * one for weight, one in zip(weights, differences, strict=True)),
+            torch.zeros_like(above),
+        )
 
 
 class TokenIn(Divergence):
@@ -86,34 +99,53 @@ class TokenIn(Divergence):
 
 
 def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
-    """Group the tokens by their ancestor in ``level``, in ascending order; in level 0 by themselves."""
+    """Group the tokens by their ancestor in ``level``, in ascending order.
+
+    In level 0 by themselves.
+    """
     tokens = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
-    return Grouping(tokens if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
+    return Grouping(
+        tokens if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level]
+    )
 
 
 def blocks(
-    hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool, shares: Shares | None = None
+    hierarchy: Hierarchy,
+    level: int,
+    rows: Rows,
+    index: Tensor,
+    hard: bool,
+    within: bool,
+    shares: Shares | None = None,
 ) -> list[Block]:
     """Return blocks for the rows ``index``, all in one ``level`` above plain maps.
 
-    In hard mode, levels above the first predict the token: among all tokens, or, if ``within``, among those under the
-    state. With ``shares`` all edges below the state count, as in ``Nested``.
+    In hard mode, levels above the first predict the token: among all tokens, or, if ``within``,
+    among those under the state. With ``shares`` all edges below the state count, as in ``Nested``.
     """
     if hard and level > 1 and not within:
         return [Block(index, None, TokenIn(None))]
-    members = None if level == hierarchy.depth else tokens_under(hierarchy, level)  # a mask has all tokens under it
+    members = (
+        None if level == hierarchy.depth else tokens_under(hierarchy, level)
+    )  # a mask has all tokens under it
     position = None if members is None else members.rank
     state = hierarchy.local(rows.z[index], level)
     order = state.argsort(stable=True)
-    index, state = index[order], state[order]
+    index = index[order]
+    state = state[order]
     divergence: Divergence
     if level > 1 and not hard:
         lowest = level - 1 if shares is None else 0
-        divergence = Nested([tokens_under(hierarchy, j) for j in range(lowest, level)], position, shares)
+        divergence = Nested(
+            [tokens_under(hierarchy, j) for j in range(lowest, level)], position, shares
+        )
     else:
         divergence = TokenIn(position)
-    found, first = [], 0
-    for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
+    found = []
+    first = 0
+    for member, count in zip(
+        *(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True
+    ):
         columns = None if members is None else members.members(member)
         found.append(Block(index[first : first + count], columns, divergence))
         first += count
@@ -123,12 +155,17 @@ def blocks(
 def _columns(
     position: Int64[Tensor, "V"] | None, tokens: Int64[Tensor, "*n"], logits: Float[Tensor, "m K"]
 ) -> Int64[Tensor, "*n"]:
-    """Return the column of each token; any column for one that the block lacks: padding may have such states."""
+    """Return the column of each token; any column for one that the block lacks.
+
+    Padding may have such states.
+    """
     return tokens if position is None else position[tokens].clamp_max(logits.shape[1] - 1)
 
 
 def to_softmax(logits: Float[Tensor, "n K"], read: Reader | None = None) -> Float[Tensor, "n"]:
-    """Replace logits by their softmax and return their LSE; accurate, since the largest probability is at least 1/K.
+    """Replace logits by their softmax and return their LSE.
+
+    Accurate, since the largest probability is at least 1/K.
 
     Args:
         logits: overwritten.

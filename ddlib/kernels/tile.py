@@ -1,4 +1,6 @@
-"""Blocks: rows of a batch that need the same columns of the output layer, and the divergence of their logits."""
+"""Blocks: rows of a batch that need the same columns of the output layer, and the divergence of
+their logits.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
 Observer = Callable[[Tensor | slice | None, Tensor, Tensor], None]
-"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and their probabilities over
+"""Function of the columns of a block (None for all), the indices (n,) of some of its rows, and
+their probabilities over
 these columns (n, K)."""
 
 Reader = Callable[[Tensor], None]
@@ -37,7 +40,10 @@ class Rows(NamedTuple):
         return cls(x.flatten(), z.flatten(), times, x.shape[1] if t.ndim == 1 else 1)
 
     def sequences(self) -> tuple[Tokens, Tokens, Times]:
-        """Return tokens and states (B, length), and times (B,): functions of time are evaluated B times."""
+        """Return tokens and states (B, length), and times (B,).
+
+        Functions of time are evaluated B times.
+        """
         length = max(self.length, 1)
         return self.x.view(-1, length), self.z.view(-1, length), self.t[::length]
 
@@ -67,7 +73,10 @@ class Divergence(ABC):
 
 
 class Dense(Divergence):
-    """Divergence of any process: its ``formula(logits, x, z, t)``, each row a sequence of length 1, by autograd."""
+    """Divergence of any process.
+
+    Its ``formula(logits, x, z, t)``, each row a sequence of length 1, by autograd.
+    """
 
     def __init__(self, formula: Formula) -> None:
         self.formula = formula
@@ -87,7 +96,10 @@ class Dense(Divergence):
 
 
 class Part:
-    """Base class of parts of a plan, computed by ``fused.add``; rows of no part have divergence 0."""
+    """Base class of parts of a plan, computed by ``fused.add``.
+
+    Rows of no part have divergence 0.
+    """
 
 
 @dataclass(frozen=True)

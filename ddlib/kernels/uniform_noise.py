@@ -1,8 +1,9 @@
 """Losses for uniform noise.
 
-The divergence depends on the model's distribution only through log p(x), log p(z) and the sum of log(1 + ratio p(.))
-over all tokens but x. The divergence of a row and its derivatives with respect to these three numbers are cheap; the
-derivatives with respect to the logits follow in one pass over the logits.
+The divergence depends on the model's distribution only through log p(x), log p(z) and the sum of
+log(1 + ratio p(.)) over all tokens but x. The divergence of a row and its derivatives with respect
+to these three numbers are cheap; the derivatives with respect to the logits follow in one pass over
+the logits.
 """
 
 import torch
@@ -23,7 +24,8 @@ class Evidence(Divergence):
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        x, z = rows.x[:, None], self.process.token_at(rows.z[:, None])
+        x = rows.x[:, None]
+        z = self.process.token_at(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
         # largest first: its sum with the logarithm would round away the distance of p(x) from 1
         log_p = logits.sub_(logits.amax(1, keepdim=True))

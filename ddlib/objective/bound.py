@@ -23,7 +23,8 @@ from ddlib.utils.random import Generator
 from ddlib.utils.validation import check_padding, require
 
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
-"""Exponents (``process.tail_exponents``) from which on a variance has no finite value, with independent levels and with
+"""Exponents (``process.tail_exponents``) from which on a variance has no finite value, with
+independent levels and with
 balanced levels, and a third moment has none."""
 
 _TOGETHER = Together()
@@ -31,26 +32,34 @@ _TOGETHER = Together()
 
 @dataclass(frozen=True, repr=False)
 class Bound:
-    """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats per token.
+    """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats
+    per token.
 
-    The printed form has the mean over all tokens, the standard error over sequences, the means of the terms, and the
-    number of sequences and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every sequence has
-    one draw. The error is that of stratified times where ``times`` are given, else that of independent times
-    (``Measure.method``). Where the variance has no finite value no error is right, and ``Measure.caveat`` names a
-    density that has a finite one.
+    The printed form has the mean over all tokens, the standard error over sequences, the means of
+    the terms, and the number of sequences and of tokens in each: ``Bound(3.43 ± 0.21 nats per token
+    = ...; 64 x 8)``. Every sequence has one draw. The error is that of stratified times where
+    ``times`` are given, else that of independent times (``Measure.method``). Where the variance has
+    no finite value no error is right, and ``Measure.caveat`` names a density that has a finite one.
 
     With a ``mask`` the terms are 0 outside it, and all means are over the tokens inside:
-    ``Bound(... = ...; 300 tokens of 64 x 8)``. A sequence without such tokens does not count in the error.
+    ``Bound(... = ...; 300 tokens of 64 x 8)``. A sequence without such tokens does not count in the
+    error.
     """
 
     diffusion: PerToken
     """Integral over time, from one draw of (t, z) per sequence; or per block, see ``at_once``."""
     prior: PerToken
-    """KL(q(z at the noisy end | x) || prior). That end is the last time drawn, which may be before 1."""
+    """KL(q(z at the noisy end | x) || prior).
+
+    That end is the last time drawn, which may be before 1.
+    """
     reconstruction: PerToken
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
     times: Times | None = None
-    """Time of each sequence's draw, or its position on the path of a pace, (B,), drawn in strata; None if unknown."""
+    """Time of each sequence's draw, or its position on the path of a pace, (B,), drawn in strata.
+
+    None if unknown.
+    """
     mask: PaddingMask | None = None
     """True at the tokens that count, (B, L); None if all do."""
     caveat: Callable[[], str] = str
@@ -65,16 +74,32 @@ class Bound:
     def per_token(self) -> Measure:
         """Mean in nats per token; its standard error, over sequences, is NaN for a single one."""
         nats = self.total.detach().to("cpu", torch.float64).sum(1)
-        size = torch.full_like(nats, self.total.shape[1]) if self.mask is None else self.mask.sum(1).to(nats)
-        return replace(Measure.ratio(nats, size, "nats per token", self.times), caveat=self.caveat())
+        size = (
+            torch.full_like(nats, self.total.shape[1])
+            if self.mask is None
+            else self.mask.sum(1).to(nats)
+        )
+        return replace(
+            Measure.ratio(nats, size, "nats per token", self.times), caveat=self.caveat()
+        )
 
     def __repr__(self) -> str:
         mean = self.per_token
         error = mean.standard_error
-        places = 2 if math.isnan(error) or error >= 0.1 or error == 0 else 1 - math.floor(math.log10(error))
+        places = (
+            2
+            if math.isnan(error) or error >= 0.1 or error == 0
+            else 1 - math.floor(math.log10(error))
+        )
         stated = "" if math.isnan(error) else f" ± {error:.{places}f}"
-        terms = {"diffusion": self.diffusion, "prior": self.prior, "reconstruction": self.reconstruction}
-        means = {name: float(mean_per_token(term.detach(), self.mask)) for name, term in terms.items()}
+        terms = {
+            "diffusion": self.diffusion,
+            "prior": self.prior,
+            "reconstruction": self.reconstruction,
+        }
+        means = {
+            name: float(mean_per_token(term.detach(), self.mask)) for name, term in terms.items()
+        }
         sum_of = " + ".join(f"{name} {value:.{places}f}" for name, value in means.items())
         rows, tokens = self.total.shape
         counted = "" if self.mask is None else f"{int(self.mask.sum())} tokens of "
@@ -82,8 +107,13 @@ class Bound:
         return f"Bound({mean.value:.{places}f}{stated} {mean.unit} = {sum_of}; {counted}{rows} x {tokens}{caveat})"
 
 
-def reconstruction(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-    """Compute -log p(x | z_t) in nats per token; p(x|z) is in proportion to the cavity distribution times q_t(z|x)."""
+def reconstruction(
+    process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times
+) -> PerToken:
+    """Compute -log p(x | z_t) in nats per token.
+
+    p(x|z) is in proportion to the cavity distribution times q_t(z|x).
+    """
     scores = posterior_logits(process, logits, z, t)
     return -scores.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
 
@@ -103,56 +133,65 @@ def bound(
     pace: Pace | None = None,
     at_once: bool = False,
 ) -> Bound:
-    r"""Estimate the negative evidence lower bound of ``x``, end terms included, with one draw of time per sequence.
+    r"""Estimate the negative evidence lower bound of ``x``, end terms included, with one draw of
+    time per sequence.
 
-    With ``steps`` it is the bound of D3PM (Austin et al., 2021) on a grid of so many even steps, of which
-    each sequence draws one:
+    With ``steps`` it is the bound of D3PM (Austin et al., 2021) on a grid of so many even steps, of
+    which each sequence draws one:
 
     .. math:: \sum_{k=1}^{T} E_{z_k}\, KL(q(z_{k-1} | z_k, x) || p(z_{k-1} | z_k)) + \text{the ends}
 
-    It converges to the bound in continuous time as T grows; for the best network from above, since one step cannot
-    represent dependence between tokens. A network that is worse at some times may have a lower bound on a coarse grid.
+    It converges to the bound in continuous time as T grows; for the best network from above, since
+    one step cannot represent dependence between tokens. A network that is worse at some times may
+    have a lower bound on a coarse grid.
 
-    With times from a ``density`` each draw is multiplied by its weight: another variance, the same expectation. The
-    best density is ``process.time_density(length, chance=0.2)``. Under uniform times the variance of many processes has
-    no finite value and the stated error is too small: ``per_token.caveat`` names it. Average several calls, with other
-    steps of a ``KeyedGenerator``, for less noise. At a clean end that is exact nothing is computed; otherwise
-    (geometric noise, or a shorter interval) the reconstruction term is computed, by a second call of the denoiser. The
-    noisy end is the last time before 1 that is drawn, or the end of the interval; the prior term there always counts.
+    With times from a ``density`` each draw is multiplied by its weight: another variance, the same
+    expectation. The best density is ``process.time_density(length, chance=0.2)``. Under uniform
+    times the variance of many processes has no finite value and the stated error is too small:
+    ``per_token.caveat`` names it. Average several calls, with other steps of a ``KeyedGenerator``,
+    for less noise. At a clean end that is exact nothing is computed; otherwise (geometric noise, or
+    a shorter interval) the reconstruction term is computed, by a second call of the denoiser. The
+    noisy end is the last time before 1 that is drawn, or the end of the interval; the prior term
+    there always counts.
 
-    There is one warning (``ddlib.utils.validation.UsageWarning``) for a module in train mode whose behaviour differs
-    from eval mode, as with dropout, and one for a module in eval mode whose result keeps the autograd graph: call
-    ``eval()`` on it and this function under ``torch.no_grad()``. To train on a bound leave it in train mode.
+    There is one warning (``ddlib.utils.validation.UsageWarning``) for a module in train mode whose
+    behaviour differs from eval mode, as with dropout, and one for a module in eval mode whose
+    result keeps the autograd graph: call ``eval()`` on it and this function under
+    ``torch.no_grad()``. To train on a bound leave it in train mode.
 
-    With a ``pace`` there is a time per position, and this is the bound of a model that generates at that pace:
-    ``Blocks`` is block diffusion, ``LeftToRight`` with masks is autoregression. The denoiser then takes times (B, L).
+    With a ``pace`` there is a time per position, and this is the bound of a model that generates at
+    that pace: ``Blocks`` is block diffusion, ``LeftToRight`` with masks is autoregression. The
+    denoiser then takes times (B, L).
 
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``.
         x: (B, L) clean tokens.
         generator: source of times and noise.
-        mask: (B, L) bool, True at real tokens, False at padding, which counts in no term. Padding is noised and is an
-            input of the denoiser, as the token that ``x`` has there. If the denoiser ignores it the expectation is that
-            of the sequences without padding, also with ``levels="balanced"``.
+        mask: (B, L) bool, True at real tokens, False at padding, which counts in no term. Padding
+            is noised and is an input of the denoiser, as the token that ``x`` has there. If the
+            denoiser ignores it the expectation is that of the sequences without padding, also with
+            ``levels="balanced"``.
         density: density of the times; None is uniform.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
-        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, and
-            "cavity" without one.
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
+            attribute of that name, and "cavity" without one.
         steps: T, for the bound in discrete time; None for continuous time.
-        levels: coupling of the levels of a sequence, "independent" or "balanced", see ``process.sample``. Both have the
-            same mean, the second has less variance. With a time per position levels must be independent. With ``steps``
-            the levels are independent in a step within which the window of an edge ends: an edge that has ended has
-            weight 0 at t, but a divergence in the step.
+        levels: coupling of the levels of a sequence, "independent" or "balanced", see
+            ``process.sample``. Both have the same mean, the second has less variance. With a time
+            per position levels must be independent. With ``steps`` the levels are independent in a
+            step within which the window of an edge ends: an edge that has ended has weight 0 at t,
+            but a divergence in the step.
         pace: order and times of the positions; None is ``Together()``, one time for all.
-        at_once: True to draw once per block instead of once per sequence, with a denoiser that also takes the clean
-            sequence (``typing.BlockDenoiser``): the same mean, twice the work and less variance.
+        at_once: True to draw once per block instead of once per sequence, with a denoiser that also
+            takes the clean sequence (``typing.BlockDenoiser``): the same mean, twice the work and
+            less variance.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; ``density`` not a density,
-            negative, or 0 inside (0, 1); unknown ``levels``; ``pace`` not a pace, or not for this length; a denoiser
-            that does not take a time per position, or the clean sequence, where it is required, or fewer states than
-            the process has.
+        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; ``density``
+            not a density, negative, or 0 inside (0, 1); unknown ``levels``; ``pace`` not a pace, or
+            not for this length; a denoiser that does not take a time per position, or the clean
+            sequence, where it is required, or fewer states than the process has.
     """
     check_process(process, denoiser)
     process.check_inputs(x=x)
@@ -162,19 +201,36 @@ def bound(
     process.check_levels(levels)
     pace = _TOGETHER if pace is None else pace
     if not isinstance(pace, Pace):
-        raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
+        raise TypeError(
+            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
+        )
     low, high = interval
     rows, length = x.shape
     t, measure, s, u = pace.draw(
-        rows, length, generator, density=density, interval=interval, steps=steps, at_once=at_once, device=x.device
+        rows,
+        length,
+        generator,
+        density=density,
+        interval=interval,
+        steps=steps,
+        at_once=at_once,
+        device=x.device,
     )
     if t.ndim == 2:
         rule = "must be 'independent': balanced draws require one time per sequence"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
-    z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
+    z = (
+        process.sample(x, t, generator)
+        if levels == "independent"
+        else process.sample(x, t, generator, levels)
+    )
     independent = None
-    if levels == "balanced" and steps is not None and any(one.support[1] < 1 for one in process.schedules):
+    if (
+        levels == "balanced"
+        and steps is not None
+        and any(one.support[1] < 1 for one in process.schedules)
+    ):
         independent = _ends_within(process, s, t)
         # drawn for every batch, so that the draws of a row do not depend on the other rows
         z = torch.where(independent[:, None], process.sample(x, t, generator), z)
@@ -186,7 +242,11 @@ def bound(
         able.check_states(process, z, lambda z: denoiser(z, _default_dtype(t), **clean))
         raise
     logits = cavity_logits(process, output, z, t, meaning)
-    term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
+    term = (
+        process.integrand(logits, x, z, t)
+        if steps is None
+        else process.step_divergence(logits, x, z, t, s)
+    )
     measure = unsqueeze_times(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
@@ -194,7 +254,8 @@ def bound(
         if independent is not None:
             importance = torch.where(independent, 1.0, importance)
         diffusion = diffusion * importance[:, None].to(diffusion.dtype)
-    # slow tokens and levels keep information after the last time of this dtype; the bound must count it
+    # slow tokens and levels keep information after the last time of this dtype; the bound must
+    # count it
     last = high if steps is not None else min(high, latest(t.dtype))
     start, end = (t.new_full((rows,), time) for time in (low, last))
     left = torch.zeros_like(diffusion)
@@ -207,7 +268,14 @@ def bound(
     if mask is not None:
         diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
     caveat = partial(
-        variance_caveat, process, density, length, interval=interval, levels=levels, steps=steps, pace=pace
+        variance_caveat,
+        process,
+        density,
+        length,
+        interval=interval,
+        levels=levels,
+        steps=steps,
+        pace=pace,
     )
     return Bound(diffusion, prior, left, u, mask, caveat)
 
@@ -222,14 +290,17 @@ def variance_caveat(
     steps: int | None = None,
     pace: Pace | None = None,
 ) -> str:
-    """Return a caveat on the standard error of a bound: which moment of a draw has no finite value, or "".
+    """Return a caveat on the standard error of a bound.
 
-    Without a finite variance the stated error may be too small by any factor. Without a finite third moment that is
-    also heavier than under the process's optimal density, or a finite fourth moment near t = 1, intervals from a few
-    hundred sequences cover the truth in 90 % of cases instead of 95 %. The same holds near the starts and ends of
-    windows inside (0, 1); there a variance may also be finite, but due to times that few draws hit. Balanced levels
-    draw a token with a positive weight in every sequence: this suffices for masks, but not for processes that replace
-    tokens. There is no caveat for steps and for times per position.
+    Which moment of a draw has no finite value, or "".
+
+    Without a finite variance the stated error may be too small by any factor. Without a finite
+    third moment that is also heavier than under the process's optimal density, or a finite fourth
+    moment near t = 1, intervals from a few hundred sequences cover the truth in 90 % of cases
+    instead of 95 %. The same holds near the starts and ends of windows inside (0, 1); there a
+    variance may also be finite, but due to times that few draws hit. Balanced levels draw a token
+    with a positive weight in every sequence: this suffices for masks, but not for processes that
+    replace tokens. There is no caveat for steps and for times per position.
 
     Args:
         process: the forward process.
@@ -245,24 +316,39 @@ def variance_caveat(
     try:
         uniform = process.tail_exponents()
         drawn = uniform if density is None else process.tail_exponents(density)
-    except (TypeError, ValueError):  # a process without moments, or with moments that are not finite
+    except (
+        TypeError,
+        ValueError,
+    ):  # a process without moments, or with moments that are not finite
         return ""
     low, high = interval
     ends = [end for end in uniform if low < end < high or end == 0 == low or end == 1 == high]
     independent = levels == "independent"
     infinite = [end for end in ends if drawn[end] >= (INFINITE if independent else BALANCED)]
-    # after a start the integrand of rare tokens is 1 / t: E f^3 / g^2 grows faster than E f^2 / g by 1 / (t g)
-    skewed = [end for end in ends if independent and end < 1 and 2 * drawn[end] - uniform[end] > SKEWED]
-    # before an end it is that of masks, which are not rare: E f^4 / g^3 grows as E f^2 squared over g^3
-    heavy = [end for end in ends if independent and end > 0 and 3 * drawn[end] - uniform[end] >= INFINITE]
+    # after a start the integrand of rare tokens is 1 / t: E f^3 / g^2 grows faster than E f^2 / g
+    # by 1 / (t g)
+    skewed = [
+        end for end in ends if independent and end < 1 and 2 * drawn[end] - uniform[end] > SKEWED
+    ]
+    # before an end it is that of masks, which are not rare: E f^4 / g^3 grows as E f^2 squared over
+    # g^3
+    heavy = [
+        end for end in ends if independent and end > 0 and 3 * drawn[end] - uniform[end] >= INFINITE
+    ]
     if not infinite and not skewed and not heavy:
         return ""
     listed = infinite or skewed or heavy
     near = " and ".join(f"t = {end:g}" for end in listed)
     moment = "variance" if infinite else "third moment" if skewed else "fourth moment"
     size = "infinite" if {0, 1}.intersection(listed) else "infinite or due to rare draws"
-    mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
-    advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
+    mended = all(
+        uniform[end] < 2 * INFINITE for end in ends
+    )  # the best density halves the exponent
+    advice = (
+        f"density=process.time_density({length}, chance=0.2)"
+        if mended
+        else "an interval inside (0, 1)"
+    )
     return f"the error may be too small, since near {near} the {moment} is {size}: use {advice}"
 
 

@@ -1,4 +1,6 @@
-"""Consistency loss: a network's prediction at a time against an averaged network's prediction at an earlier time."""
+"""Consistency loss: a network's prediction at a time against an averaged network's prediction at an
+earlier time.
+"""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -10,7 +12,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.objective.training import mean_per_token, weights_of
-from ddlib.parameterization.logits import Parameterization, cavity_logits, check_columns, layout_of, posterior_logits
+from ddlib.parameterization.logits import (
+    Parameterization,
+    cavity_logits,
+    check_columns,
+    layout_of,
+    posterior_logits,
+)
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
@@ -22,7 +30,9 @@ SMOOTHING = 1e-4
 
 
 def forward_kl(target: Tensor, log_probs: Tensor) -> PerToken:
-    """KL(target || prediction), the only one of the divergences whose expected gradient is 0 at the exact network."""
+    """KL(target || prediction), the only one of the divergences whose expected gradient is 0 at the
+    exact network.
+    """
     possible = target > 0
     return (torch.xlogy(target, target) - target * torch.where(possible, log_probs, 0.0)).sum(-1)
 
@@ -30,8 +40,8 @@ def forward_kl(target: Tensor, log_probs: Tensor) -> PerToken:
 def reverse_kl(target: Tensor, log_probs: Tensor) -> PerToken:
     """KL(prediction || target), the target mixed with ``SMOOTHING`` of the uniform distribution.
 
-    Nearer to the data the target excludes tokens that the prediction must allow, so the divergence would be infinite
-    without the mixture.
+    Nearer to the data the target excludes tokens that the prediction must allow, so the divergence
+    would be infinite without the mixture.
     """
     smooth = (1 - SMOOTHING) * target + SMOOTHING / target.shape[-1]
     probs = log_probs.exp()
@@ -39,7 +49,10 @@ def reverse_kl(target: Tensor, log_probs: Tensor) -> PerToken:
 
 
 def jensen_shannon(target: Tensor, log_probs: Tensor) -> PerToken:
-    """Jensen-Shannon divergence: mean of the KL of target and prediction to their mean, at most log 2."""
+    """Jensen-Shannon divergence.
+
+    Mean of the KL of target and prediction to their mean, at most log 2.
+    """
     probs = log_probs.exp()
     mean = (target + probs) / 2
     log_mean = torch.where(mean > 0, mean, 1.0).log()
@@ -51,7 +64,9 @@ def jensen_shannon(target: Tensor, log_probs: Tensor) -> PerToken:
 DIVERGENCES: Mapping[str, Callable[[Tensor, Tensor], PerToken]] = MappingProxyType(
     {function.__name__: function for function in (forward_kl, reverse_kl, jensen_shannon)}
 )
-"""Divergences by name: functions of the target's probabilities and the prediction's log-probabilities, (B, L, V)."""
+"""Divergences by name: functions of the target's probabilities and the prediction's
+log-probabilities, (B, L, V).
+"""
 
 
 def divergence_of(name: str) -> Callable[[Tensor, Tensor], PerToken]:
@@ -64,30 +79,41 @@ def divergence_of(name: str) -> Callable[[Tensor, Tensor], PerToken]:
         return DIVERGENCES[name]
     near = get_close_matches(str(name), DIVERGENCES, 1, 0.4)
     nearest = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"divergence is {name!r}, must be one of {', '.join(map(repr, DIVERGENCES))}{nearest}")
+    raise ValueError(
+        f"divergence is {name!r}, must be one of {', '.join(map(repr, DIVERGENCES))}{nearest}"
+    )
 
 
 def check_earlier(s: Times, t: Times, batch: int, length: int) -> None:
-    """Raise unless ``s`` are times of the shape of ``t``, below it in every sequence and above it nowhere.
+    """Raise unless ``s`` are times of the shape of ``t``, below it in every sequence and above it
+    nowhere.
 
     Raises:
         TypeError: an integer dtype.
-        ValueError: another shape, a time outside [0, 1], or s >= t; the message has the row and both times.
+        ValueError: another shape, a time outside [0, 1], or s >= t; the message has the row and
+            both times.
     """
     for name, times in (("t", t), ("s", s)):
         check_times(name, times, batch, length)
-    require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+    require(
+        s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}"
+    )
     check_devices(s=s, t=t)
     if not (visible(s) and visible(t)):
         return
     bad = ~(s < t) if t.ndim == 1 else ~(s <= t)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
-        rule, index = "below" if t.ndim == 1 else "at most", ", ".join(map(str, where))
-        raise ValueError(f"s[{index}] = {s[where].item()} must be {rule} t[{index}] = {t[where].item()}")
+        rule = "below" if t.ndim == 1 else "at most"
+        index = ", ".join(map(str, where))
+        raise ValueError(
+            f"s[{index}] = {s[where].item()} must be {rule} t[{index}] = {t[where].item()}"
+        )
     if t.ndim == 2 and bool((still := ~(s < t).any(1)).any()):
         row = int(still.nonzero()[0, 0])
-        raise ValueError(f"s[{row}] equals t[{row}] at every position, must be below it at one position or more")
+        raise ValueError(
+            f"s[{row}] equals t[{row}] at every position, must be below it at one position or more"
+        )
 
 
 def bridge(
@@ -95,17 +121,19 @@ def bridge(
 ) -> tuple[Tokens, Tokens]:
     r"""Draw one path of the process at two times s < t: (z_t, z_s) ~ q(z_t, z_s | x).
 
-    This is the distribution of :math:`z_t \sim q_t(\cdot|x)`, then :math:`z_s \sim q(z_s | z_t, x)`, the posterior
-    with the token known. It is drawn forwards, :math:`z_s \sim q_s(\cdot|x)` and then
-    :math:`z_t \sim q_{t|s}(\cdot|z_s)`, which is the same since the process is a Markov chain, and needs no tensor of
-    size (B, L, S) where the process has none.
+    This is the distribution of :math:`z_t \sim q_t(\cdot|x)`, then :math:`z_s \sim q(z_s | z_t,
+    x)`, the posterior with the token known. It is drawn forwards, :math:`z_s \sim q_s(\cdot|x)` and
+    then :math:`z_t \sim q_{t|s}(\cdot|z_s)`, which is the same since the process is a Markov chain,
+    and needs no tensor of size (B, L, S) where the process has none.
 
     Args:
         process: the forward process.
         x: (B, L) clean tokens.
         t: (B,) times, or (B, L), one for each position.
-        s: earlier times, of the shape of ``t``. With a time per position some may be equal: such positions stay.
-        generator: source of randomness; with a ``KeyedGenerator`` a sequence's draws do not depend on its batch.
+        s: earlier times, of the shape of ``t``. With a time per position some may be equal: such
+            positions stay.
+        generator: source of randomness; with a ``KeyedGenerator`` a sequence's draws do not depend
+            on its batch.
 
     Returns:
         z_t and z_s, (B, L) each.
@@ -143,39 +171,43 @@ def consistency_loss(
     measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""Compute the divergence of the posterior at t from that of a teacher at s < t, in nats per token.
+    r"""Compute the divergence of the posterior at t from that of a teacher at s < t, in nats per
+    token.
 
     With :math:`f(z, t) = p(x | z_t)` at each position, the posterior over tokens given all states,
 
     .. math:: D(\mathrm{stopgrad}\, f_{\mathrm{teacher}}(z_s, s) \,\|\, f(z_t, t)), \qquad (z_t, z_s) \sim q(\cdot|x)
 
-    and the token itself is the target at s = 0 (theory section 19; arXiv 2605.00161). The exact posterior is a
-    martingale, :math:`E[f(z_s, s) | z_t] = f(z_t, t)`. So with "forward_kl" the exact network has an expected gradient
-    of 0, and no other. With "reverse_kl" and "jensen_shannon" the optimum is another: they favour tokens that are
-    probable already.
+    and the token itself is the target at s = 0 (theory section 19; arXiv 2605.00161). The exact
+    posterior is a martingale, :math:`E[f(z_s, s) | z_t] = f(z_t, t)`. So with "forward_kl" the
+    exact network has an expected gradient of 0, and no other. With "reverse_kl" and
+    "jensen_shannon" the optimum is another: they favour tokens that are probable already.
 
-    The optimum is a product of distributions of single positions. Positions that a sampler draws in parallel remain
-    independent given z_t: the loss does not change that.
+    The optimum is a product of distributions of single positions. Positions that a sampler draws in
+    parallel remain independent given z_t: the loss does not change that.
 
     Args:
         process: the forward process.
-        logits: (B, L, V) logits of the network for ``z_t`` at ``t``, over tokens, or (B, L, S - 1) child logits.
-        target_logits: logits of the teacher, e.g. an average of the network's weights, for ``z_s`` at ``s``, in the
-            same form. No gradient passes through them.
+        logits: (B, L, V) logits of the network for ``z_t`` at ``t``, over tokens, or (B, L, S - 1)
+            child logits.
+        target_logits: logits of the teacher, e.g. an average of the network's weights, for ``z_s``
+            at ``s``, in the same form. No gradient passes through them.
         x: (B, L) clean tokens: the target where s is 0.
         z_t: (B, L) noisy states at ``t``.
         t: (B,) times, or (B, L), one for each position.
         z_s: (B, L) states at ``s`` on the same path, from ``bridge``.
         s: earlier times, of the shape of ``t``.
         divergence: "forward_kl", "reverse_kl" or "jensen_shannon".
-        mask: (B, L) bool, True at real tokens; other positions count neither in the mean nor in the gradient.
+        mask: (B, L) bool, True at real tokens; other positions count neither in the mean nor in the
+            gradient.
         parameterization: meaning of both logits, as in ``nelbo``.
-        measure: weights of the times by which the loss is multiplied, such as those of ``Pace.draw``; (B,) or (B, L).
+        measure: weights of the times by which the loss is multiplied, such as those of
+            ``Pace.draw``; (B,) or (B, L).
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:
-        TypeError, ValueError: as ``training_loss``; s that is not below t, by row and values; a teacher with another
-            vocabulary; an unknown divergence.
+        TypeError, ValueError: as ``training_loss``; s that is not below t, by row and values; a
+            teacher with another vocabulary; an unknown divergence.
 
     Example:
         >>> import ddlib as dd
@@ -196,7 +228,11 @@ def consistency_loss(
     _check_teacher(process, target_logits, x, parameterization)
     log_probs = _log_posterior(process, logits, z_t, t, parameterization)
     with torch.no_grad():
-        target = _log_posterior(process, target_logits, z_s, s, parameterization).exp().to(log_probs.dtype)
+        target = (
+            _log_posterior(process, target_logits, z_s, s, parameterization)
+            .exp()
+            .to(log_probs.dtype)
+        )
         known = one_hot(x, process.vocab_size).to(target.dtype)
         target = torch.where(unsqueeze_times(s)[..., None] > 0, target, known)
     loss = compared(target, log_probs)
@@ -211,7 +247,9 @@ def consistency_loss(
 def _check_teacher(
     process: ForwardProcess, target_logits: Logits, x: Tokens, parameterization: Parameterization
 ) -> None:
-    """Raise TypeError or ValueError, with the argument's name, unless the teacher's logits have the right form."""
+    """Raise TypeError or ValueError, with the argument's name, unless the teacher's logits have the
+    right form.
+    """
     try:
         check_columns(process, layout_of(process, parameterization), target_logits, x.shape)
     except (TypeError, ValueError) as error:
@@ -220,8 +258,15 @@ def _check_teacher(
 
 
 def _log_posterior(
-    process: ForwardProcess, logits: Float[Tensor, "B L K"], z: Tokens, t: Times, parameterization: Parameterization
+    process: ForwardProcess,
+    logits: Float[Tensor, "B L K"],
+    z: Tokens,
+    t: Times,
+    parameterization: Parameterization,
 ) -> Logits:
-    """Log-probabilities of the tokens given all states, (B, L, V); -inf at those from which ``z`` cannot come."""
+    """Log-probabilities of the tokens given all states, (B, L, V).
+
+    -inf at those from which ``z`` cannot come.
+    """
     cavity = cavity_logits(process, logits, z, t, parameterization)
     return posterior_logits(process, cavity, z, t).log_softmax(-1)

@@ -26,38 +26,41 @@ def speed_loss(
     mask: PaddingMask | None = None,
     parameterization: Parameterization | None = None,
 ) -> Float64[Tensor, ""]:
-    r"""Estimate the bound in nats per token without bias, with an unbiased gradient by learned speeds too.
+    r"""Estimate the bound in nats per token without bias, with an unbiased gradient by learned
+    speeds too.
 
-    Speeds determine the weights of the terms f of the bound and the distribution of the states z. For a sequence and a
-    time,
+    Speeds determine the weights of the terms f of the bound and the distribution of the states z.
+    For a sequence and a time,
 
     .. math:: \nabla E_z f = E_z[\nabla f] + E_z[(f - b) \nabla \log q_t(z|x)]
 
-    The first part is pathwise: through weights, and through rates of tokens. The baseline b of each of the ``draws`` of
-    z is the mean of the other draws (leave-one-out; Shi et al., 2024, appendix). Where levels are a Markov chain the
-    other draws also estimate the divergence of each level: that part of the bound is differentiated in closed form, and
-    the draw contributes the remainder alone. Sequences share no baseline, so the gradient of a batch is the mean of the
-    gradients of its parts, weighted by tokens. ``dd.nelbo`` and ``training_loss`` have the pathwise part of the
-    gradient alone, which is not a gradient of the bound.
+    The first part is pathwise: through weights, and through rates of tokens. The baseline b of each
+    of the ``draws`` of z is the mean of the other draws (leave-one-out; Shi et al., 2024,
+    appendix). Where levels are a Markov chain the other draws also estimate the divergence of each
+    level: that part of the bound is differentiated in closed form, and the draw contributes the
+    remainder alone. Sequences share no baseline, so the gradient of a batch is the mean of the
+    gradients of its parts, weighted by tokens. ``dd.nelbo`` and ``training_loss`` have the pathwise
+    part of the gradient alone, which is not a gradient of the bound.
 
-    The gradient by the network's parameters is that of the bound too, over all draws. To train the speeds alone pass a
-    denoiser that runs under ``torch.no_grad()``. The bound is valid for any speeds, also for those that avoid states at
-    which the network is poor.
+    The gradient by the network's parameters is that of the bound too, over all draws. To train the
+    speeds alone pass a denoiser that runs under ``torch.no_grad()``. The bound is valid for any
+    speeds, also for those that avoid states at which the network is poor.
 
     Args:
         process: a process with parameters, such as one over ``Tree(..., learn_speeds=True)``.
         denoiser: ``(z, t) -> logits``; called once, with ``draws`` copies of each sequence.
         x: (B, L) clean tokens.
-        generator: source of times and noise; with a ``KeyedGenerator`` the draws of a sequence do not depend on its
-            batch.
+        generator: source of times and noise; with a ``KeyedGenerator`` the draws of a sequence do
+            not depend on its batch.
         draws: number of draws of noise for each sequence and time, at least 2.
-        mask: (B, L) bool, True at the tokens that count; padding is noised too and is an input of the denoiser.
-        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
-            "cavity" without one.
+        mask: (B, L) bool, True at the tokens that count; padding is noised too and is an input of
+            the denoiser.
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
+            attribute of that name, or "cavity" without one.
 
     Raises:
-        TypeError, ValueError: as ``bound``; a process without learned speeds, fewer than 2 draws, a bad mask; a learned
-            speed that is 0 or infinite.
+        TypeError, ValueError: as ``bound``; a process without learned speeds, fewer than 2 draws, a
+            bad mask; a learned speed that is 0 or infinite.
 
     Example:
         >>> import ddlib as dd
@@ -70,7 +73,8 @@ def speed_loss(
     check_count("draws", draws, 2)
     require(
         any(parameter.requires_grad for parameter in process.parameters()),
-        f"process is {process!r}, which has no learned parameters: create the process or its tree with "
+        f"process is {process!r}, which has no learned parameters: create the process or its tree "
+        "with "
         "learn_speeds=True",
     )
     process.check_inputs(x=x)
@@ -98,9 +102,17 @@ def speed_loss(
 
 
 def _with_score_gradient(
-    process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
+    process: ForwardProcess,
+    nats: PerToken,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    kept: PaddingMask,
+    draws: int,
 ) -> Float64[Tensor, "B"]:
-    """Sum ``nats`` over each sequence, with the score-function gradient of z; copies of a sequence adjoin.
+    """Sum ``nats`` over each sequence, with the score-function gradient of z.
+
+    Copies of a sequence adjoin.
 
     The baseline is the mean of the other draws; with ``draws`` of 1 there is none.
     """
@@ -112,24 +124,37 @@ def _with_score_gradient(
 
 
 def _by_level(
-    process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
+    process: ForwardProcess,
+    nats: PerToken,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    kept: PaddingMask,
+    draws: int,
 ) -> Float64[Tensor, "B"]:
-    """``_with_score_gradient`` with, where levels have weights, each level's mean divergence as a control variate.
+    """``_with_score_gradient`` with, where levels have weights, each level's mean divergence as a
+    control variate.
 
-    The divergence of a level is estimated from the other draws of the sequence. Its mean over noise is known:
-    occupancies times weights times divergences. The remainder has a mean of about 0. It has no leave-one-out baseline,
-    which would be biased: the control variate of each draw contains the other draws.
+    The divergence of a level is estimated from the other draws of the sequence. Its mean over noise
+    is known: occupancies times weights times divergences. The remainder has a mean of about 0. It
+    has no leave-one-out baseline, which would be biased: the control variate of each draw contains
+    the other draws.
     """
     if not isinstance(process, HasLevelWeights):
         return _with_score_gradient(process, nats, x, z, t, kept, draws)
-    weights, level = process.weights(t), process.level_of(z)
+    weights = process.weights(t)
+    level = process.level_of(z)
     weight = weights.gather(1, level)
     with torch.no_grad():
         divergence = quotient(nats, weight)
         sums = torch.zeros(2, *weights.shape, dtype=torch.float64, device=z.device)
-        sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([divergence * kept, kept.to(divergence)]))
+        sums.scatter_add_(
+            2, level.expand(2, -1, -1), torch.stack([divergence * kept, kept.to(divergence)])
+        )
         copies = sums.view(2, -1, draws, weights.shape[1])
         nats_of, tokens_of = (copies.sum(2, keepdim=True) - copies).flatten(1, 2)
         mean = torch.where(tokens_of > 0, nats_of / tokens_of.clamp_min(1.0), 0.0)
     expected = (process.occupancies(t) * weights * mean).sum(1) * kept.sum(1)
-    return expected + _with_score_gradient(process, nats.double() - weight * mean.gather(1, level), x, z, t, kept, 1)
+    return expected + _with_score_gradient(
+        process, nats.double() - weight * mean.gather(1, level), x, z, t, kept, 1
+    )

@@ -11,7 +11,8 @@ from ddlib.objective.training import mean_per_token as mean_per_token  # its for
 from ddlib.typing import PaddingMask, PerToken, Times
 from ddlib.utils.validation import check_mask, check_shape, check_times, require
 
-INDEPENDENT, STRATIFIED = "independent", "stratified"
+INDEPENDENT = "independent"
+STRATIFIED = "stratified"
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,15 @@ class Measure:
     standard_error: float
     unit: str
     method: str = INDEPENDENT
-    """Assumption of the error on the draws: "independent", or "stratified", one time in each slice of [0, 1]."""
+    """Assumption of the error on the draws.
+
+    "independent", or "stratified", one time in each slice of [0, 1].
+    """
     caveat: str = ""
-    """Reason why the error is too small, and the remedy; empty where intervals have their nominal coverage."""
+    """Reason why the error is too small, and the remedy.
+
+    Empty where intervals have their nominal coverage.
+    """
 
     def __str__(self) -> str:
         return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}" + (
@@ -40,22 +47,27 @@ class Measure:
         times: Float[Tensor, "N"] | Float[Tensor, "N K"] | None = None,
         batch: Int64[Tensor, "N"] | None = None,
     ) -> "Measure":
-        """Compute sum(amount) / sum(size) over independent sequences, with the standard error of a ratio estimate.
+        """Compute sum(amount) / sum(size) over independent sequences, with the standard error of a
+        ratio estimate.
 
-        With ``times`` that were drawn in strata, the error excludes the variation of the amount with time, which the
-        strata remove. It is computed from differences of neighbours in time, which contain the choice of sequences and
-        the noise alone; the usual error, without ``times``, contains the variation with time as well and is too large.
-        For several draws of one sequence, the variance that they share and the rest are estimated separately.
+        With ``times`` that were drawn in strata, the error excludes the variation of the amount
+        with time, which the strata remove. It is computed from differences of neighbours in time,
+        which contain the choice of sequences and the noise alone; the usual error, without
+        ``times``, contains the variation with time as well and is too large. For several draws of
+        one sequence, the variance that they share and the rest are estimated separately.
 
         The error of a single sequence is NaN.
 
         Args:
             amount: (N,) amount of each sequence; or (N, K), one per draw, whose mean counts.
-            size: (N,) denominators. A sequence with size and amount 0, as one of padding alone, is left out.
+            size: (N,) denominators. A sequence with size and amount 0, as one of padding alone, is
+                left out.
             unit: unit of the ratio.
-            times: times of the draws, in the shape of ``amount``; each column is stratified separately. None for
-                independent times, for means over draws, and for amounts without times.
-            batch: (N,) index of the batch within which the times were stratified; None for a single batch.
+            times: times of the draws, in the shape of ``amount``; each column is stratified
+                separately. None for independent times, for means over draws, and for amounts
+                without times.
+            batch: (N,) index of the batch within which the times were stratified; None for a single
+                batch.
 
         Raises:
             ValueError: times of another shape, or a batch without times.
@@ -66,18 +78,26 @@ class Measure:
         )
         counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
         if not bool(counted.all()):  # it would count as a sequence without any deviation
-            amount, size = amount[counted], size[counted]
+            amount = amount[counted]
+            size = size[counted]
             times, batch = (None if each is None else each[counted] for each in (times, batch))
         amount = amount[:, None] if amount.ndim == 1 else amount
         value = amount.mean(1).sum() / size.sum()
-        n, residual = len(amount), amount - value * size[:, None]
-        variance, method = residual.mean(1).square().sum() / max(n - 1, 1), INDEPENDENT
+        n = len(amount)
+        residual = amount - value * size[:, None]
+        variance = residual.mean(1).square().sum() / max(n - 1, 1)
+        method = INDEPENDENT
         if times is not None:
             times = times[:, None] if times.ndim == 1 else times
-            check_shape("times", times, tuple(amount.shape), f"that of amount, {tuple(amount.shape)}")
-            apart = variance_in_strata(residual, times, torch.zeros(n, dtype=torch.int64) if batch is None else batch)
+            check_shape(
+                "times", times, tuple(amount.shape), f"that of amount, {tuple(amount.shape)}"
+            )
+            apart = variance_in_strata(
+                residual, times, torch.zeros(n, dtype=torch.int64) if batch is None else batch
+            )
             if apart is not None:
-                variance, method = apart, STRATIFIED
+                variance = apart
+                method = STRATIFIED
         error = math.sqrt(float(variance) * n) / float(size.sum()) if n > 1 else math.nan
         return cls(float(value), error, unit, method)
 
@@ -85,19 +105,22 @@ class Measure:
 def variance_in_strata(
     residual: Float[Tensor, "N K"], times: Float[Tensor, "N K"], batch: Int64[Tensor, "N"]
 ) -> Float[Tensor, ""] | None:
-    r"""Variance of a sequence's mean over draws, without the part explained by time; None without neighbours in time.
+    r"""Variance of a sequence's mean over draws, without the part explained by time.
 
-    In each draw :math:`d_i = r_i - r_{j(i)}` for the sequence j(i) that is next in time within the batch, or the one
-    before for the last. Smooth variation with time cancels in it. With the variance S that the draws of a sequence
-    share and the remaining variance E,
+    None without neighbours in time.
+
+    In each draw :math:`d_i = r_i - r_{j(i)}` for the sequence j(i) that is next in time within the
+    batch, or the one before for the last. Smooth variation with time cancels in it. With the
+    variance S that the draws of a sequence share and the remaining variance E,
 
     .. math:: E[d_i^2] = 2 (S + E), \qquad E[d_i d_i'] = (1 + [j(i) = j'(i)])\, S
 
     in one draw (Rice, 1984) and between two, and the mean of K draws has the variance S + E / K.
 
-    Keyed times are stratified in blocks of 2^k rows: of six rows, four have a quarter of the time each and two a half.
-    So neighbours are determined within such blocks too. Their differences have more variance, by 7/12 of the square of
-    slope times width. A seventh of this, 1/12, is the variance of a time within its slice; it is added to E.
+    Keyed times are stratified in blocks of 2^k rows: of six rows, four have a quarter of the time
+    each and two a half. So neighbours are determined within such blocks too. Their differences have
+    more variance, by 7/12 of the square of slope times width. A seventh of this, 1/12, is the
+    variance of a time within its slice; it is added to E.
     """
     near, known = _next_in_time(times, batch)
     if not bool(known.any()):
@@ -105,29 +128,39 @@ def variance_in_strata(
     apart = torch.where(known, residual - residual.gather(0, near), 0.0)
     whole = apart.square().sum() / (2 * known.sum())
     inside, has = _next_in_time(times, _blocks(batch))
-    wide = torch.where(has, residual - residual.gather(0, inside), 0.0).square().sum() / (2 * has.sum())
+    wide = torch.where(has, residual - residual.gather(0, inside), 0.0).square().sum() / (
+        2 * has.sum()
+    )
     uneven = (wide - whole).clamp_min(0) / 7
     draws = residual.shape[1]
     if draws == 1:
         return whole + uneven
-    shared, count = torch.zeros((), dtype=apart.dtype), torch.zeros((), dtype=apart.dtype)
+    shared = torch.zeros((), dtype=apart.dtype)
+    count = torch.zeros((), dtype=apart.dtype)
     for one in range(draws):
         for other in range(one):
             both = known[:, one] & known[:, other]
             shared = shared + (apart[:, one] * apart[:, other]).sum()
-            count = count + (both.double() + (both & (near[:, one] == near[:, other])).double()).sum()
+            count = (
+                count + (both.double() + (both & (near[:, one] == near[:, other])).double()).sum()
+            )
     between = (shared / count).clamp(torch.zeros_like(whole), whole)
     return between + (whole - between + uneven) / draws
 
 
 def _blocks(batch: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
-    """Number the blocks of 2^k rows of all batches; a single row that remains joins the block before it."""
+    """Number the blocks of 2^k rows of all batches.
+
+    a single row that remains joins the block before it.
+    """
     _, number, sizes = batch.unique(return_inverse=True, return_counts=True)
-    order, size = number.argsort(stable=True), sizes[number]
+    order = number.argsort(stable=True)
+    size = sizes[number]
     place = torch.empty_like(number).scatter(
         0, order, torch.arange(len(number)) - (sizes.cumsum(0) - sizes)[number[order]]
     )
-    # the highest bit that is set in the batch's size and not in the row's index is the size of its block
+    # the highest bit that is set in the batch's size and not in the row's index is the size of its
+    # block
     rows = 2 ** (place ^ size).double().log2().floor().long()
     before = size & ~1
     return number * 2**32 + torch.where((rows == 1) & (before > 0), before & -before, rows)
@@ -136,13 +169,16 @@ def _blocks(batch: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
 def _next_in_time(
     times: Float[Tensor, "N K"], batch: Int64[Tensor, "N"]
 ) -> tuple[Int64[Tensor, "N K"], Bool[Tensor, "N K"]]:
-    """Return the next sequence in time within the batch for each draw of each sequence, and True where there is one."""
+    """Return the next sequence in time within the batch for each draw of each sequence, and True
+    where there is one.
+    """
     order = times.argsort(dim=0, stable=True)
     order = order.gather(0, batch[order].argsort(dim=0, stable=True))
     owner = batch[order]
     edge = torch.ones_like(owner[:1], dtype=torch.bool)
     change = owner[1:] != owner[:-1]
-    last, first = torch.cat([change, edge]), torch.cat([edge, change])
+    last = torch.cat([change, edge])
+    first = torch.cat([edge, change])
     beside = torch.where(last, order.roll(1, 0), order.roll(-1, 0))
     near = torch.empty_like(order).scatter(0, order, beside)
     return near, torch.empty_like(last).scatter(0, order, ~(first & last))
@@ -151,9 +187,9 @@ def _next_in_time(
 class Tally:
     """Sum of bounds over a corpus, reported per token, per sequence and per byte.
 
-    The standard error is over sequences, so it includes both the choice of sequences and that of times and noise. With
-    the ``times`` of stratified draws, as ``dd.bound`` returns them, it excludes the variation with time; without them
-    it is too large rather than too small.
+    The standard error is over sequences, so it includes both the choice of sequences and that of
+    times and noise. With the ``times`` of stratified draws, as ``dd.bound`` returns them, it
+    excludes the variation with time; without them it is too large rather than too small.
 
     Example:
         >>> tally = Tally()
@@ -181,11 +217,12 @@ class Tally:
             nats: (B, L) nats per token.
             mask: (B, L) bool, True at the tokens that count.
             num_bytes: (B,) bytes of UTF-8 text that the counted tokens of each sequence stand for.
-            times: (B,) times of the draws, if they were drawn in strata within the batch; not for means over draws.
+            times: (B,) times of the draws, if they were drawn in strata within the batch; not for
+                means over draws.
 
         Raises:
-            TypeError, ValueError: NaN or infinite nats, bad shapes, times outside [0, 1], or bytes or times given for
-                some batches only.
+            TypeError, ValueError: NaN or infinite nats, bad shapes, times outside [0, 1], or bytes
+                or times given for some batches only.
         """
         check_shape("nats", nats, (None, None), "(B, L)")
         nats = nats.detach().to("cpu", torch.float64)
@@ -239,7 +276,9 @@ class Tally:
         nats = self._all(self._nats)
         if not self._times:
             return Measure.ratio(nats, size, unit)
-        batch = torch.cat([torch.full((len(part),), number) for number, part in enumerate(self._nats)])
+        batch = torch.cat(
+            [torch.full((len(part),), number) for number, part in enumerate(self._nats)]
+        )
         return Measure.ratio(nats, size, unit, self._all(self._times), batch)
 
     def _all(self, parts: list[Tensor]) -> Tensor:

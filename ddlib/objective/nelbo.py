@@ -26,25 +26,28 @@ def nelbo(
     method: str = "auto",
     parameterization: Parameterization = "cavity",
 ) -> PerToken:
-    r"""Compute the integrand of the negative evidence lower bound at (t, z), in nats per token, (B, L), >= 0.
+    r"""Compute the integrand of the negative evidence lower bound at (t, z), in nats per token, (B,
+    L), >= 0.
 
-    :math:`-\log p(x) \le E_{t \sim U(0,1),\, z \sim q_t(\cdot|x)}[\mathrm{nelbo}]` plus the end terms of ``bound``,
-    which vanish when the schedule's ends are exact. Finite at the ends of time; computed in float32 or better.
+    :math:`-\log p(x) \le E_{t \sim U(0,1),\, z \sim q_t(\cdot|x)}[\mathrm{nelbo}]` plus the end
+    terms of ``bound``, which vanish when the schedule's ends are exact. Finite at the ends of time;
+    computed in float32 or better.
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits; any floating dtype; not modified.
+        logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits; any floating
+            dtype; not modified.
         x: (B, L) clean tokens.
         z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
         t: (B,) times in [0, 1], or (B, L), one for each position.
         method: "auto" for the closed form where the process has one, "generic" for the dense sum.
-        parameterization: meaning of the logits, "cavity", "posterior", "children" or a ``dd.Children``; see
-            ``ddlib.parameterization.logits``.
+        parameterization: meaning of the logits, "cavity", "posterior", "children" or a
+            ``dd.Children``; see ``ddlib.parameterization.logits``.
 
     Raises:
         TypeError: wrong dtypes.
-        ValueError: wrong shapes, tokens or times out of range, NaN logits, a vocabulary mismatch, a ``z`` that cannot
-            come from ``x`` at ``t``, or an unknown method or parameterization.
+        ValueError: wrong shapes, tokens or times out of range, NaN logits, a vocabulary mismatch, a
+            ``z`` that cannot come from ``x`` at ``t``, or an unknown method or parameterization.
 
     Example:
         >>> import ddlib as dd
@@ -53,7 +56,11 @@ def nelbo(
         >>> dd.nelbo(process, torch.zeros(1, 3, 5), x, torch.tensor([[0, 5, 5]]), torch.tensor([0.5]))
         tensor([[0.0000, 3.2189, 3.2189]])
     """
-    require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
+    require(
+        method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}"
+    )
     check_process(process)
     process.check_noised(x, z, t)
-    return _METHODS[method](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
+    return _METHODS[method](
+        process, cavity_logits(process, logits, z, t, parameterization), x, z, t
+    )

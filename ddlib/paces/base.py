@@ -1,4 +1,6 @@
-"""Base class of paces, i.e. paths of per-position times, draws of times with their weights, and the default pace."""
+"""Base class of paces, i.e. paths of per-position times, draws of times with their weights, and the
+default pace.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,24 +27,30 @@ class Draw(NamedTuple):
     t: Times
     """(B,) if all positions of a sequence share their time, else (B, L)."""
     measure: Float64[Tensor, "*n"]
-    """Importance weight of the bound's integrand or discrete term, shaped like ``t``; 0 where positions do not move."""
+    """Importance weight of the bound's integrand or discrete term, shaped like ``t``.
+
+    0 where positions do not move.
+    """
     s: Times
     """The previous grid time if the bound is in discrete time, else ``t``."""
     u: Times | None
-    """(B,) path parameter of each sequence, or its time if it has only one; None if blocks have separate parameters."""
+    """(B,) path parameter of each sequence, or its time if it has only one.
+
+    None if blocks have separate parameters.
+    """
 
 
 class Pace(Part):
     r"""Path of times :math:`t_l(u)`, u in [0, 1], one time for each position l of a sequence.
 
-    Given the tokens, positions are noised independently. So the bound holds along any nondecreasing path that takes
-    each position from 0 to 1 (theory section 14):
+    Given the tokens, positions are noised independently. So the bound holds along any nondecreasing
+    path that takes each position from 0 to 1 (theory section 14):
 
     .. math:: -\log p(x) \le \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
 
-    A subclass implements ``times``, and overrides ``speeds`` if automatic differentiation is not good enough. If
-    positions move one after the other it also overrides ``parts``, the number of segments of [0, 1]; a density of
-    times, or a grid of steps, then applies to each segment.
+    A subclass implements ``times``, and overrides ``speeds`` if automatic differentiation is not
+    good enough. If positions move one after the other it also overrides ``parts``, the number of
+    segments of [0, 1]; a density of times, or a grid of steps, then applies to each segment.
 
     Example:
         >>> class Halves(Pace):
@@ -58,22 +66,29 @@ class Pace(Part):
 
     @property
     def block(self) -> int | None:
-        """Number of positions per block if blocks move one after the other from left to right, else None.
+        """Number of positions per block if blocks move one after the other from left to right, else
+        None.
 
         Such sequences can be sampled block by block, and all blocks can be trained in one pass.
         """
         return None
 
     @abstractmethod
-    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
-        """Compute the times of all positions, (B, L), or (B,) if all positions always share one time.
+    def times(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "*n"]:
+        """Compute the times of all positions, (B, L), or (B,) if all positions always share one
+        time.
 
         Args:
             u: (B,) path parameter in [0, 1]: 0 is data, 1 is noise.
-            chance: (B, L) uniforms, constant along the path of a sequence; zeros if the pace is not ``random``.
+            chance: (B, L) uniforms, constant along the path of a sequence; zeros if the pace is not
+                ``random``.
         """
 
-    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
+    def speeds(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "*n"]:
         """Compute the derivative of ``times`` with respect to u, at least 0."""
         return derivative(lambda place: self.times(place, chance), u)
 
@@ -100,10 +115,12 @@ class Pace(Part):
     ) -> Draw:
         """Draw times for a batch of sequences: one path parameter per sequence.
 
-        The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Path
-        parameters are stratified over the whole path, and keyed, as in ``sample_times``.
+        The mean over draws of ``measure`` times the bound's integrand, summed over positions, is
+        the bound. Path parameters are stratified over the whole path, and keyed, as in
+        ``sample_times``.
 
-        Times are rounded to torch's default dtype; those of a grid are float64. A time below 1 is never rounded up to
+        Times are rounded to torch's default dtype; those of a grid are float64. A time below 1 is
+        never rounded up to
         1. Beyond the last representable time before 1, where a bound ends, the measure is 0.
 
         Args:
@@ -113,23 +130,27 @@ class Pace(Part):
             density: density of the path parameter within a segment; None is uniform.
             interval: range of the times of each position, 0 <= low < high <= 1.
             steps: number of steps of an even grid in each segment, for the bound in discrete time.
-            at_once: whether every block of a sequence gets a separate path parameter, evenly spread, and counts
-                separately. For denoisers that take the clean sequence beside the noisy one (``typing.BlockDenoiser``).
-            weigh: whether the measure is divided by the density, as an unbiased bound requires. Without it a training
-                loss puts more weight on times that are drawn more often. False is not allowed with ``steps``, whose
-                measure includes the number of steps.
+            at_once: whether every block of a sequence gets a separate path parameter, evenly
+                spread, and counts separately. For denoisers that take the clean sequence beside the
+                noisy one (``typing.BlockDenoiser``).
+            weigh: whether the measure is divided by the density, as an unbiased bound requires.
+                Without it a training loss puts more weight on times that are drawn more often.
+                False is not allowed with ``steps``, whose measure includes the number of steps.
             device: default the generator's device.
 
         Raises:
-            TypeError, ValueError: as ``sample_times``; a length that the pace does not support; ``at_once`` for a pace
-                without blocks; times that are negative, above 1 or of another shape or type; speeds that are negative
-                or not finite.
+            TypeError, ValueError: as ``sample_times``; a length that the pace does not support;
+                ``at_once`` for a pace without blocks; times that are negative, above 1 or of
+                another shape or type; speeds that are negative or not finite.
         """
-        parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
+        parts = self.parts(check_count("length", length))
+        size = self.block
+        density = sound(density)
         check_interval(interval)
         require(
             weigh or steps is None,
-            f"weigh is False and steps is {steps}, must be None: the bound in discrete time is weighted",
+            f"weigh is False and steps is {steps}, must be None: the bound in discrete time is "
+            "weighted",
         )
         if at_once and size is None:
             raise TypeError(f"at_once is True, which {self!r} does not support: it has no blocks")
@@ -141,13 +162,17 @@ class Pace(Part):
             place = placed(unit, density, interval, steps)
             return place if weigh else place._replace(weight=torch.ones_like(place.weight))
 
-        def until_last(measure: Tensor, time: Tensor) -> Tensor:  # the bound accounts for the rest separately
+        def until_last(
+            measure: Tensor, time: Tensor
+        ) -> Tensor:  # the bound accounts for the rest separately
             return torch.where(time > latest(dtype), 0.0, measure)
 
         if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
             place = counted((unit[:, None] + turn) % 1)
-            exact, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
+            exact, counts, s = (
+                values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s)
+            )
             if steps is not None:
                 return Draw(exact, counts, s, None)
             t = rounded(exact)
@@ -179,14 +204,21 @@ class Pace(Part):
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
-        """Check type, shape and range of times, or of speeds if ``most`` is None, and return them."""
-        kind, shapes = "speeds" if most is None else "times", (chance.shape, chance.shape[:1])
+        """Check type, shape and range of times, or of speeds if ``most`` is None, and return
+        them.
+        """
+        kind = "speeds" if most is None else "times"
+        shapes = (chance.shape, chance.shape[:1])
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
-            raise TypeError(f"{self!r}: {kind} have type {got}, must be a floating-point tensor (B, L) or (B,)")
+            raise TypeError(
+                f"{self!r}: {kind} have type {got}, must be a floating-point tensor (B, L) or (B,)"
+            )
         wrong = ""
         if values.shape not in shapes:
-            wrong = f"have shape {tuple(values.shape)}, must be (B, L) = {tuple(chance.shape)}, or (B,)"
+            wrong = (
+                f"have shape {tuple(values.shape)}, must be (B, L) = {tuple(chance.shape)}, or (B,)"
+            )
         elif visible(values):
             low, high = (float(end) for end in values.detach().aminmax())
             if not low >= 0:
@@ -200,7 +232,10 @@ class Pace(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        """Instances on which a registered class is verified.
+
+        Override if the constructor requires arguments.
+        """
         return [cls()]
 
     def __repr__(self) -> str:
@@ -210,8 +245,12 @@ class Pace(Part):
 class Together(Pace):
     """One time for all positions of a sequence, t = u, as in ordinary diffusion."""
 
-    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+    def times(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "B"]:
         return u
 
-    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+    def speeds(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "B"]:
         return u.new_ones(u.shape)

@@ -11,10 +11,12 @@ from ddlib.paces.sequential import InTurn
 
 
 class Blocks(InTurn):
-    """Blocks of ``size`` positions from left to right: earlier blocks are data, later blocks are noise.
+    """Blocks of ``size`` positions from left to right.
 
-    Block diffusion (Arriola et al., 2025). A single block is ``Together``; masked diffusion with blocks of size 1 is
-    the autoregressive likelihood.
+    Earlier blocks are data, later blocks are noise.
+
+    Block diffusion (Arriola et al., 2025). A single block is ``Together``; masked diffusion with
+    blocks of size 1 is the autoregressive likelihood.
 
     Example:
         >>> Blocks(2).times(torch.tensor([0.25, 0.75]).double(), torch.zeros(2, 4).double()).tolist()
@@ -26,7 +28,9 @@ class Blocks(InTurn):
         return self.size
 
     def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        return torch.arange(chance.shape[1], dtype=chance.dtype, device=chance.device).expand_as(chance)
+        return torch.arange(chance.shape[1], dtype=chance.dtype, device=chance.device).expand_as(
+            chance
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

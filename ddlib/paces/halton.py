@@ -12,19 +12,21 @@ from ddlib.utils.validation import require
 
 
 class Halton(OfPicture):
-    """Pixels in the order in which the points of a Halton sequence first meet them; base 2 for rows, 3 for columns.
+    """Pixels in the order in which the points of a Halton sequence first meet them.
 
-    Halton scheduler of MaskGIT (Besnier et al., 2025, arXiv 2503.17076). The sequence has low discrepancy: its points
-    are spread evenly over the picture, so pixels that move together are far apart until few are left. The order is
-    fixed, and every pixel occurs once.
+    Base 2 for rows, 3 for columns.
+
+    Halton scheduler of MaskGIT (Besnier et al., 2025, arXiv 2503.17076). The sequence has low
+    discrepancy: its points are spread evenly over the picture, so pixels that move together are far
+    apart until few are left. The order is fixed, and every pixel occurs once.
 
     Args:
         shape: rows and columns of a picture, (H, W), whose pixels are in raster order.
         size: number of pixels that move at once, which divides H W.
 
     Raises:
-        TypeError, ValueError: not two numbers, a number not int or below 1, a size that does not divide the pixels;
-            when times are computed, sequences of another length than H W.
+        TypeError, ValueError: not two numbers, a number not int or below 1, a size that does not
+            divide the pixels; when times are computed, sequences of another length than H W.
 
     Example:
         >>> Halton((4, 4)).turns(torch.zeros(1, 16).double()).view(4, 4).int().tolist()
@@ -34,11 +36,16 @@ class Halton(OfPicture):
     def __init__(self, shape: Sequence[int], size: int = 1) -> None:
         super().__init__(shape, size)
         pixels = self.shape[0] * self.shape[1]
-        require(pixels % self.size == 0, f"size is {self.size}, must divide the pixels of shape {self.shape}, {pixels}")
+        require(
+            pixels % self.size == 0,
+            f"size is {self.size}, must divide the pixels of shape {self.shape}, {pixels}",
+        )
 
     def order(self) -> Int64[Tensor, "L"]:
         (rows, columns), count = self.shape, 64
-        while True:  # ends: every pixel contains a rectangle that one of so many successive points meets
+        while (
+            True
+        ):  # ends: every pixel contains a rectangle that one of so many successive points meets
             numbers = torch.arange(1, count + 1)
             first = torch.full((rows * columns,), count)
             pixel = _scaled(numbers, 2, rows) * columns + _scaled(numbers, 3, columns)
@@ -53,8 +60,12 @@ class Halton(OfPicture):
 
 
 def _scaled(numbers: Int64[Tensor, "n"], base: int, size: int) -> Int64[Tensor, "n"]:
-    """Return floor(size r), with r the number whose digits after the point are those of ``numbers`` in reverse."""
-    reverse, whole = torch.zeros_like(numbers), 1
+    """Return floor(size r), with r the number whose digits after the point are those of ``numbers``
+    in reverse.
+    """
+    reverse = torch.zeros_like(numbers)
+    whole = 1
     while whole <= int(numbers[-1]):
-        reverse, whole = reverse * base + numbers // whole % base, whole * base
+        reverse = reverse * base + numbers // whole % base
+        whole = whole * base
     return reverse * size // whole

@@ -12,7 +12,9 @@ from ddlib.utils.validation import check_number
 
 
 class Ramp(Pace):
-    r"""Noise that increases along the sequence: the first position is denoised before the last, with overlap.
+    r"""Noise that increases along the sequence.
+
+    The first position is denoised before the last, with overlap.
 
     .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\
         1\right)
@@ -20,8 +22,9 @@ class Ramp(Pace):
     The path of diffusion forcing (Chen et al., 2024) and of rolling diffusion (Ruhe et al., 2024).
 
     Args:
-        lag: delay of the last position relative to the first, in units of the duration of one position, at least 0.
-            With 0 the pace is ``Together``; the larger, the fewer positions move at once.
+        lag: delay of the last position relative to the first, in units of the duration of one
+            position, at least 0. With 0 the pace is ``Together``; the larger, the fewer positions
+            move at once.
 
     Raises:
         TypeError, ValueError: lag not a number, negative or above 10^6.
@@ -34,9 +37,13 @@ class Ramp(Pace):
     def __init__(self, lag: float = 1.0) -> None:
         self.lag = check_number("lag", lag, 0, 1e6, "in [0, 10^6]")
 
-    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def times(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "B L"]:
         length = chance.shape[1]
-        ahead = torch.arange(length - 1, -1, -1, dtype=u.dtype, device=u.device) / max(length - 1, 1)
+        ahead = torch.arange(length - 1, -1, -1, dtype=u.dtype, device=u.device) / max(
+            length - 1, 1
+        )
         return ((1 + self.lag) * u[:, None] - self.lag * ahead).clamp(0, 1)
 
     @classmethod

@@ -12,8 +12,8 @@ from ddlib.paces.sequential import InTurn
 class RandomOrder(InTurn):
     """Positions in a random order, drawn for each sequence: any-order models.
 
-    The bound is the mean over orders. For masked diffusion and one position at a time it equals the bound of
-    ``Together``, which also unmasks positions in a random order.
+    The bound is the mean over orders. For masked diffusion and one position at a time it equals the
+    bound of ``Together``, which also unmasks positions in a random order.
     """
 
     random = True

@@ -13,7 +13,9 @@ from ddlib.utils.validation import check_count, require
 
 
 class InTurn(Pace):
-    r"""Groups of ``size`` positions that move in turn: earlier groups are data, later groups are noise.
+    r"""Groups of ``size`` positions that move in turn.
+
+    Earlier groups are data, later groups are noise.
 
     With n turns, and :math:`k_l` the turn of position l in the order of generation,
 
@@ -25,7 +27,8 @@ class InTurn(Pace):
         size: number of positions that move at once; must divide the length of a sequence.
 
     Raises:
-        TypeError, ValueError: size not int, below 1, or (when times are computed) not a divisor of the length.
+        TypeError, ValueError: size not int, below 1, or (when times are computed) not a divisor of
+            the length.
     """
 
     def __init__(self, size: int = 1) -> None:
@@ -36,32 +39,47 @@ class InTurn(Pace):
         """Return the rank of each position in the order of generation, a permutation of 0..L-1."""
 
     def parts(self, length: int) -> int:
-        require(length % self.size == 0, f"size is {self.size}, must divide the length of the sequence, {length}")
+        require(
+            length % self.size == 0,
+            f"size is {self.size}, must divide the length of the sequence, {length}",
+        )
         return length // self.size
 
-    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def times(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "B L"]:
         place, turn, _ = self._path(u, chance)
         return (place - turn).clamp(0, 1)
 
-    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        place, turn, parts = self._path(u, chance)  # segments are half open, so that one group moves at a time
+    def speeds(
+        self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
+    ) -> Float64[Tensor, "B L"]:
+        place, turn, parts = self._path(
+            u, chance
+        )  # segments are half open, so that one group moves at a time
         return parts * (place.floor().clamp_max(parts - 1) == turn).to(u.dtype)
 
     def _path(self, u: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, int]:
         parts = self.parts(chance.shape[1])
-        return parts * u[:, None], parts - 1 - torch.div(self.turns(chance), self.size, rounding_mode="floor"), parts
+        return (
+            parts * u[:, None],
+            parts - 1 - torch.div(self.turns(chance), self.size, rounding_mode="floor"),
+            parts,
+        )
 
 
 class OfPicture(InTurn):
-    """Groups of pixels that move in turn, in pictures whose pixels are in raster order. A subclass states the order.
+    """Groups of pixels that move in turn, in pictures whose pixels are in raster order.
+
+    A subclass states the order.
 
     Args:
         shape: rows and columns of a picture, (H, W).
         size: number of pixels that move at once; must divide H W.
 
     Raises:
-        TypeError, ValueError: not two numbers, a number not int or below 1; when times are computed, sequences of
-            another length than H W, or a size that does not divide it.
+        TypeError, ValueError: not two numbers, a number not int or below 1; when times are
+            computed, sequences of another length than H W, or a size that does not divide it.
     """
 
     def __init__(self, shape: Sequence[int], size: int = 1) -> None:
@@ -102,4 +120,7 @@ def check_sides(name: str, sides: Sequence[int]) -> tuple[int, int]:
 def check_pixels(shape: tuple[int, int], length: int) -> None:
     """Raise ValueError unless a picture of this shape has ``length`` pixels."""
     pixels = shape[0] * shape[1]
-    require(length == pixels, f"shape is {shape}, must have as many pixels as a sequence has positions, {length}")
+    require(
+        length == pixels,
+        f"shape is {shape}, must have as many pixels as a sequence has positions, {length}",
+    )

@@ -32,10 +32,11 @@ _EMPTY = CellType()  # a closure variable without a value yet
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of a denoiser, as its attributes and the protocols of ``ddlib.typing`` state them.
+    """Capabilities of a denoiser, as its attributes and the protocols of ``ddlib.typing`` state
+    them.
 
-    ``dd.sample``, ``dd.likelihood`` and ``dd.bound`` read them once. Nothing after that reads an attribute of the
-    denoiser to find out what it supports.
+    ``dd.sample``, ``dd.likelihood`` and ``dd.bound`` read them once. Nothing after that reads an
+    attribute of the denoiser to find out what it supports.
     """
 
     name: str
@@ -49,7 +50,9 @@ class Capabilities:
     caches_blocks: bool
     """True for a ``typing.BlockDenoiser``, which can cache its computations for earlier blocks."""
     caches_windows: bool
-    """True for a ``typing.WindowDenoiser``, which can evaluate a window with cached values around it."""
+    """True for a ``typing.WindowDenoiser``, which can evaluate a window with cached values around
+    it.
+    """
     is_split: bool
     """True for a ``typing.SplitDenoiser``, whose output layer can be restricted to some logits."""
     is_sparse: bool
@@ -57,11 +60,17 @@ class Capabilities:
     has_tree: bool
     """True for a ``typing.ChildDenoiser`` that predicts the children of a tree."""
     takes_memory: bool
-    """True for a ``typing.TakesMemory``, whose features can depend on those of the previous call."""
+    """True for a ``typing.TakesMemory``, whose features can depend on those of the previous call.
+    """
     has_step_distribution: bool
-    """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state directly."""
+    """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state
+    directly.
+    """
     shifts_rows: bool
-    """True if rows begin at different columns (attribute ``shifts_rows``), behind padding; also of a guided part."""
+    """True if rows begin at different columns (attribute ``shifts_rows``), behind padding.
+
+    Also of a guided part.
+    """
     modules: tuple[nn.Module, ...]
     """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
     parts: Mapping[str, object]
@@ -75,11 +84,16 @@ class Capabilities:
             TypeError: it cannot be called.
         """
         if not callable(denoiser):
-            raise TypeError(f"denoiser is a {type(denoiser).__name__}, must be callable, (z, t) -> logits")
+            raise TypeError(
+                f"denoiser is a {type(denoiser).__name__}, must be callable, (z, t) -> logits"
+            )
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
-        evaluated, is_split = getattr(denoiser, "evaluated_parts", {}), implements(denoiser, SplitDenoiser)
+        evaluated = getattr(denoiser, "evaluated_parts", {})
+        is_split = implements(denoiser, SplitDenoiser)
         parts = dict(evaluated) if isinstance(evaluated, Mapping) else {}
-        steers = implements(denoiser, GuidedDenoiser) and bool(getattr(denoiser, "has_step_distribution", True))
+        steers = implements(denoiser, GuidedDenoiser) and bool(
+            getattr(denoiser, "has_step_distribution", True)
+        )
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
@@ -92,7 +106,9 @@ class Capabilities:
             has_tree=is_split and has_tree(denoiser),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
-            shifts_rows=any(getattr(one, "shifts_rows", False) for one in (denoiser, *parts.values())),
+            shifts_rows=any(
+                getattr(one, "shifts_rows", False) for one in (denoiser, *parts.values())
+            ),
             modules=tuple(_modules(denoiser)),
             parts=parts,
         )
@@ -102,29 +118,38 @@ class Capabilities:
         return self.parameterization if parameterization is None else parameterization
 
     def check_time_input(self, clean: int, asker: str) -> None:
-        """Raise TypeError unless the denoiser takes a time per position and, if required, the clean sequence.
+        """Raise TypeError unless the denoiser takes a time per position and, if required, the clean
+        sequence.
 
         Args:
-            clean: number of positions of a block, if the denoiser takes the clean sequence too; 0 if it does not.
+            clean: number of positions of a block, if the denoiser takes the clean sequence too; 0
+                if it does not.
             asker: name of the caller in error messages.
         """
         if not self.own_times:
             parts = {name: Capabilities.of(part) for name, part in self.parts.items()}
-            lacking = [f"{name} of {self.name}, {part.name}," for name, part in parts.items() if not part.own_times]
+            lacking = [
+                f"{name} of {self.name}, {part.name},"
+                for name, part in parts.items()
+                if not part.own_times
+            ]
             lacks = lacking[0] if lacking else f"denoiser {self.name}"
             raise TypeError(
-                f"{asker} has one time per position, and the {lacks} takes one time per sequence: a network that "
+                f"{asker} has one time per position, and the {lacks} takes one time per sequence: "
+                "a network that "
                 "takes t (B, L) must have the attribute own_times = True, as ddlib_models.DiT does"
             )
         if clean and self.block_size != clean:
             raise TypeError(
                 f"at_once is True with {asker}, and the denoiser {self.name} has block_size "
-                f"{self.block_size or None}, must be {clean}: a block may depend on its noisy states and on the clean "
+                f"{self.block_size or None}, must be {clean}: a block may depend on its noisy "
+                "states and on the clean "
                 "tokens of earlier blocks only"
             )
 
     def check_blocks(self, pace: Pace | None, length: int) -> None:
-        """Warn once of a pace at which a denoiser with blocks gets noise in the blocks before a position.
+        """Warn once of a pace at which a denoiser with blocks gets noise in the blocks before a
+        position.
 
         Args:
             pace: order of the positions; None for one time for all.
@@ -134,7 +159,8 @@ class Capabilities:
         if length > self.block_size > 0 and self.block_size % block:
             warn_once(
                 f"blocks of {self.name} at {pace!r}",
-                f"pace is {pace!r}, and the denoiser {self.name} has blocks of {self.block_size}: it was trained with "
+                f"pace is {pace!r}, and the denoiser {self.name} has blocks of {self.block_size}: "
+                "it was trained with "
                 "clean tokens in the blocks before a position, which here are noise. Use pace="
                 f"Blocks({self.block_size}), or a divisor of its size",
             )
@@ -148,31 +174,44 @@ class Capabilities:
     def evaluating(self, device: torch.device, caller: str) -> Iterator[None]:
         """Warn once if a module in train mode behaves as in training during the calls inside.
 
-        It does so if it draws from torch's global state, as dropout does, or writes to its buffers, as batch
-        normalisation does. This is detected by behaviour, not by the type of the modules: a module in train mode that
-        does neither computes the same as in eval mode.
+        It does so if it draws from torch's global state, as dropout does, or writes to its buffers,
+        as batch normalisation does. This is detected by behaviour, not by the type of the modules:
+        a module in train mode that does neither computes the same as in eval mode.
         """
         if torch.compiler.is_compiling() or not self.in_training:
             yield
             return
         before = _random_state(device), self._writes()
         yield
-        drew, wrote = not torch.equal(before[0], _random_state(device)), before[1] != self._writes()
+        drew = not torch.equal(before[0], _random_state(device))
+        wrote = before[1] != self._writes()
         if drew or wrote:
-            does = "draws random numbers, as dropout" if drew else "writes to its buffers, as batch normalisation"
+            does = (
+                "draws random numbers, as dropout"
+                if drew
+                else "writes to its buffers, as batch normalisation"
+            )
             warn_once(
                 "train mode",
-                f"{caller}: the denoiser {self.name} is in train mode and {does} does; its result is not that of the "
+                f"{caller}: the denoiser {self.name} is in train mode and {does} does; its result "
+                "is not that of the "
                 "trained network: call model.eval() before, and model.train() after",
             )
 
-    def check_states(self, process: ForwardProcess, z: Tensor, call: Callable[[Tensor], object]) -> None:
-        """Raise ValueError if a call that failed on states z (B, L) succeeds on tokens 0: the denoiser lacks states."""
+    def check_states(
+        self, process: ForwardProcess, z: Tensor, call: Callable[[Tensor], object]
+    ) -> None:
+        """Raise ValueError if a call that failed on states z (B, L) succeeds on tokens 0.
+
+        The denoiser lacks states.
+        """
         if succeeds(lambda: call(torch.zeros_like(z))):
             size = process.num_states
             raise ValueError(
-                f"the denoiser {self.name} fails on states that it must take: z holds states in [0, {size}), the "
-                f"{process.vocab_size} tokens first, so a network must have num_states={size}, such as "
+                f"the denoiser {self.name} fails on states that it must take: z holds states in "
+                f"[0, {size}), the "
+                f"{process.vocab_size} tokens first, so a network must have num_states={size}, "
+                "such as "
                 f"nn.Embedding({size}, dim)"
             )
 
@@ -189,11 +228,14 @@ class Capabilities:
         try:
             return call(kept)
         except (RuntimeError, ValueError, IndexError) as error:
-            some, is_named = not bool(kept.all()), "compact=False" in str(error)
+            some = not bool(kept.all())
+            is_named = "compact=False" in str(error)
             if some and not is_named and succeeds(lambda: call(torch.ones_like(kept))):
                 raise ValueError(
-                    f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences and not on all of "
-                    "them: sequences without a jump in a step are left out of the batch, so a condition per row, "
+                    f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences "
+                    "and not on all of "
+                    "them: sequences without a jump in a step are left out of the batch, so a "
+                    "condition per row, "
                     "such as a label, requires dd.sample(..., compact=False)"
                 ) from error
             raise
@@ -201,15 +243,18 @@ class Capabilities:
     def check_graph(self, values: Tensor, caller: str) -> None:
         """Warn once if the result of a network in eval mode keeps its autograd graph.
 
-        A result with a graph is correct and required for training on a bound: in train mode there is no warning.
+        A result with a graph is correct and required for training on a bound: in train mode there
+        is no warning.
         """
         if not values.requires_grad or torch.compiler.is_compiling() or not self.modules:
             return
         if not any(module.training for module in self.modules):
             warn_once(
                 "graph",
-                f"{caller}: the denoiser {self.name} is in eval mode and its result keeps the autograd graph, and "
-                "with it the memory of the forward pass: call it under torch.no_grad(), or ignore this where it is "
+                f"{caller}: the denoiser {self.name} is in eval mode and its result keeps the "
+                "autograd graph, and "
+                "with it the memory of the forward pass: call it under torch.no_grad(), or ignore "
+                "this where it is "
                 "differentiated",
             )
 
@@ -229,13 +274,19 @@ def succeeds(call: Callable[[], object]) -> bool:
 
 
 def _modules(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
-    """Yield the modules that a callable is, has as attributes or closes over; processes and submodules excluded."""
+    """Yield the modules that a callable is, has as attributes or closes over.
+
+    Processes and submodules excluded.
+    """
     if isinstance(denoiser, nn.Module):
         if not isinstance(denoiser, ForwardProcess):
             yield denoiser
     elif depth and denoiser is not None:
         cells = getattr(denoiser, "__closure__", None) or ()
-        held = [getattr(denoiser, "__self__", None), getattr(denoiser, "func", None)]  # of methods and partials
+        held = [
+            getattr(denoiser, "__self__", None),
+            getattr(denoiser, "func", None),
+        ]  # of methods and partials
         held += [cell.cell_contents for cell in cells if cell != _EMPTY]
         held += getattr(denoiser, "__dict__", {}).values()
         for one in held:
@@ -246,4 +297,8 @@ def _modules(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
 
 def _random_state(device: torch.device) -> Tensor:
     """State of torch's global generator on a device."""
-    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+    return (
+        torch.get_rng_state()
+        if device.type == "cpu"
+        else torch.get_device_module(device).get_rng_state(device)
+    )

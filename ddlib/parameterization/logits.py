@@ -1,13 +1,13 @@
 """Parameterization of the network: meaning of its logits, and their conversion to cavity logits.
 
-The closed forms use the network's output as a distribution over clean tokens: ``q_t(z|p) = sum_x p(x) q_t(z|x)``. The
-optimal one is the *cavity* distribution, p(x | the other positions), without the evidence of the position itself. A
-network that is trained by cross-entropy on noisy sequences estimates the *posterior*, p(x | all positions). The two
-agree for masks and plain hierarchies and differ for xi < 1 and uniform noise; ``posterior = normalise(cavity *
-q_t(z|.))`` converts exactly.
+The closed forms use the network's output as a distribution over clean tokens: ``q_t(z|p) = sum_x
+p(x) q_t(z|x)``. The optimal one is the *cavity* distribution, p(x | the other positions), without
+the evidence of the position itself. A network that is trained by cross-entropy on noisy sequences
+estimates the *posterior*, p(x | all positions). The two agree for masks and plain hierarchies and
+differ for xi < 1 and uniform noise; ``posterior = normalise(cavity * q_t(z|.))`` converts exactly.
 
-Logits are over tokens, (B, L, V), or over the children of each state, (B, L, S - 1), which determine a distribution
-over tokens (``ddlib.parameterization.tree_softmax``).
+Logits are over tokens, (B, L, V), or over the children of each state, (B, L, S - 1), which
+determine a distribution over tokens (``ddlib.parameterization.tree_softmax``).
 """
 
 from collections.abc import Sequence
@@ -40,30 +40,44 @@ _CONVERSIONS = {"cavity": _cavity, "posterior": _posterior}
 
 
 Parameterization = str | Children
-"""Meaning of the network's output: "cavity", "posterior", "children", or a ``Children`` of another tree."""
+"""Meaning of the network's output.
+
+"cavity", "posterior", "children", or a ``Children`` of another tree.
+"""
 
 
 def output_layer(
     denoiser: SplitDenoiser, parameterization: Parameterization
 ) -> tuple[Float[Tensor, "K D"], Float[Tensor, "K"] | None]:
-    """Return the matrix and bias that ``linear_nelbo`` and the other fused losses take with this parameterization.
+    """Return the matrix and bias that ``linear_nelbo`` and the other fused losses take with this
+    parameterization.
 
-    Their rows are in memory order if the network predicts the children of a tree and the parameterization has ``rows``,
-    as ``Children.of(denoiser)`` has, and otherwise in the order of the tokens or states.
+    Their rows are in memory order if the network predicts the children of a tree and the
+    parameterization has ``rows``, as ``Children.of(denoiser)`` has, and otherwise in the order of
+    the tokens or states.
     """
-    if isinstance(parameterization, Children) and parameterization.rows is not None and has_tree(denoiser):
+    if (
+        isinstance(parameterization, Children)
+        and parameterization.rows is not None
+        and has_tree(denoiser)
+    ):
         return denoiser.siblings()[:2]
     return denoiser.output_weights()
 
 
 def meaning(denoiser: object, parameterization: str) -> Parameterization:
-    """Return the meaning of a network's logits: ``Children`` of its tree if it has one, else the given one."""
+    """Return the meaning of a network's logits.
+
+    ``Children`` of its tree if it has one, else the given one.
+    """
     return Children.of(denoiser, parameterization) if has_tree(denoiser) else parameterization
 
 
 @dataclass(frozen=True)
 class TokenLogits:
-    """Parameterization by tokens: meaning of an output layer with a logit for every token, as ``Children`` for states.
+    """Parameterization by tokens.
+
+    Meaning of an output layer with a logit for every token, as ``Children`` for states.
 
     Members with names of ``Children`` have their meaning there.
     """
@@ -78,26 +92,34 @@ class TokenLogits:
         return logits
 
 
-def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Children | TokenLogits:
+def layout_of(
+    process: ForwardProcess, parameterization: Parameterization
+) -> Children | TokenLogits:
     """Return the columns of the logits: the states of a tree, or the tokens of the process.
 
     Raises:
-        ValueError: an unknown name, "children" for a process without a hierarchy, a tree over other tokens.
+        ValueError: an unknown name, "children" for a process without a hierarchy, a tree over other
+            tokens.
     """
     if isinstance(parameterization, str) and parameterization in _CONVERSIONS:
         return TokenLogits(parameterization)
     if parameterization == "children":
         if process.hierarchy is None:
             name = type(process).__name__
-            raise ValueError(f"parameterization is 'children', {name} has no hierarchy: pass dd.Children(tree)")
+            raise ValueError(
+                f"parameterization is 'children', {name} has no hierarchy: pass dd.Children(tree)"
+            )
         parameterization = children_of(process.hierarchy)
     if not isinstance(parameterization, Children):
         names = ", ".join(map(repr, [*_CONVERSIONS, "children"]))
-        raise ValueError(f"parameterization is {parameterization!r}, must be one of {names} or a dd.Children")
+        raise ValueError(
+            f"parameterization is {parameterization!r}, must be one of {names} or a dd.Children"
+        )
     size = parameterization.tree.vocab_size
     require(
         size == process.vocab_size,
-        f"parameterization has a tree over {size} tokens, the process has vocab_size {process.vocab_size}",
+        f"parameterization has a tree over {size} tokens, the process has vocab_size "
+        f"{process.vocab_size}",
     )
     return parameterization
 
@@ -105,8 +127,12 @@ def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Ch
 def check_columns(
     process: ForwardProcess, layout: Children | TokenLogits, logits: Tensor, shape: Sequence[int]
 ) -> None:
-    """Raise TypeError or ValueError unless ``logits`` is floating point of shape (B, L, V), or (B, L, S - 1)."""
-    check_logits(logits, shape, process.vocab_size, layout.columns if isinstance(layout, Children) else None)
+    """Raise TypeError or ValueError unless ``logits`` is floating point of shape (B, L, V), or (B,
+    L, S - 1).
+    """
+    check_logits(
+        logits, shape, process.vocab_size, layout.columns if isinstance(layout, Children) else None
+    )
 
 
 def cavity_logits(
@@ -116,16 +142,17 @@ def cavity_logits(
     t: Times,
     parameterization: Parameterization = "cavity",
 ) -> Logits:
-    """Check logits and convert them to logits of the cavity distribution over tokens, in float32 or float64.
+    """Check logits and convert them to logits of the cavity distribution over tokens, in float32 or
+    float64.
 
     Args:
         process: the forward process.
-        logits: output of the network, (B, L, V) over tokens, or (B, L, S - 1) over states for child logits; half
-            precision is raised to float32. Never modified.
+        logits: output of the network, (B, L, V) over tokens, or (B, L, S - 1) over states for child
+            logits; half precision is raised to float32. Never modified.
         z: (B, L) noisy states, the input of the network.
         t: (B,) their times, or (B, L), one for each position.
-        parameterization: "cavity" (as in the papers), "posterior" (as trained by cross-entropy), "children" or a
-            ``dd.Children``.
+        parameterization: "cavity" (as in the papers), "posterior" (as trained by cross-entropy),
+            "children" or a ``dd.Children``.
 
     Raises:
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
@@ -139,7 +166,9 @@ def cavity_logits(
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` never comes.
+    """Return the log of ``cavity * q_t(z|.)``, unnormalised.
+
+    -inf at tokens from which ``z`` never comes.
 
     Raises:
         TypeError, ValueError: as ``cavity_logits``; states or times out of range.
@@ -148,6 +177,8 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     check_logits(logits, z.shape, process.vocab_size)
     check_finite(logits)
     evidence = process.token_evidence(z, t)
-    possible = evidence > 0  # before the log, so that gradients of learned speeds are 0 at impossible tokens
+    possible = (
+        evidence > 0
+    )  # before the log, so that gradients of learned speeds are 0 at impossible tokens
     log_evidence = torch.where(possible, torch.where(possible, evidence, 1.0).log(), -torch.inf)
     return logits.log_softmax(-1) + log_evidence.to(logits.dtype)

@@ -1,9 +1,9 @@
 """Tree softmax: a distribution over tokens from the distributions over the children of each state.
 
-An output layer has a logit for every state of a tree except its root. A softmax over *siblings* is the distribution
-over the children of a state, and the product along the path from the root is a distribution over tokens (theory
-section 11). At a state of a plain hierarchy the bound needs the distribution over its children alone: about 224 logits
-for 50,257 tokens in 224 clusters.
+An output layer has a logit for every state of a tree except its root. A softmax over *siblings* is
+the distribution over the children of a state, and the product along the path from the root is a
+distribution over tokens (theory section 11). At a state of a plain hierarchy the bound needs the
+distribution over its children alone: about 224 logits for 50,257 tokens in 224 clusters.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,17 @@ from ddlib.utils.validation import check_shape, require, visible
 def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
     r"""Compute log-probabilities of tokens from the logits of states.
 
-    :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory
-    section 11).
+    :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x
+    (theory section 11).
 
     Args:
         tree: the tree, of which the parents alone matter; speeds and perturbations do not.
-        logits: (..., S - 1), one per state except the root, in the order of the states; any floating dtype.
+        logits: (..., S - 1), one per state except the root, in the order of the states; any
+            floating dtype.
 
     Returns:
-        (..., V), normalised, in float32 or float64; -inf at tokens below a family whose logits are all -inf.
+        (..., V), normalised, in float32 or float64; -inf at tokens below a family whose logits are
+        all -inf.
 
     Raises:
         ValueError: another number of columns.
@@ -46,10 +48,15 @@ def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float
         tensor([0.2500, 0.2500, 0.5000])
     """
     count = tree.num_states - 1
-    require(logits.shape[-1:] == (count,), f"logits has shape {tuple(logits.shape)}, must be (..., S - 1 = {count})")
+    require(
+        logits.shape[-1:] == (count,),
+        f"logits has shape {tuple(logits.shape)}, must be (..., S - 1 = {count})",
+    )
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_probs = torch.zeros_like(logits[..., :1])
-    for edge, siblings in reversed(list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))):
+    for edge, siblings in reversed(
+        list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))
+    ):
         log_probs = edge.log_shares(siblings) + log_probs.index_select(-1, edge.parents)
     return log_probs
 
@@ -77,7 +84,10 @@ class Grouping:
     """
 
     def __init__(
-        self, parents: Int64[Tensor, "children"], count: int = 0, order: Int64[Tensor, "children"] | None = None
+        self,
+        parents: Int64[Tensor, "children"],
+        count: int = 0,
+        order: Int64[Tensor, "children"] | None = None,
     ) -> None:
         self.parents = parents
         ordered = parents if order is None else parents[order]
@@ -92,14 +102,20 @@ class Grouping:
         """Start of each group in ``order``, and the end of the last."""
         self.rank = torch.empty_like(parents)
         """Index of each child among its siblings."""
-        self.rank[order] = torch.arange(len(parents), device=parents.device) - self.starts[parents[order]]
+        self.rank[order] = (
+            torch.arange(len(parents), device=parents.device) - self.starts[parents[order]]
+        )
 
     def members(self, parent: int) -> Int64[Tensor, "n"]:
         """Return the children of a parent."""
         return self.order[self.bounds[parent] : self.bounds[parent + 1]]
 
-    def padded(self, parents: Int64[Tensor, "n"]) -> tuple[Int64[Tensor, "n K"], Bool[Tensor, "n K"]]:
-        """Return the children of several parents, padded to the largest number, and where they are padding."""
+    def padded(
+        self, parents: Int64[Tensor, "n"]
+    ) -> tuple[Int64[Tensor, "n K"], Bool[Tensor, "n K"]]:
+        """Return the children of several parents, padded to the largest number, and where they are
+        padding.
+        """
         sizes = self.sizes[parents][:, None]
         place = torch.arange(int(sizes.max()), device=parents.device)
         index = (self.starts[parents][:, None] + place).clamp_max(len(self.order) - 1)
@@ -107,10 +123,12 @@ class Grouping:
 
 
 class Families(Grouping):
-    """Families of children of the members of a level, with ascending rows of the output layer in each family.
+    """Families of children of the members of a level, with ascending rows of the output layer in
+    each family.
 
     Args:
-        parents: (children,) parent of each child, counted from 0 within its level; every parent has a child.
+        parents: (children,) parent of each child, counted from 0 within its level; every parent has
+            a child.
         rows: (children,) row of each child in the output layer's matrix.
     """
 
@@ -121,11 +139,19 @@ class Families(Grouping):
         self.widest = max(end - start for start, end in pairwise(self.bounds))
         """Size of the largest family."""
         ends = self.sizes.cumsum(0)
-        self._first, self._last = self.columns[ends - self.sizes].tolist(), self.columns[ends - 1].tolist()
+        self._first, self._last = (
+            self.columns[ends - self.sizes].tolist(),
+            self.columns[ends - 1].tolist(),
+        )
 
     def of(self, parent: int) -> Siblings:
-        """Return the family of a member; its columns, those of ``members``, are a slice if siblings are contiguous."""
-        start, end, first = self.bounds[parent], self.bounds[parent + 1], self._first[parent]
+        """Return the family of a member.
+
+        Its columns, those of ``members``, are a slice if siblings are contiguous.
+        """
+        start = self.bounds[parent]
+        end = self.bounds[parent + 1]
+        first = self._first[parent]
         size = end - start
         if self._last[parent] - first + 1 == size:
             return Siblings(slice(first, first + size), size)
@@ -138,28 +164,35 @@ def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
 
 
 class Children:
-    """Parameterization by children: meaning of an output layer with a logit for every state of a tree but its root.
+    """Parameterization by children.
 
-    The string "children" stands for ``Children(process.hierarchy)``. The tree of the output may differ from the
-    hierarchy of the noise: masked diffusion, GIDD and uniform noise take any tree over their tokens.
+    Meaning of an output layer with a logit for every state of a tree but its root.
+
+    The string "children" stands for ``Children(process.hierarchy)``. The tree of the output may
+    differ from the hierarchy of the noise: masked diffusion, GIDD and uniform noise take any tree
+    over their tokens.
 
     Args:
         tree: the tree, of which the parents alone matter; speeds and perturbations do not.
         parameterization: meaning of the distribution over tokens, "cavity" or "posterior"; see
             ``ddlib.parameterization.logits``.
-        rows: (S - 1,) row of each state except the root in the output layer's matrix, for ``linear_nelbo`` and the
-            other fused losses; the matrix may have more rows. By default they are in the order of the states. They are
-            fastest where siblings are contiguous. Logits are always in the order of the states.
+        rows: (S - 1,) row of each state except the root in the output layer's matrix, for
+            ``linear_nelbo`` and the other fused losses; the matrix may have more rows. By default
+            they are in the order of the states. They are fastest where siblings are contiguous.
+            Logits are always in the order of the states.
 
     Raises:
         TypeError: a tree or ``parameterization`` of another kind.
         ValueError: a state without children; rows of another number, negative, or given twice.
     """
 
-    law, words = Renamed("parameterization"), Renamed("token_logits")
+    law = Renamed("parameterization")
+    words = Renamed("token_logits")
 
     @renamed_keyword("law", "parameterization")
-    def __init__(self, tree: Hierarchy, parameterization: str = "cavity", rows: Tensor | None = None) -> None:
+    def __init__(
+        self, tree: Hierarchy, parameterization: str = "cavity", rows: Tensor | None = None
+    ) -> None:
         if not isinstance(tree, Hierarchy):
             raise TypeError(f"tree is {tree!r}, must be a ddlib.hierarchies.Hierarchy")
         require(
@@ -168,21 +201,33 @@ class Children:
         )
         require(
             is_tree(tree),
-            f"tree is {tree!r}, must have one parent for each state and one mask, as Tree and Flat do",
+            f"tree is {tree!r}, must have one parent for each state and one mask, as Tree and "
+            "Flat do",
         )
         for level, edge in enumerate(tree.maps, start=1):
             empty = torch.bincount(edge.parents, minlength=edge.num_parents) == 0
             if bool(empty.any()):
                 where = tree.offsets[level] + int(empty.nonzero()[0])
                 raise ValueError(
-                    f"tree has a state without children, {where} in level {level}: only tokens may be without"
+                    f"tree has a state without children, {where} in level {level}: only tokens may "
+                    "be without"
                 )
         if rows is not None:
-            check_shape("rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)")
+            check_shape(
+                "rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)"
+            )
             if visible(rows):
-                require(int(rows.min()) >= 0, f"rows holds {int(rows.min())}, must be indices of rows, >= 0")
-                require(rows.unique().numel() == len(rows), "rows holds a row twice, must have another for each state")
-        self.tree, self.parameterization, self.rows = tree, parameterization, rows
+                require(
+                    int(rows.min()) >= 0,
+                    f"rows holds {int(rows.min())}, must be indices of rows, >= 0",
+                )
+                require(
+                    rows.unique().numel() == len(rows),
+                    "rows holds a row twice, must have another for each state",
+                )
+        self.tree = tree
+        self.parameterization = parameterization
+        self.rows = rows
         self.columns = tree.num_states - 1
         """Number of logits, S - 1."""
         self.num_rows = self.columns if rows is None else int(rows.max()) + 1
@@ -191,8 +236,15 @@ class Children:
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes without the caches: their keys include weak references, which cannot be pickled."""
-        return {name: value for name, value in vars(self).items() if name not in ("_families", "_levels")}
+        """Attributes without the caches.
+
+        Their keys include weak references, which cannot be pickled.
+        """
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_families", "_levels")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -200,7 +252,8 @@ class Children:
 
     @classmethod
     def of(cls, denoiser: ChildDenoiser, parameterization: str = "cavity") -> Self:
-        """Return the parameterization of a network that predicts children, such as a DiT with a ``tree``.
+        """Return the parameterization of a network that predicts children, such as a DiT with a
+        ``tree``.
 
         Args:
             denoiser: the network.
@@ -209,7 +262,9 @@ class Children:
         Raises:
             ValueError: the network predicts tokens.
         """
-        require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts tokens")
+        require(
+            denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts tokens"
+        )
         weight, _, rows = denoiser.siblings()
         parents = list(denoiser.tree or ())
         count = len(parents[0]) if parents else len(rows)
@@ -223,16 +278,20 @@ class Children:
     def check(self, parents: Sequence[Tensor]) -> None:
         """Raise ValueError unless an output layer made for these parents is one for this tree."""
         expected = [edge.parents for edge in self.tree.maps[:-1]]
-        made, wanted = digest(*parents), digest(*expected)
+        made = digest(*parents)
+        wanted = digest(*expected)
         require(
             made == wanted,
-            f"the output layer was made for a tree with {[len(level) for level in parents]} children by level and "
-            f"parents={made}, parameterization has {[len(level) for level in expected]} and parents={wanted}",
+            f"the output layer was made for a tree with {[len(level) for level in parents]} "
+            "children by level and "
+            f"parents={made}, parameterization has {[len(level) for level in expected]} and "
+            f"parents={wanted}",
         )
 
     def families(self, level: int) -> Families:
         """Return the families whose children are the members of ``level``; cached."""
-        parents, offset = self.tree.maps[level].parents, self.tree.offsets[level]
+        parents = self.tree.maps[level].parents
+        offset = self.tree.offsets[level]
         if (level, parents.device) not in self._families:
             states = torch.arange(offset, offset + len(parents), device=parents.device)
             rows = states if self.rows is None else self.rows.to(states.device)[states]
@@ -240,16 +299,22 @@ class Children:
         return self._families[level, parents.device]
 
     def levels_of(self, noise: Hierarchy) -> tuple[int | None, ...]:
-        """Return the level of the tree that equals each level of a process's hierarchy; None where there is none.
+        """Return the level of the tree that equals each level of a process's hierarchy.
 
-        Levels are equal if they have the same tokens under each member; those of the tokens and of the root always are.
-        The comparison is made once for each hierarchy, since it synchronises an accelerator.
+        None where there is none.
+
+        Levels are equal if they have the same tokens under each member; those of the tokens and of
+        the root always are. The comparison is made once for each hierarchy, since it synchronises
+        an accelerator.
         """
         if noise not in self._levels:
             found: list[int | None] = [0]
             for level in range(1, noise.depth):
-                above, trees = noise.between(0, level), range(1, self.tree.depth)
-                same = (j for j in trees if torch.equal(self.tree.between(0, j).parents, above.parents))
+                above = noise.between(0, level)
+                trees = range(1, self.tree.depth)
+                same = (
+                    j for j in trees if torch.equal(self.tree.between(0, j).parents, above.parents)
+                )
                 found.append(next(same, None) if isinstance(above, Map) else None)
             self._levels[noise] = (*found, self.tree.depth)
         return self._levels[noise]

@@ -11,7 +11,9 @@ else:  # annotations must resolve without matplotlib
 TIME_LABEL = "t  (0 = data, 1 = noise)"
 
 
-def panels(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.0, 4.0)) -> tuple[Figure, list[Axes]]:
+def panels(
+    rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.0, 4.0)
+) -> tuple[Figure, list[Axes]]:
     """Create a new figure and return it with its panels, row by row.
 
     Args:
@@ -26,7 +28,9 @@ def panels(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.0, 4.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("ddlib.plot needs matplotlib: pip install 'ddlib[plot]'", name=error.name) from error
+        raise ModuleNotFoundError(
+            "ddlib.plot needs matplotlib: pip install 'ddlib[plot]'", name=error.name
+        ) from error
     figure = Figure(figsize=(columns * size[0], rows * size[1]), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -14,9 +14,14 @@ from ddlib.processes import ForwardProcess
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.validation import require
 
-# Okabe & Ito, "Color universal design" (2008): distinguishable with every common kind of colour blindness.
-BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-DARK, GREY = "#2B2B2B", "#5A5A5A"
+# Okabe & Ito, "Color universal design" (2008): distinguishable with every common kind of colour
+# blindness.
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+VERMILION = "#D55E00"
+DARK = "#2B2B2B"
+GREY = "#5A5A5A"
 _CLUSTERS = (ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442")
 _DASHES = ("-", "--", "-.", ":")
 
@@ -33,8 +38,8 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     """Return the groups of states that plots of ``subject`` distinguish.
 
     These are the levels of a hierarchy, or of a process whose levels have occupancies and weights
-    (``HasLevelWeights``). Otherwise they are the clean token, another token, and the mask. With more than six levels of
-    clusters, colours repeat.
+    (``HasLevelWeights``). Otherwise they are the clean token, another token, and the mask. With
+    more than six levels of clusters, colours repeat.
 
     Args:
         subject: a process or a hierarchy.
@@ -55,12 +60,19 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
         kinds += [("mask" if beyond == 1 else "no token", DARK)] * (beyond > 0)
     listed = ", ".join(name for name, _ in kinds)
     names = [name for name, _ in kinds] if names is None else names
-    require(len(names) == len(kinds), f"names has {len(names)} entries, must have {len(kinds)}: for {listed}")
-    return [Band(names[i], colour, _DASHES[i % len(_DASHES)]) for i, (_, colour) in enumerate(kinds)]
+    require(
+        len(names) == len(kinds),
+        f"names has {len(names)} entries, must have {len(kinds)}: for {listed}",
+    )
+    return [
+        Band(names[i], colour, _DASHES[i % len(_DASHES)]) for i, (_, colour) in enumerate(kinds)
+    ]
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the names of the levels: token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
+    """Return the names of the levels.
+
+    Token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
 
     Example:
         >>> import ddlib as dd
@@ -74,7 +86,9 @@ def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
     return ["token", *middle, *["mask" if subject.levels[-1] == 1 else "no token"] * (above > 0)]
 
 
-def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:
+def band_of(
+    process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]
+) -> Int64[Tensor, "n L"]:
     """Return the index of the band of each state.
 
     Args:
@@ -87,14 +101,16 @@ def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tens
     return torch.where(states >= process.vocab_size, 2, (states != x).to(torch.int64))
 
 
-def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[str]] | None = None) -> list[str]:
+def state_names(
+    subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[str]] | None = None
+) -> list[str]:
     """Return a name for each state.
 
     Args:
         subject: a process or a hierarchy.
-        members: names of the tokens, then of the clusters of each level; levels may be omitted at the end. Default
-            names are w0, w1, ... for tokens; those of the tree for clusters, or c0, c1, ... for the first level of
-            clusters, cc0, ... for the second; mask.
+        members: names of the tokens, then of the clusters of each level; levels may be omitted at
+            the end. Default names are w0, w1, ... for tokens; those of the tree for clusters, or
+            c0, c1, ... for the first level of clusters, cc0, ... for the second; mask.
 
     Raises:
         ValueError: too many levels, or a number of names that differs from the size of the level.
@@ -103,7 +119,8 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     given = list(members or [])
     require(
         len(given) <= len(sizes),
-        f"members has {len(given)} entries, must have at most {len(sizes)}: the tokens, then each level above them",
+        f"members has {len(given)} entries, must have at most {len(sizes)}: the tokens, then each "
+        "level above them",
     )
     result: list[str] = []
     own = ((), *_names(subject).members)
@@ -114,7 +131,10 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
         if level < len(own) and len(own[level]) == size:
             default = list(own[level])
         names = list(given[level]) if level < len(given) else default
-        require(len(names) == size, f"members[{level}] has {len(names)} names, level {level} has {size} members")
+        require(
+            len(names) == size,
+            f"members[{level}] has {len(names)} names, level {level} has {size} members",
+        )
         result += names
     return result
 

@@ -17,7 +17,9 @@ from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count
 
 _PROBES = 32
-"""Largest number of tokens, and of states, over which curves of a process without levels are averaged."""
+"""Largest number of tokens, and of states, over which curves of a process without levels are
+averaged.
+"""
 _ENTRIES = 2**22
 """Largest number of tensor entries at a time, over token, state, state and time."""
 
@@ -29,10 +31,15 @@ class Series(NamedTuple):
     values: Tensor
 
 
-def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
-    """Compute the probability of each band at times ``t``: of the levels, or of clean token, another token and mask.
+def occupancy_series(
+    process: ForwardProcess, t: Times, names: Sequence[str] | None = None
+) -> list[Series]:
+    """Compute the probability of each band at times ``t``.
 
-    If the noise depends on the token, as in ``RateMatrix``, it is the mean over tokens, or over 32 of them.
+    Those of the levels, or of clean token, another token and mask.
+
+    If the noise depends on the token, as in ``RateMatrix``, it is the mean over tokens, or over 32
+    of them.
 
     Args:
         process: any forward process.
@@ -56,15 +63,20 @@ def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | N
     return [Series(band, values[:, i]) for i, band in enumerate(found)]
 
 
-def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
-    """Compute the loss weight at times ``t``, per unit of time, for each band where it is not always zero.
+def weight_series(
+    process: ForwardProcess, t: Times, names: Sequence[str] | None = None
+) -> list[Series]:
+    """Compute the loss weight at times ``t``, per unit of time, for each band where it is not
+    always zero.
 
-    With levels this is :math:`w_i(t)`, the weight of predicting the ancestor in level i - 1. Otherwise it is the mean
-    of ``process.loss_weight`` given the band; if it depends on token and state, over all or over 32 of each.
+    With levels this is :math:`w_i(t)`, the weight of predicting the ancestor in level i - 1.
+    Otherwise it is the mean of ``process.loss_weight`` given the band; if it depends on token and
+    state, over all or over 32 of each.
 
     Args:
         process: any forward process.
-        t: (B,) in [0, 1]; 0 and 1, where weights may be infinite, are moved inside by a rounding error.
+        t: (B,) in [0, 1]; 0 and 1, where weights may be infinite, are moved inside by a rounding
+            error.
         names: names of the bands, see ``bands``.
 
     Raises:
@@ -74,7 +86,9 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
     t = interior(t.to(process.device))
     if isinstance(process, HasLevelWeights):
         values = process.weights(t)
-        found = found[:1] + [upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)]
+        found = found[:1] + [
+            upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)
+        ]
     else:
         values = _mean_weights(process, t, len(found))
     curves = [Series(band, values[:, i]) for i, band in enumerate(found)]
@@ -82,9 +96,15 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
 
 
 def occupancies(
-    process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 401
+    process: ForwardProcess,
+    axes: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    points: int = 401,
 ) -> Axes:
-    """Plot the state probabilities over time: of each level, or of clean token, another token and mask.
+    """Plot the state probabilities over time.
+
+    Those of each level, or of clean token, another token and mask.
 
     Args:
         process: any forward process.
@@ -101,15 +121,26 @@ def occupancies(
     """
     t = _times(points)
     axes = _draw(axes, t, occupancy_series(process, t, names))
-    dress(axes, "where a token is at time t", xlabel=TIME_LABEL, ylabel="probability", xlim=(0, 1), ylim=(0, 1.02))
+    dress(
+        axes,
+        "where a token is at time t",
+        xlabel=TIME_LABEL,
+        ylabel="probability",
+        xlim=(0, 1),
+        ylim=(0, 1.02),
+    )
     axes.legend(loc="upper center")
     return axes
 
 
 def weights(
-    process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 1001,
+    process: ForwardProcess,
+    axes: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    points: int = 1001,
     top: float = 10.0,
-) -> Axes:  # fmt: skip
+) -> Axes:
     """Plot the loss weight over time; t = 0 and t = 1, where it may be infinite, are left out.
 
     Args:
@@ -135,7 +166,8 @@ def weights(
 
 
 def schedule_curve(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) -> Axes:
-    """Plot a schedule: the probability alpha(t) that a token of unit speed has not jumped by time t.
+    """Plot a schedule: the probability alpha(t) that a token of unit speed has not jumped by time
+    t.
 
     Args:
         schedule: the schedule.
@@ -151,14 +183,23 @@ def schedule_curve(schedule: Schedule, axes: Axes | None = None, *, points: int 
     """
     t = _times(points)
     axes = _draw(axes, t, [Series(Band("alpha", BLUE, "-"), schedule.alpha(t))])
-    dress(axes, "when a token jumps", xlabel=TIME_LABEL, ylabel="alpha(t), not jumped yet", xlim=(0, 1), ylim=(0, 1.02))
+    dress(
+        axes,
+        "when a token jumps",
+        xlabel=TIME_LABEL,
+        ylabel="alpha(t), not jumped yet",
+        xlim=(0, 1),
+        ylim=(0, 1.02),
+    )
     return axes
 
 
 def _draw(axes: Axes | None, t: Tensor, curves: Sequence[Series]) -> Axes:
     axes = axes_or_new(axes)
     for (name, colour, dash), values in curves:
-        axes.plot(t.tolist(), values.tolist(), color=colour, linewidth=2, linestyle=dash, label=name)
+        axes.plot(
+            t.tolist(), values.tolist(), color=colour, linewidth=2, linestyle=dash, label=name
+        )
     return axes
 
 
@@ -168,11 +209,18 @@ def _times(points: int, least: int = 2) -> Float64[Tensor, "n"]:
 
 def _spread(start: int, end: int) -> Tensor:
     """Return the states from ``start`` to ``end`` - 1, or an evenly spaced subset."""
-    return torch.linspace(start, end - 1, min(end - start, _PROBES), dtype=torch.float64).round().to(torch.int64)
+    return (
+        torch.linspace(start, end - 1, min(end - start, _PROBES), dtype=torch.float64)
+        .round()
+        .to(torch.int64)
+    )
 
 
 def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
-    """Compute the mean loss weight given each of ``count`` bands; NaN for a band of probability 0."""
+    """Compute the mean loss weight given each of ``count`` bands.
+
+    NaN for a band of probability 0.
+    """
     tokens = _spread(0, process.vocab_size)
     states = torch.cat([tokens, _spread(process.vocab_size, process.num_states)])
     x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(tokens, states, indexing="ij"))
@@ -180,7 +228,10 @@ def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tens
     means = []
     for times in t.split(max(1, _ENTRIES // (x.numel() * process.num_states))):
         pairs = x.expand(len(times), -1), z.expand(len(times), -1)
-        weight, chance = process.loss_weight(*pairs, times), process.likelihood(pairs[1], pairs[0], times)
+        weight = process.loss_weight(*pairs, times)
+        chance = process.likelihood(pairs[1], pairs[0], times)
         met = [chance * (band == i) for i in range(count)]
-        means.append(torch.stack([(torch.where(m > 0, weight, 0) * m).sum(1) / m.sum(1) for m in met], 1))
+        means.append(
+            torch.stack([(torch.where(m > 0, weight, 0) * m).sum(1) / m.sum(1) for m in met], 1)
+        )
     return torch.cat(means)

@@ -1,4 +1,7 @@
-"""Descriptions of a process, schedule or hierarchy for ``python -m ddlib show``: tables and plots."""
+"""Descriptions of a process, schedule or hierarchy for ``python -m ddlib show``.
+
+Tables and plots.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -26,8 +29,11 @@ _LENGTH = 8
 Members = Sequence[Sequence[str]] | None
 
 
-def describe(subject: ForwardProcess | Schedule | Hierarchy, tokens: Sequence[str] | None = None) -> str:
-    """Describe ``subject``: its states and levels, its values at a few times, an example trajectory.
+def describe(
+    subject: ForwardProcess | Schedule | Hierarchy, tokens: Sequence[str] | None = None
+) -> str:
+    """Describe ``subject``: its states and levels, its values at a few times, an example
+    trajectory.
 
     Args:
         subject: a process, schedule or hierarchy.
@@ -53,12 +59,18 @@ def describe(subject: ForwardProcess | Schedule | Hierarchy, tokens: Sequence[st
         parts.append(_table(title, {curve.band.name: curve.values for curve in curves}))
     times, states = example(subject, _LENGTH, steps=10)
     text = plot.trajectory_text(subject, times, states, members=members)
-    parts.append("an example, from noise to data, where every token is equally likely\n" + _indent(text))
+    parts.append(
+        "an example, from noise to data, where every token is equally likely\n" + _indent(text)
+    )
     return "\n\n".join(parts)
 
 
-def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Sequence[str] | None = None) -> None:
-    """Plot ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, if available.
+def draw(
+    subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Sequence[str] | None = None
+) -> None:
+    """Plot ``subject`` into a file.
+
+    Occupancies, weights, a trajectory and the hierarchy, if available.
 
     Args:
         subject: a process, schedule or hierarchy.
@@ -69,7 +81,8 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Seq
         ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
         TypeError: another kind of object.
-        ValueError: the number of names is not the number of tokens; a suffix that matplotlib does not support.
+        ValueError: the number of names is not the number of tokens; a suffix that matplotlib does
+            not support.
     """
     _figure(subject, _members(subject, tokens)).savefig(path)
 
@@ -78,9 +91,11 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Seq
 def example(
     process: ForwardProcess, length: int, steps: int, seed: int = 0
 ) -> tuple[Float64[Tensor, "n"], Int64[Tensor, "n L"]]:
-    """Draw a trajectory of the process for independent, uniformly distributed tokens, from t = 1 to 0.
+    """Draw a trajectory of the process for independent, uniformly distributed tokens, from t = 1 to
+    0.
 
-    For such tokens the uniform model is exact, so ``dd.sample`` with it draws the states from their exact distribution.
+    For such tokens the uniform model is exact, so ``dd.sample`` with it draws the states from their
+    exact distribution.
 
     Args:
         process: any forward process.
@@ -124,10 +139,15 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
 
 def _members(subject: Any, tokens: Sequence[str] | None) -> Members:
     if not isinstance(subject, ForwardProcess | Schedule | Hierarchy):
-        raise TypeError(f"subject is {subject!r}, must be a process, schedule or hierarchy of ddlib")
+        raise TypeError(
+            f"subject is {subject!r}, must be a process, schedule or hierarchy of ddlib"
+        )
     if tokens is None or isinstance(subject, Schedule):
         return None
-    require(len(tokens) == subject.vocab_size, f"tokens has {len(tokens)} names, must have {subject.vocab_size}")
+    require(
+        len(tokens) == subject.vocab_size,
+        f"tokens has {len(tokens)} names, must have {subject.vocab_size}",
+    )
     return [tokens]
 
 
@@ -144,10 +164,22 @@ def _states(process: ForwardProcess) -> str:
 def _levels(hierarchy: Hierarchy) -> str:
     rows = [("level", "name", "members", "states", "on the way up")]
     for level, band in enumerate(plot.bands(hierarchy)):
-        first, size = hierarchy.offsets[level], hierarchy.levels[level]
+        first = hierarchy.offsets[level]
+        size = hierarchy.levels[level]
         up = (edge_text(hierarchy, level) or "speed 1") if level < hierarchy.depth else ""
-        rows.append((str(level), band.name, str(size), f"{first}..{first + size - 1}" if size > 1 else str(first), up))
-    return f"{hierarchy.num_states} states: tokens and {_above(hierarchy)}, the mask included\n" + _columns(rows)
+        rows.append(
+            (
+                str(level),
+                band.name,
+                str(size),
+                f"{first}..{first + size - 1}" if size > 1 else str(first),
+                up,
+            )
+        )
+    return (
+        f"{hierarchy.num_states} states: tokens and {_above(hierarchy)}, the mask included\n"
+        + _columns(rows)
+    )
 
 
 def _above(subject: ForwardProcess | Hierarchy) -> str:
@@ -157,21 +189,32 @@ def _above(subject: ForwardProcess | Hierarchy) -> str:
 
 def _schedule_table(schedule: Schedule) -> str:
     t = torch.tensor(TIMES, dtype=torch.float64)
-    values = {"alpha": schedule.alpha(t), "-d alpha/dt": -schedule.alpha_prime(t), "rate": schedule.rate(t)}
+    values = {
+        "alpha": schedule.alpha(t),
+        "-d alpha/dt": -schedule.alpha_prime(t),
+        "rate": schedule.rate(t),
+    }
     return _table(
-        "alpha(t), the probability that a token of unit speed has not jumped, and jumps per unit of time", values
+        "alpha(t), the probability that a token of unit speed has not jumped, and jumps per unit "
+        "of time",
+        values,
     )
 
 
 def _table(title: str, curves: Mapping[str, Tensor]) -> str:
     rows = [("t", *(f"{t:g}" for t in TIMES))]
-    rows += [(name, *(f"{value:.4g}" for value in values.tolist())) for name, values in curves.items()]
+    rows += [
+        (name, *(f"{value:.4g}" for value in values.tolist())) for name, values in curves.items()
+    ]
     return f"{title}\n" + _columns(rows)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
     return _indent("\n".join(lines))
 
 

@@ -14,16 +14,21 @@ from ddlib.utils.validation import check_tokens, require
 
 
 def trajectory(
-    process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], axes: Axes | None = None, *,
+    process: ForwardProcess,
+    times: Float[Tensor, "n"],
+    states: Int64[Tensor, "n L"],
+    axes: Axes | None = None,
+    *,
     names: Sequence[str] | None = None,
-) -> Axes:  # fmt: skip
+) -> Axes:
     """Plot the states of one sequence over time: levels, or clean token, another token and mask.
 
     The clean token of a position is its state at the smallest time.
 
     Args:
         process: the process of the states.
-        times: (n,) increasing or decreasing, at least two, as passed to ``on_step`` of ``dd.sample``.
+        times: (n,) increasing or decreasing, at least two, as passed to ``on_step`` of
+            ``dd.sample``.
         states: (n, L) int64, the states at each time.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
         names: names of the levels, see ``bands``.
@@ -42,7 +47,10 @@ def trajectory(
 
 
 def image(
-    times: Float[Tensor, "n"], values: Int64[Tensor, "n L"], kinds: Sequence[Band], axes: Axes | None = None
+    times: Float[Tensor, "n"],
+    values: Int64[Tensor, "n L"],
+    kinds: Sequence[Band],
+    axes: Axes | None = None,
 ) -> Axes:
     """Plot band indices over position and time, one column per position.
 
@@ -57,8 +65,8 @@ def image(
 
     Raises:
         ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
-        ValueError: times that are not monotonic; a number of rows that is not the number of times; an index without a
-            band.
+        ValueError: times that are not monotonic; a number of rows that is not the number of times;
+            an index without a band.
     """
     steps = times.diff()
     require(
@@ -74,22 +82,35 @@ def image(
     edges = torch.cat([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
     length = values.shape[1]
     axes.pcolormesh(
-        list(range(length + 1)), edges.tolist(), values.tolist(), cmap=ListedColormap([band.colour for band in kinds]),
-        norm=BoundaryNorm([i - 0.5 for i in range(len(kinds) + 1)], len(kinds)), rasterized=True,
-    )  # fmt: skip
-    dress(axes, "a sequence over time", xlabel="position in the sequence", ylabel="t  (noise → data)")
+        list(range(length + 1)),
+        edges.tolist(),
+        values.tolist(),
+        cmap=ListedColormap([band.colour for band in kinds]),
+        norm=BoundaryNorm([i - 0.5 for i in range(len(kinds) + 1)], len(kinds)),
+        rasterized=True,
+    )
+    dress(
+        axes, "a sequence over time", xlabel="position in the sequence", ylabel="t  (noise → data)"
+    )
     axes.set(xlim=(0, length), ylim=(1, 0))
     handles = [Patch(color=band.colour, label=band.name) for band in kinds]
     axes.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=min(len(handles), 4), frameon=False
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.17),
+        ncols=min(len(handles), 4),
+        frameon=False,
     )
     return axes
 
 
 def trajectory_text(
-    process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], *,
+    process: ForwardProcess,
+    times: Float[Tensor, "n"],
+    states: Int64[Tensor, "n L"],
+    *,
     members: Sequence[Sequence[str]] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Format the states of one sequence over time, one line per time, in columns.
 
     Args:
@@ -99,7 +120,8 @@ def trajectory_text(
         members: names of tokens and clusters, see ``state_names``.
 
     Raises:
-        ValueError: states out of range; a number of rows that is not the number of times; as ``state_names``.
+        ValueError: states out of range; a number of rows that is not the number of times; as
+            ``state_names``.
 
     Example:
         >>> import ddlib as dd, torch

@@ -30,21 +30,26 @@ class _Layout:
 
 
 def hierarchy(
-    hierarchy: Hierarchy, axes: Axes | None = None, *, names: Sequence[str] | None = None,
-    members: Sequence[Sequence[str]] | None = None, most: int = 40,
-) -> Axes:  # fmt: skip
+    hierarchy: Hierarchy,
+    axes: Axes | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    members: Sequence[Sequence[str]] | None = None,
+    most: int = 40,
+) -> Axes:
     """Plot a hierarchy as a tree, with the speed and xi of each edge where they are not 1.
 
-    With more tokens than ``most`` only the first members of each cluster are shown. The name of a cluster is then
-    followed by its number of tokens, and +5 stands for five more members. With xi < 1 a child is drawn under its right
-    parent.
+    With more tokens than ``most`` only the first members of each cluster are shown. The name of a
+    cluster is then followed by its number of tokens, and +5 stands for five more members. With xi <
+    1 a child is drawn under its right parent.
 
     Args:
         hierarchy: the hierarchy.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure of suitable height.
         names: names of the levels, see ``bands``.
         members: names of tokens and clusters, see ``state_names``.
-        most: maximum number of lines, at least 1; exceeded if one member of each cluster needs more.
+        most: maximum number of lines, at least 1; exceeded if one member of each cluster needs
+            more.
 
     Returns:
         The axes.
@@ -54,34 +59,57 @@ def hierarchy(
         TypeError, ValueError: as ``bands`` and ``state_names``; ``most`` below 1.
     """
     check_count("most", most)
-    found, state = bands(hierarchy, names), state_names(hierarchy, members)
+    found = bands(hierarchy, names)
+    state = state_names(hierarchy, members)
     layout = _fitting(hierarchy, most)
     whole = not layout.rest
     axes = axes_or_new(axes, (2.0 + 1.6 * hierarchy.depth, 0.9 + 0.22 * layout.lines))
     column = [hierarchy.depth - level for level in range(hierarchy.depth + 1)]
     for (level, index), place in layout.edges:
-        start, end = (column[level], layout.place[level, index]), (column[level - 1], place)
+        start = (column[level], layout.place[level, index])
+        end = (column[level - 1], place)
         middle = (start[0] + end[0]) / 2
-        axes.plot([start[0], middle, middle, end[0]], [start[1]] * 2 + [end[1]] * 2, color=LINE, linewidth=0.8)
+        axes.plot(
+            [start[0], middle, middle, end[0]],
+            [start[1]] * 2 + [end[1]] * 2,
+            color=LINE,
+            linewidth=0.8,
+        )
     size = min(9.0, max(4.0, 0.6 * 72 * axes.bbox.height / axes.figure.dpi / layout.lines))
 
     def label(level: int, place: float, text: str, colour: str, background: str) -> None:
         axes.text(
-            column[level], place, text, fontsize=size, ha="center" if level else "left", va="center", color=colour,
+            column[level],
+            place,
+            text,
+            fontsize=size,
+            ha="center" if level else "left",
+            va="center",
+            color=colour,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": background, "edgecolor": "none"},
-        )  # fmt: skip
+        )
 
     parents = [hierarchy.between(0, i).parents for i in range(1, hierarchy.depth + 1)]
-    sizes = [torch.bincount(one, minlength=hierarchy.levels[i]) for i, one in enumerate(parents, start=1)]
+    sizes = [
+        torch.bincount(one, minlength=hierarchy.levels[i]) for i, one in enumerate(parents, start=1)
+    ]
     for (level, index), place in layout.place.items():
         count = f" ({int(sizes[level - 1][index]):,})" if level and not whole else ""
         background = found[level].colour
         dark = background in (BLUE, DARK)
-        label(level, place, state[hierarchy.offsets[level] + index] + count, "white" if dark else "black", background)
+        label(
+            level,
+            place,
+            state[hierarchy.offsets[level] + index] + count,
+            "white" if dark else "black",
+            background,
+        )
     for level, place, left_out in layout.rest:
         label(level, place, f"+{left_out:,}", GREY, "white")
     _head(hierarchy, axes, [band.name for band in found], column)
-    dress(axes, "where a token jumps, right to left", yticks=[], xlim=(-0.35, hierarchy.depth + 0.45))
+    dress(
+        axes, "where a token jumps, right to left", yticks=[], xlim=(-0.35, hierarchy.depth + 0.45)
+    )
     axes.set_ylim(layout.lines - 0.3, -0.7)
     axes.spines[:].set_visible(False)
     return axes
@@ -97,7 +125,9 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
 
 
 def _fitting(hierarchy: Hierarchy, most: int) -> _Layout:
-    """Return a layout of the whole hierarchy, or with as many children per state as fit into ``most`` lines."""
+    """Return a layout of the whole hierarchy, or with as many children per state as fit into
+    ``most`` lines.
+    """
     widths = [hierarchy.vocab_size] if hierarchy.vocab_size <= most else range(1, most + 1)
     best: _Layout | None = None
     for width in widths:
@@ -136,6 +166,12 @@ def _head(hierarchy: Hierarchy, axes: Axes, names: Sequence[str], column: Sequen
     for level in range(hierarchy.depth):
         text = edge_text(hierarchy, level).replace(", ", "\n")
         axes.text(
-            column[level] - 0.5, -0.02, text, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=8,
+            column[level] - 0.5,
+            -0.02,
+            text,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=8,
             color=GREY,
-        )  # fmt: skip
+        )

@@ -25,9 +25,12 @@ _BASES: dict[str, type[Any] | None] = {
 }
 
 GROUPS = tuple(_BASES)
-"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that returns
-a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function that returns a record
-of ``ddlib_models.hub``, a source a class or function that returns a ``Source``, metrics likewise."""
+"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``.
+
+A backbone is a class or function that returns
+a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function
+that returns a record of ``ddlib_models.hub``, a source a class or function that returns a
+``Source``, metrics likewise."""
 
 PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
 """Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
@@ -48,7 +51,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class Metrics(Protocol):
-    """Metrics of samples that are not text. Those with the name of a source are the default for its data."""
+    """Metrics of samples that are not text.
+
+    Those with the name of a source are the default for its data.
+    """
 
     def check(self, data: Any) -> None:
         """Raise ValueError if samples cannot be compared to ``data``, before anything is drawn."""
@@ -83,7 +89,9 @@ _trusted: ContextVar[Collection[str] | None] = ContextVar("trusted", default=Non
 
 @contextmanager
 def trusting(modules: Collection[str]) -> Iterator[None]:
-    """Context manager that restricts ``package.module:object`` to given modules, for files from untrusted sources."""
+    """Context manager that restricts ``package.module:object`` to given modules, for files from
+    untrusted sources.
+    """
     token = _trusted.set(tuple(modules))
     try:
         yield
@@ -92,7 +100,9 @@ def trusting(modules: Collection[str]) -> Iterator[None]:
 
 
 def available(kind: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind by name, without loading them. ``DDLIB_PLUGINS=0`` hides all but ddlib's.
+    """Return the entry points of a kind by name, without loading them.
+
+    ``DDLIB_PLUGINS=0`` hides all but ddlib's.
 
     If two packages claim a name, one entry point is returned here; ``get`` raises for it.
 
@@ -112,12 +122,14 @@ def own(kind: str) -> list[str]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Load and return the class registered under ``name``; for presets, backbones and families the function.
+    """Load and return the class registered under ``name``.
+
+    For presets, backbones and families the function.
 
     Raises:
         ValueError: unknown kind or name.
-        ImportError: two packages claim the name; the entry point does not load or is not a class of its kind. The
-            message has the packages and the reason.
+        ImportError: two packages claim the name; the entry point does not load or is not a class of
+            its kind. The message has the packages and the reason.
     """
     claims = _claims(kind)
     if name not in claims:
@@ -126,7 +138,8 @@ def get(kind: str, name: str) -> Any:
     if others:
         packages = " and ".join(f"{_package(p)} ({p.value})" for p in (point, *others))
         raise ImportError(
-            f"{kind} {name!r} is registered by {packages}: uninstall all but one, or set DDLIB_PLUGINS=0 to use that "
+            f"{kind} {name!r} is registered by {packages}: uninstall all but one, or set "
+            "DDLIB_PLUGINS=0 to use that "
             "of ddlib"
         )
     origin = f"{kind} {name!r} = {point.value}, from {_package(point)},"
@@ -138,14 +151,19 @@ def get(kind: str, name: str) -> Any:
     if base is None and not callable(loaded):
         raise ImportError(f"{origin} is {loaded!r}, must be a class or a function")
     if base is not None and not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise ImportError(f"{origin} is {loaded!r}, must be a subclass of {package_of(kind)}.{base.__name__}")
+        raise ImportError(
+            f"{origin} is {loaded!r}, must be a subclass of {package_of(kind)}.{base.__name__}"
+        )
     return loaded
 
 
 def find(kind: str, name: str) -> Callable[..., Any]:
-    """Return the callable for a kind and name: a registered class, a preset of processes, or ``package.module:object``.
+    """Return the callable for a kind and name.
 
-    Dashes in a registered name count as underscores. For an existing object the callable returns copies of it.
+    a registered class, a preset of processes, or ``package.module:object``.
+
+    Dashes in a registered name count as underscores. For an existing object the callable returns
+    copies of it.
 
     Raises:
         ValueError, ImportError: as ``get`` and ``at``.
@@ -167,12 +185,18 @@ def is_registered(kind: str, name: str) -> bool:
 
 
 def made(kind: str) -> type[Any] | None:
-    """Return the base class of the objects of a kind; None for backbones, which are arbitrary callables."""
+    """Return the base class of the objects of a kind.
+
+    None for backbones, which are arbitrary callables.
+    """
     return _base(kind) or _MADE.get(kind)
 
 
 def package_of(kind: str) -> str:
-    """Return the package of a kind's classes: ``ddlib.<kind>``; ``ddlib.samplers`` for correctors and lengths."""
+    """Return the package of a kind's classes.
+
+    ``ddlib.<kind>``; ``ddlib.samplers`` for correctors and lengths.
+    """
     base = _base(kind)
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
 
@@ -200,14 +224,17 @@ def at(path: str) -> Any:
     trusted = _trusted.get()
     if trusted is not None and module not in trusted:
         raise PermissionError(
-            f"{path!r} is named by files from elsewhere, and importing a module executes it: read {module}, then pass "
+            f"{path!r} is named by files from elsewhere, and importing a module executes it: read "
+            f"{module}, then pass "
             f"--trust {module}, or trust=[{module!r}] in Python"
         )
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         near = f"write {module.removesuffix('.py')}:{name}, or " if module.endswith(".py") else ""
-        raise ValueError(f"{path!r}: {error}; {near}install its package, or add its folder to PYTHONPATH") from error
+        raise ValueError(
+            f"{path!r}: {error}; {near}install its package, or add its folder to PYTHONPATH"
+        ) from error
     for part in name.split("."):
         require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
         found = getattr(found, part)
@@ -235,7 +262,9 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     _base(kind)
     claims: dict[str, list[EntryPoint]] = {}
     for point in declared(f"ddlib.{kind}", tuple(sys.path)):
-        if (_plugins() and _package(point) != "ddlib") or (_package(point) == "ddlib" and _is_here(point)):
+        if (_plugins() and _package(point) != "ddlib") or (
+            _package(point) == "ddlib" and _is_here(point)
+        ):
             same = claims.setdefault(point.name, [])
             if point.value not in (other.value for other in same):
                 same.append(point)
@@ -253,7 +282,10 @@ def _base(kind: str) -> type[Any] | None:
 
 
 def _is_here(point: EntryPoint) -> bool:
-    """Return whether the package of an entry point can be imported: the wheel does not contain the recipes."""
+    """Return whether the package of an entry point can be imported.
+
+    The wheel does not contain the recipes.
+    """
     top = point.module.partition(".")[0]
     return top in sys.modules or find_spec(top) is not None
 
@@ -265,9 +297,13 @@ def _plugins() -> bool:
 def _missing(kind: str, name: str, names: list[str]) -> str:
     near = get_close_matches(name, names, 1)
     others = [group for group in GROUPS if name in _claims(group)]
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
+    )
     hint = f"which is one of {' and '.join(others)}; {hint}" if others else hint
-    return f"nothing in {kind} is called {name!r}, {hint}" + ("" if _plugins() else " (DDLIB_PLUGINS=0 hides plug-ins)")
+    return f"nothing in {kind} is called {name!r}, {hint}" + (
+        "" if _plugins() else " (DDLIB_PLUGINS=0 hides plug-ins)"
+    )
 
 
 def _package(point: EntryPoint) -> str:
@@ -276,7 +312,8 @@ def _package(point: EntryPoint) -> str:
 
 @lru_cache(maxsize=4096)
 def _name(package: Distribution) -> str:
-    # the name is parsed from a file at every access, and each use of a part asks for the packages of all entry points
+    # the name is parsed from a file at every access, and each use of a part asks for the packages
+    # of all entry points
     return package.name
 
 

@@ -53,15 +53,23 @@ def missing(name: str, module: str = "ddlib") -> str:
         places.setdefault(_plain(public), []).append(place)
     meant = ALIASES.get(_plain(name), ())
     near = [
-        place for public in meant for place in places[_plain(public.rpartition(".")[2])] if place.endswith(f".{public}")
+        place
+        for public in meant
+        for place in places[_plain(public.rpartition(".")[2])]
+        if place.endswith(f".{public}")
     ]
     near = near or [place for plain in _near(_plain(name), places) for place in places[plain]]
     listed = " or ".join(list(dict.fromkeys(near))[:_MOST])
-    return f"{message}; " + (f"did you mean {listed}?" if near else f"dir({module}) lists its attributes")
+    return f"{message}; " + (
+        f"did you mean {listed}?" if near else f"dir({module}) lists its attributes"
+    )
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """Yield every public name and its qualified name: first of ddlib, then of its packages, then registered names."""
+    """Yield every public name and its qualified name.
+
+    First of ddlib, then of its packages, then registered names.
+    """
     yield from ((name, f"dd.{name}") for name in ddlib.__all__)
     for package in ddlib.__all__:
         module = getattr(ddlib, package)
@@ -77,15 +85,23 @@ def _places() -> Iterator[tuple[str, str]]:
 
 def _public(module: ModuleType) -> list[str]:
     """Return ``__all__`` of a module, else the public classes and functions defined in it."""
-    defined = (name for name, found in vars(module).items() if inspect.getmodule(found) is module and callable(found))
-    return getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
+    defined = (
+        name
+        for name, found in vars(module).items()
+        if inspect.getmodule(found) is module and callable(found)
+    )
+    return getattr(module, "__all__", None) or [
+        name for name in defined if not name.startswith("_")
+    ]
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
     """Return the name itself if known, else names that end in it, else the closest match."""
     if name in known or len(name) < 3:
         return [name] * (name in known)
-    return sorted((plain for plain in known if plain.endswith(name)), key=len) or get_close_matches(name, known, 1)
+    return sorted((plain for plain in known if plain.endswith(name)), key=len) or get_close_matches(
+        name, known, 1
+    )
 
 
 def _plain(name: str) -> str:

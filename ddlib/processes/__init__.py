@@ -1,7 +1,15 @@
 """Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import each_time, elapsed, gather_columns, interior, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    each_time,
+    elapsed,
+    gather_columns,
+    interior,
+    scalar,
+    span,
+    unsqueeze_times,
+)
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.interpolating import Interpolating

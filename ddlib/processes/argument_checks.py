@@ -13,24 +13,29 @@ from ddlib.utils.validation import require
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases all the time from 1 to 0."""
+    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases all the
+    time from 1 to 0.
+    """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
     schedule.check()
     start, end = schedule.support
     require(
         (start, end) == (0, 1),
-        f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: windows require a schedule for each edge",
+        f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: windows require a "
+        "schedule for each edge",
     )
 
 
 def check_tree(hierarchy: Hierarchy, *schedules: Schedule) -> None:
-    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge, or one for each edge.
+    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge, or
+    one for each edge.
 
     Raises:
         TypeError: arguments of another kind.
-        ValueError: alpha not decreasing from 1 to 0, or 0 in float64 before the slowest edge has ended; another number
-            of schedules than of edges; supports that leave an edge no time or a time without a jump.
+        ValueError: alpha not decreasing from 1 to 0, or 0 in float64 before the slowest edge has
+            ended; another number of schedules than of edges; supports that leave an edge no time or
+            a time without a jump.
     """
     if not isinstance(hierarchy, Hierarchy):
         raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
@@ -39,19 +44,24 @@ def check_tree(hierarchy: Hierarchy, *schedules: Schedule) -> None:
         return
     check_schedule(schedules[0])
     slowest = min(hierarchy.speeds)
-    schedules[0].check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+    schedules[0].check_resolves(
+        f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration)
+    )
 
 
 def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
-    """Raise unless the schedules are one per edge, and every level empties before or as the next one does.
+    """Raise unless the schedules are one per edge, and every level empties before or as the next
+    one does.
 
     Raises:
         TypeError: one that is not a schedule.
-        ValueError: see ``check_tree``; a schedule without exact ends, or that is 0 in float64 before its end.
+        ValueError: see ``check_tree``; a schedule without exact ends, or that is 0 in float64
+            before its end.
     """
     require(
         len(schedules) == edges,
-        f"schedule holds {len(schedules)} schedules, must be one, or one for each of the {edges} edges",
+        f"schedule holds {len(schedules)} schedules, must be one, or one for each of the {edges} "
+        "edges",
     )
     for i, schedule in enumerate(schedules):
         if not isinstance(schedule, Schedule):
@@ -59,36 +69,56 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
         schedule.check()
         require(
             schedule.exact_ends,
-            f"schedule[{i}] is {schedule!r}, must be 1 at its start and 0 at its end: with a schedule for each edge, "
+            f"schedule[{i}] is {schedule!r}, must be 1 at its start and 0 at its end: with a "
+            "schedule for each edge, "
             "jumps at t = 0 have no order",
         )
-        last = torch.tensor([schedule.support[1]], dtype=torch.float64).nextafter(torch.zeros(1, dtype=torch.float64))
+        last = torch.tensor([schedule.support[1]], dtype=torch.float64).nextafter(
+            torch.zeros(1, dtype=torch.float64)
+        )
         require(
             bool(schedule.hazard(last).isfinite()),
-            f"schedule[{i}] is {schedule!r}, which is 0 in float64 before its end: tokens that enter level {i} after "
+            f"schedule[{i}] is {schedule!r}, which is 0 in float64 before its end: tokens that "
+            f"enter level {i} after "
             "that could not leave it. Use a schedule that overrides hazard",
         )
     check_supports(schedules)
 
 
 def check_supports(schedules: Sequence[Schedule]) -> None:
-    """Raise ValueError unless supports end in order, the last at 1, and some edge acts at every time."""
+    """Raise ValueError unless supports end in order, the last at 1, and some edge acts at every
+    time.
+    """
     for i, (lower, upper) in enumerate(pairwise(schedules)):
         require(
             lower.support[1] <= upper.support[1] + 1e-9,
-            f"schedule[{i + 1}] ends at {upper.support[1]:g}, must end no earlier than schedule[{i}] at "
+            f"schedule[{i + 1}] ends at {upper.support[1]:g}, must end no earlier than "
+            f"schedule[{i}] at "
             f"{lower.support[1]:g}: states that enter level {i + 1} after that could not leave it",
         )
     end = schedules[-1].support[1]
-    require(end == 1, f"schedule[{len(schedules) - 1}] ends at {end:g}, must end at 1, where all tokens are noise")
+    require(
+        end == 1,
+        f"schedule[{len(schedules) - 1}] ends at {end:g}, must end at 1, where all tokens are "
+        "noise",
+    )
     reached = 0.0
     for start, end in sorted(schedule.support for schedule in schedules):
-        require(start <= reached + 1e-9, f"no schedule acts from t = {reached:g} to {start:g}, must be at least one")
+        require(
+            start <= reached + 1e-9,
+            f"no schedule acts from t = {reached:g} to {start:g}, must be at least one",
+        )
         reached = max(reached, end)
 
 
 def place_of(modules: torch.nn.Module, constant: Tensor) -> Tensor:
-    """Move ``constant`` to the device of the first other constant, parameter or buffer of the module."""
-    tensors = (value for module in modules.modules() for value in (*vars(module).values(), *module.buffers(False)))
+    """Move ``constant`` to the device of the first other constant, parameter or buffer of the
+    module.
+    """
+    tensors = (
+        value
+        for module in modules.modules()
+        for value in (*vars(module).values(), *module.buffers(False))
+    )
     other = next((v for v in tensors if isinstance(v, Tensor) and v is not constant), constant)
     return constant.to(other.device)

@@ -29,7 +29,17 @@ from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
-from ddlib.typing import Logits, PaddingMask, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.typing import (
+    Logits,
+    PaddingMask,
+    PerToken,
+    Sharpen,
+    StateMatrix,
+    StateProbs,
+    Times,
+    TokenProbs,
+    Tokens,
+)
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
@@ -50,25 +60,36 @@ LEVELS = ("independent", "balanced")
 
 
 def unchanged(log_probs: Tensor) -> Tensor:
-    """Return log-probabilities (..., n) as they are: the default of ``sharpen`` in ``sample_given_level``."""
+    """Return log-probabilities (..., n) as they are.
+
+    The default of ``sharpen`` in ``sample_given_level``.
+    """
     return log_probs
 
 
 def check_process(process: object, other: object = None) -> None:
-    """Raise TypeError unless ``process`` is a process; ``other`` is the argument that it may be exchanged with."""
+    """Raise TypeError unless ``process`` is a process.
+
+    ``other`` is the argument that it may be exchanged with.
+    """
     if not isinstance(process, ForwardProcess):
-        exchanged = "; process and denoiser are exchanged" if isinstance(other, ForwardProcess) else ""
-        raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess object{exchanged}")
+        exchanged = (
+            "; process and denoiser are exchanged" if isinstance(other, ForwardProcess) else ""
+        )
+        raise TypeError(
+            f"process is {process!r}, must be a ddlib.processes.ForwardProcess object{exchanged}"
+        )
 
 
 class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 
-    A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
-    right for every process and builds tensors of size (B, L, S), and (S, S) for each distinct time.
-    Subclasses with structure override these methods by faster ones, and set ``closed_form`` where they
-    implement ``weighted_divergence``. Times are (B,), one per sequence, or (B, L), one per position.
-    Precision follows the arguments; functions of time alone are computed in float64.
+    A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else
+    has a default that is right for every process and builds tensors of size (B, L, S), and (S, S)
+    for each distinct time. Subclasses with structure override these methods by faster ones, and set
+    ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one per sequence,
+    or (B, L), one per position. Precision follows the arguments; functions of time alone are
+    computed in float64.
 
     Args:
         vocab_size: number of tokens V; states 0..V-1 are the tokens.
@@ -79,23 +100,33 @@ class ForwardProcess(Float64Module, Part):
 
     @abstractmethod
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        """Rate matrix Q_t per unit of time at the scalar ``t``, dense float64 (S, S); rows sum to 0."""
+        """Rate matrix Q_t per unit of time at the scalar ``t``, dense float64 (S, S).
+
+        Rows sum to 0.
+        """
 
     @abstractmethod
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        """Transition matrix q_{t|s} at scalars ``s <= t``, dense float64 (S, S), row = from; rows sum to 1."""
+        """Transition matrix q_{t|s} at scalars ``s <= t``, dense float64 (S, S), row = from.
+
+        Rows sum to 1.
+        """
 
     # ---- what the process is
 
     # a state dict holds the constructor's arguments, which loading compares
-    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
+    get_extra_state = extra_state
+    set_extra_state = check_extra_state
+    _load_from_state_dict = load_checked
 
     def __init__(self, vocab_size: int, num_states: int) -> None:
         super().__init__()
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
         self._place = torch.zeros((), dtype=torch.int64)
-        self.hierarchy = None  # no default of the class: it would hide the submodule that a subclass sets
+        self.hierarchy = (
+            None  # no default of the class: it would hide the submodule that a subclass sets
+        )
 
     _place: Tensor
     """A constant of every process, on the device of the others."""
@@ -107,20 +138,30 @@ class ForwardProcess(Float64Module, Part):
     """The schedule; not set where there is none, or one for each edge (``schedules``)."""
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
-    """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists."""
+    """Modes of ``training_loss``.
+
+    "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists.
+    """
 
     couplings: ClassVar[tuple[str, ...]] = LEVELS
-    """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states ("independent",)."""
+    """Couplings that ``sample`` takes.
+
+    a subclass whose ``sample`` takes no ``levels`` states ("independent",).
+    """
 
     training_weighting: ClassVar[str] = "clip"
-    """Weighting of the training loss of a recipe that sets none: the weights of the bound ("clip" without a limit), or
+    """Weighting of the training loss of a recipe that sets none.
+
+    The weights of the bound ("clip" without a limit), or
     that of the paper that published the process, such as "clip:2"."""
 
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
 
     fused: ClassVar[str] = ""
-    """Rule of ``ddlib.kernels`` for the losses of this class, stated again by subclasses that override them."""
+    """Rule of ``ddlib.kernels`` for the losses of this class, stated again by subclasses that
+    override them.
+    """
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -129,7 +170,9 @@ class ForwardProcess(Float64Module, Part):
 
     @property
     def breaks(self) -> list[float]:
-        """Times inside (0, 1) at which rates are not smooth, sorted, such as the ends of windows."""
+        """Times inside (0, 1) at which rates are not smooth, sorted, such as the ends of
+        windows.
+        """
         return breaks(self.schedules)
 
     @property
@@ -148,7 +191,9 @@ class ForwardProcess(Float64Module, Part):
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Number of states of each level, tokens first: (V, 1) with a mask alone, (V,) if every state is a token.
+        """Number of states of each level, tokens first.
+
+        (V, 1) with a mask alone, (V,) if every state is a token.
 
         A subclass with other levels overrides this and ``level_of``.
         """
@@ -168,22 +213,35 @@ class ForwardProcess(Float64Module, Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Return objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Return objects on which a registered class is verified.
+
+        Override where the constructor needs arguments.
+        """
         return [cls()]  # type: ignore[call-arg] # the constructor of a subclass may need no argument
 
     def _finish(self) -> None:
-        """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
+        """Move the constant that marks the device to the device of the other constants, which
+        arguments may decide.
+        """
         if "_place" in vars(self):  # else a subclass has not called super().__init__
             self._place = place_of(self, self._place)
         implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
         if implemented and not self.closed_form:  # it would silently never be used
             name = type(self).__name__
-            raise TypeError(f"{name} implements weighted_divergence and has closed_form = False, must set it to True")
+            raise TypeError(
+                f"{name} implements weighted_divergence and has closed_form = False, must set it "
+                "to True"
+            )
 
     def check_inputs(
-        self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
-        s: Tensor | None = None, p: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        x: Tensor | None = None,
+        z: Tensor | None = None,
+        t: Tensor | None = None,
+        s: Tensor | None = None,
+        p: Tensor | None = None,
+    ) -> None:
         """Raise unless the arguments that are given are well formed.
 
         Args:
@@ -194,7 +252,8 @@ class ForwardProcess(Float64Module, Part):
             p: (B, L, V) distributions over tokens.
 
         Raises:
-            TypeError, ValueError: the first argument that is not of the right type, shape, range or device.
+            TypeError, ValueError: the first argument that is not of the right type, shape, range or
+                device.
         """
         tokens = z if x is None else x
         if x is not None:
@@ -205,22 +264,36 @@ class ForwardProcess(Float64Module, Part):
             if time is not None and tokens is not None:
                 check_times(name, time, *tokens.shape)
         if x is not None and z is not None:
-            require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
+            require(
+                x.shape == z.shape,
+                f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}",
+            )
         if s is not None and t is not None:
-            require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+            require(
+                s.shape == t.shape,
+                f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}",
+            )
             alone = tokens is not None and tokens.shape[1] == 1
-            check_order(s, t, strictly=t.ndim == 1 and not alone)  # with times per position, s = t is allowed
+            check_order(
+                s, t, strictly=t.ndim == 1 and not alone
+            )  # with times per position, s = t is allowed
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
-            require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
+            require(
+                tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}"
+            )
             if visible(p):
                 total = p.sum(-1)
                 bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
-                require(not bool(bad.any()), "p holds a row that is not a distribution: negative, NaN, or not of sum 1")
+                require(
+                    not bool(bad.any()),
+                    "p holds a row that is not a distribution: negative, NaN, or not of sum 1",
+                )
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def check_noised(self, x: Tokens, z: Tokens, t: Times, mask: PaddingMask | None = None) -> None:
-        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t.
+        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from
+        its x at t.
 
         Padding, False in ``mask``, may hold any state.
         """
@@ -232,8 +305,10 @@ class ForwardProcess(Float64Module, Part):
             if bool(impossible.any()):
                 b, i = (int(v) for v in impossible.nonzero()[0])
                 raise ValueError(
-                    f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
-                    f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t) "
+                    f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = "
+                    f"{int(x[b, i])} "
+                    f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by "
+                    "process.sample(x, t) "
                     "of the same process"
                 )
 
@@ -241,7 +316,9 @@ class ForwardProcess(Float64Module, Part):
         """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
         check_times("s", s, *z.shape)
-        require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+        require(
+            s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}"
+        )
         check_devices(z=z, s=s)
         check_order(s, t)
 
@@ -258,37 +335,42 @@ class ForwardProcess(Float64Module, Part):
         self.check_inputs(x=x, t=t)
         return rows_at(lambda time: self.transition(0.0, time), x, t).to(t.dtype)
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
         """Draw z_t ~ q_t(.|x).
 
         Args:
             x: (B, L) clean tokens.
             t: (B,) times, or (B, L), one for each position.
             generator: source of randomness.
-            levels: coupling of the tokens of a sequence. "independent" is the process. "balanced" forces one random
-                position of each sequence into a state with positive loss weight. Multiply the loss of the sequence by
-                ``importance_weight(x, z, t)`` to remove the bias.
+            levels: coupling of the tokens of a sequence. "independent" is the process. "balanced"
+                forces one random position of each sequence into a state with positive loss weight.
+                Multiply the loss of the sequence by ``importance_weight(x, z, t)`` to remove the
+                bias.
 
         Raises:
-            TypeError, ValueError: x not int64 tokens (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
-                levels.
+            TypeError, ValueError: x not int64 tokens (B, L); t not (B,) or (B, L) in [0, 1];
+                different devices; unknown levels.
         """
         self.check_inputs(x=x, t=t)
         z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
         if levels != "balanced":
             return z
         weighted = self._all_weights(x, t)[1]
-        rows, one = torch.arange(len(x), device=x.device), rand((len(x), 2), generator, x.device)
+        rows = torch.arange(len(x), device=x.device)
+        one = rand((len(x), 2), generator, x.device)
         which = draw(weighted.sum(-1), one[:, 0])
         return z.scatter(1, which[:, None], draw(weighted[rows, which], one[:, 1])[:, None])
 
     def importance_weight(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
         r"""Factor of a sequence's bound or loss where z was drawn with ``levels="balanced"``.
 
-        :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the sequence's weight at t over its
-        weight at z, with :math:`\varphi` the weight of the bound where there is a closed form. Balanced draws follow
-        :math:`q_t(z|x)` divided by it. This is valid for losses that are 0 when all loss weights of the sequence are 0,
-        such as the continuous-time bound.
+        :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the sequence's
+        weight at t over its weight at z, with :math:`\varphi` the weight of the bound where there
+        is a closed form. Balanced draws follow :math:`q_t(z|x)` divided by it. This is valid for
+        losses that are 0 when all loss weights of the sequence are 0, such as the continuous-time
+        bound.
 
         Args:
             x: (B, L) clean tokens.
@@ -326,13 +408,19 @@ class ForwardProcess(Float64Module, Part):
         """
         require(
             levels != "systematic",
-            "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
+            "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the "
+            "bound; use 'balanced'",
         )
-        require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
+        require(
+            levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}"
+        )
         in_sample = levels == "independent" or "levels" in signature(self.sample).parameters
         if levels not in self.couplings or not in_sample:
             name = type(self).__name__
-            raise TypeError(f"levels is {levels!r}, which {name} does not support: its sample has no argument levels")
+            raise TypeError(
+                f"levels is {levels!r}, which {name} does not support: its sample has no argument "
+                "levels"
+            )
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """Probability q_t(z|x) of each state given its token, (B, L) float64."""
@@ -343,9 +431,11 @@ class ForwardProcess(Float64Module, Part):
         return columns_at(self._token_marginals, z, t)
 
     def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
-        """Likelihood of each token up to a factor of the state, which a posterior over tokens does not depend on.
+        """Likelihood of each token up to a factor of the state, which a posterior over tokens does
+        not depend on.
 
-        Override it where that factor may be 0: ordered samplers pass states and times that the process never has.
+        Override it where that factor may be 0: ordered samplers pass states and times that the
+        process never has.
         """
         return self.token_likelihood(z, t)
 
@@ -356,43 +446,57 @@ class ForwardProcess(Float64Module, Part):
     # ---- backwards: posterior, reverse rates, prior
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """Posterior of z_s given z_t and a distribution ``p`` over tokens (cavity), s <= t, (B, L, S).
+        """Posterior of z_s given z_t and a distribution ``p`` over tokens (cavity), s <= t, (B, L,
+        S).
 
-        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3). A state that no token of ``p`` can become stays.
+        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3). A state that no token of ``p`` can
+        become stays.
 
         Raises:
             TypeError, ValueError: as ``sample``, or s not below t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
-        return normalised_or_stay(columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s), z)
+        return normalised_or_stay(
+            columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s), z
+        )
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
 
-        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1), per unit of time; 0 from a state that no token of ``p`` can
-        become.
+        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1), per unit of time; 0 from a state that no
+        token of ``p`` can become.
         """
         self.check_inputs(z=z, t=t, p=p)
         return self._reversed(self.predictive(p, t), z, t)
 
     def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
-        """Forward rates Q_t(y, z) into z from every state y, (B, L, S); minus the exit rate at z itself."""
+        """Forward rates Q_t(y, z) into z from every state y, (B, L, S).
+
+        Minus the exit rate at z itself.
+        """
         return columns_at(self.rate_matrix, z, t)
 
     def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates of a chain from its marginal distributions, (B, L, S)."""
-        rates = quotient(self.rates_into(z, t).to(marginal.dtype) * marginal, marginal.gather(-1, z[..., None]))
+        rates = quotient(
+            self.rates_into(z, t).to(marginal.dtype) * marginal, marginal.gather(-1, z[..., None])
+        )
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior(self) -> Tensor:
-        """Distribution of z_1 of a uniformly drawn token, from which generation starts, (S,) float64.
+        """Distribution of z_1 of a uniformly drawn token, from which generation starts, (S,)
+        float64.
 
-        With exact ends it is the limit of the noise; otherwise it covers every z_1, so ``prior_kl`` is finite.
+        With exact ends it is the limit of the noise; otherwise it covers every z_1, so ``prior_kl``
+        is finite.
         """
         return self._typical(self._one())
 
     def sample_prior(
-        self, shape: Sequence[int], generator: Generator = None, device: torch.device | str | None = None
+        self,
+        shape: Sequence[int],
+        generator: Generator = None,
+        device: torch.device | str | None = None,
     ) -> Tokens:
         """Draw z_1 of shape (B, L) from the prior."""
         place = self.device if device is None else torch.device(device)
@@ -400,7 +504,10 @@ class ForwardProcess(Float64Module, Part):
         return self.sample(x, self._one().to(place).expand(shape[0]), generator)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        """KL(q_t(.|x) || q_t(.|uniform token)) in nats per token; ``t`` is 1 by default, or the time of a cut."""
+        """KL(q_t(.|x) || q_t(.|uniform token)) in nats per token.
+
+        ``t`` is 1 by default, or the time of a cut.
+        """
         t = self._one().expand(len(x)) if t is None else t
         probs = self.marginal(x, t.to(torch.float64))
         prior = unsqueeze_times(each_time(self._typical, t), 1)
@@ -409,7 +516,9 @@ class ForwardProcess(Float64Module, Part):
     # ---- terms of the bound
 
     def integrand(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        """Integrand of the bound at (t, z), (B, L) nats per token, >= 0: the closed form, else the dense sum.
+        """Integrand of the bound at (t, z), (B, L) nats per token, >= 0.
+
+        The closed form, else the dense sum.
 
         Args:
             logits: (B, L, V) cavity logits.
@@ -422,22 +531,30 @@ class ForwardProcess(Float64Module, Part):
         weight, divergence = self.weighted_divergence(logits, x, z, t)
         return weight.to(divergence.dtype) * divergence
 
-    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """Closed form of the bound's integrand as (weight, divergence), whose product it is; requires ``closed_form``.
+    def weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        """Closed form of the bound's integrand as (weight, divergence), whose product it is.
+
+        Requires ``closed_form``.
 
         Returns:
-            ``loss_weight(x, z, t)`` in float64, and the divergence in the dtype of the logits, (B, L) each.
+            ``loss_weight(x, z, t)`` in float64, and the divergence in the dtype of the logits, (B,
+            L) each.
 
         Raises:
             TypeError: the process has none.
         """
         raise TypeError(f"{type(self).__name__} has no closed form of the bound")
 
-    def integrand_parts(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+    def integrand_parts(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
         """The bound's integrand as (weight, divergence), for losses that replace the weight.
 
-        They are those of ``weighted_divergence``, or ``loss_weight`` and the dense sum over it, both in
-        float64. ``integrand`` is the product, computed without a quotient. Arguments as there.
+        They are those of ``weighted_divergence``, or ``loss_weight`` and the dense sum over it,
+        both in float64. ``integrand`` is the product, computed without a quotient. Arguments as
+        there.
         """
         if self.closed_form:
             return self.weighted_divergence(logits, x, z, t)
@@ -447,16 +564,16 @@ class ForwardProcess(Float64Module, Part):
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         r"""Weight of ``weighted_divergence``, (B, L) float64; it depends on no network.
 
-        Without a closed form it is the rate at which z is left backwards in time, given the token or
-        given a token drawn uniformly, whichever is larger:
+        Without a closed form it is the rate at which z is left backwards in time, given the token
+        or given a token drawn uniformly, whichever is larger:
 
         .. math:: w = \max(r(x), r(u)), \qquad r(p) = \sum_{y \ne z} Q_t(y, z) \frac{q_t(y|p)}{q_t(z|p)}
 
-        They are equal where the rate depends on the state alone, as for masks and levels. The first alone
-        is no scale of the bound's integrand: given the token, states may be impossible from which the
-        network expects z to come. There r(x) is 0, or as small as floats are, while the integrand is
-        :math:`\sum_y Q_t(y, z) D(0, b_y) = r(p)` for the network's p (theory section 1). The second is 0
-        only where the integrand of every network is.
+        They are equal where the rate depends on the state alone, as for masks and levels. The first
+        alone is no scale of the bound's integrand: given the token, states may be impossible from
+        which the network expects z to come. There r(x) is 0, or as small as floats are, while the
+        integrand is :math:`\sum_y Q_t(y, z) D(0, b_y) = r(p)` for the network's p (theory section
+        1). The second is 0 only where the integrand of every network is.
         """
         t = interior(t)
         typical = unsqueeze_times(each_time(self._typical, t), 1).expand(*z.shape, -1)
@@ -464,7 +581,9 @@ class ForwardProcess(Float64Module, Part):
         return torch.maximum(given_token, self._reversed(typical, z, t).sum(-1))
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t: the term of a step of the bound in discrete time.
+        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t.
+
+        The term of a step of the bound in discrete time.
 
         The default takes it from the posterior, dense in the states.
 
@@ -476,17 +595,23 @@ class ForwardProcess(Float64Module, Part):
             s: (B,) earlier times.
 
         Returns:
-            (B, L) nats per token, >= 0. Divided by t - s it nears the integrand of the continuous bound as s nears t.
+            (B, L) nats per token, >= 0. Divided by t - s it nears the integrand of the continuous
+            bound as s nears t.
         """
-        t, s = t.to(torch.float64), s.to(torch.float64)
+        t = t.to(torch.float64)
+        s = s.to(torch.float64)
         truth = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
         believed = self.posterior(logits.to(torch.float64).softmax(-1), z, t, s)
         reached = truth > 0
         ratio = torch.where(reached, truth, 1.0).log() - torch.where(reached, believed, 1.0).log()
         return (truth * ratio).sum(-1).clamp_min(0).to(logits.dtype)
 
-    def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """``weighted_divergence`` of the paper's hard training mode; requires "hard" among ``modes``.
+    def hard_weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        """``weighted_divergence`` of the paper's hard training mode.
+
+        Requires "hard" among ``modes``.
 
         Raises:
             TypeError: the process has no such mode.
@@ -494,32 +619,44 @@ class ForwardProcess(Float64Module, Part):
         raise TypeError(f"{type(self).__name__} has no hard mode")
 
     def edges_weighted_divergence(
-        self, logits: Logits, x: Tokens, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None
+        self,
+        logits: Logits,
+        x: Tokens,
+        z: Tokens,
+        t: Times,
+        edge_weights: Sequence[float] | None = None,
     ) -> tuple[PerToken, PerToken]:
-        """``weighted_divergence`` with losses on all edges below a state; requires "edges" among ``modes``.
+        """``weighted_divergence`` with losses on all edges below a state.
+
+        Requires "edges" among ``modes``.
 
         Raises:
             TypeError: the process has no edges.
         """
-        raise TypeError(f"{type(self).__name__} has no edges below its states: mode='edges' is for hierarchies")
+        raise TypeError(
+            f"{type(self).__name__} has no edges below its states: mode='edges' is for hierarchies"
+        )
 
     # ---- times
 
-    def time_density(self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0) -> Tabulated:
+    def time_density(
+        self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0
+    ) -> Tabulated:
         r"""Density of times under which the bound of a sequence has least variance.
 
         .. math:: g(t) \propto \sqrt{(c\, m(t))^2 + v(t) / L}
 
-        with m and v the mean and the variance of the bound's integrand at one position (theory section 12), from
-        ``time_moments`` on a grid that is fine at both ends. Any table is unbiased, so the divergences need only be
-        guesses: where a level costs twice or half of that, the variance is at most 1.9 times the least, in strata 1.1
-        times (two levels, L = 128; docs/concepts/times.md).
+        with m and v the mean and the variance of the bound's integrand at one position (theory
+        section 12), from ``time_moments`` on a grid that is fine at both ends. Any table is
+        unbiased, so the divergences need only be guesses: where a level costs twice or half of
+        that, the variance is at most 1.9 times the least, in strata 1.1 times (two levels, L = 128;
+        docs/concepts/times.md).
 
         Args:
             length: L, positions of a sequence, at least 1.
             divergences: as in ``time_moments``.
-            chance: c, in [0.01, 1]: the share of the mean that is random. c = 1 for independent times; with stratified
-                times about 0.2, since the mean varies less.
+            chance: c, in [0.01, 1]: the share of the mean that is random. c = 1 for independent
+                times; with stratified times about 0.2, since the mean varies less.
 
         Raises:
             TypeError, ValueError: as ``time_moments``; a bad length or chance.
@@ -536,37 +673,44 @@ class ForwardProcess(Float64Module, Part):
     def time_moments(
         self, t: Times, divergences: Sequence[float] | None = None
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
-        """Mean and mean square of the bound's integrand at one position, over uniform tokens and their noise.
+        """Mean and mean square of the bound's integrand at one position, over uniform tokens and
+        their noise.
 
-        The integrand is that under a distribution over tokens that costs every token alike: over pairs of token and
-        state where there is a closed form, else by matrix products over all states, up to 1,024 of them. A process
-        whose levels have weights takes sums over levels (``LevelProcess``).
+        The integrand is that under a distribution over tokens that costs every token alike: over
+        pairs of token and state where there is a closed form, else by matrix products over all
+        states, up to 1,024 of them. A process whose levels have weights takes sums over levels
+        (``LevelProcess``).
 
         Args:
             t: (B,) float64 times.
-            divergences: the divergences of the network, in nats: one number for each level above the tokens, or one for
-                a token where there are no such levels. By default those of uniform predictions, whose sum is the
-                logarithm of the number of tokens. Only ratios between levels matter.
+            divergences: the divergences of the network, in nats: one number for each level above
+                the tokens, or one for a token where there are no such levels. By default those of
+                uniform predictions, whose sum is the logarithm of the number of tokens. Only ratios
+                between levels matter.
 
         Raises:
-            TypeError, ValueError: other divergences; a large process without a closed form that has no small copy.
+            TypeError, ValueError: other divergences; a large process without a closed form that has
+                no small copy.
         """
         return optimal_times.moments(self, t, divergences)
 
     def tail_exponents(self, density: TimeDensity | None = None) -> dict[float, float]:
-        r"""Exponents of the growth of the bound's variance near t = 0, t = 1 and all starts and ends of schedules.
+        r"""Exponents of the growth of the bound's variance near t = 0, t = 1 and all starts and
+        ends of schedules.
 
-        The exponents b in :math:`E[f(t)^2] / g(t) \sim t^{-b}` and :math:`(1 - t)^{-b}`, with f the integrand of
-        ``time_moments`` at one position, over the decade that begins at 4e-7 from either end. The variance is an
-        integral of this ratio: it has a finite value where all are below 1. At b = 1, as for masks under uniform
-        times, it grows as the logarithm of the number of draws, and stated errors are nearly right (a self-normalised
-        sum is asymptotically normal: Gine, Goetze and Mason, 1997). Where tokens that cost :math:`(1/t) \log(1/t)` have
-        a probability of t, as under uniform and ordinal noise, it grows as the cube of the logarithm and b is about
-        1.15: most runs draw no such token, and state errors that are too small.
+        The exponents b in :math:`E[f(t)^2] / g(t) \sim t^{-b}` and :math:`(1 - t)^{-b}`, with f the
+        integrand of ``time_moments`` at one position, over the decade that begins at 4e-7 from
+        either end. The variance is an integral of this ratio: it has a finite value where all are
+        below 1. At b = 1, as for masks under uniform times, it grows as the logarithm of the number
+        of draws, and stated errors are nearly right (a self-normalised sum is asymptotically
+        normal: Gine, Goetze and Mason, 1997). Where tokens that cost :math:`(1/t) \log(1/t)` have a
+        probability of t, as under uniform and ordinal noise, it grows as the cube of the logarithm
+        and b is about 1.15: most runs draw no such token, and state errors that are too small.
 
-        At a start or end inside (0, 1) it is the larger exponent of the times before and the times after. Before it the
-        decade is the one up to 2^-11, where a diverging flux is cut off (``Hierarchical``): the variance is then
-        finite, but due to times that most runs do not draw.
+        At a start or end inside (0, 1) it is the larger exponent of the times before and the times
+        after. Before it the decade is the one up to 2^-11, where a diverging flux is cut off
+        (``Hierarchical``): the variance is then finite, but due to times that most runs do not
+        draw.
 
         Args:
             density: of the times; None is uniform.
@@ -579,8 +723,11 @@ class ForwardProcess(Float64Module, Part):
         """
         return optimal_times.tail_exponents(self, density)
 
-    def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
-        """Pairs of token and state that represent all pairs, and how many pairs each represents, (N,) each.
+    def equivalence_classes(
+        self,
+    ) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+        """Pairs of token and state that represent all pairs, and how many pairs each represents,
+        (N,) each.
 
         By default every state with some tokens; a subclass whose tokens are alike returns fewer.
         """
@@ -589,21 +736,32 @@ class ForwardProcess(Float64Module, Part):
     # ---- draws of samplers
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
-        """Draw z_s from the posterior, given cavity logits and, in a ``LevelProcess``, the levels at s.
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Draw z_s from the posterior, given cavity logits and, in a ``LevelProcess``, the levels
+        at s.
 
         Args:
             logits: (B, L, V) cavity logits.
             z: (B, L) states at ``t``.
             t: (B,) times, or (B, L).
             s: earlier times.
-            target: (B, L) levels at s from ``sample_level``; None to draw them here, or where there are none.
+            target: (B, L) levels at s from ``sample_level``; None to draw them here, or where there
+                are none.
             generator: source of randomness.
             force: keep a token inside its cluster as it descends (the paper's force transition).
-            sharpen: temperature and truncation of every distribution of tokens or clusters that is drawn from, after
-                the evidence of z: by default here of p(x|z_t), so that z_s is drawn given z_t and a token.
+            sharpen: temperature and truncation of every distribution of tokens or clusters that is
+                drawn from, after the evidence of z: by default here of p(x|z_t), so that z_s is
+                drawn given z_t and a token.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         known, possible = evidence(self, z, t)
@@ -613,8 +771,12 @@ class ForwardProcess(Float64Module, Part):
         probs = torch.where(possible, probs, one_hot(z, self.num_states))
         return draw(probs, rand(z.shape, generator, z.device))
 
-    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
-        """Rate at which the reverse chain leaves each state, per unit of time: ``reverse_rate`` summed over states.
+    def exit_rate(
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
+        """Rate at which the reverse chain leaves each state, per unit of time.
+
+        ``reverse_rate`` summed over states.
 
         Args:
             z: (B, L) states.
@@ -625,9 +787,16 @@ class ForwardProcess(Float64Module, Part):
         return self._rates(logits, z, t, sharpen).sum(-1).to(torch.float64)
 
     def sample_exit(
-        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
-        force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        moves: Bool[Tensor, "B L"],
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw the next state of the reverse chain from ``z``, in proportion to ``reverse_rate``.
 
         Args:
@@ -639,7 +808,8 @@ class ForwardProcess(Float64Module, Part):
             force: see ``sample_given_level``.
             sharpen: see ``sample_given_level``.
         """
-        u, result = rand(z.shape, generator, z.device), z.clone()
+        u = rand(z.shape, generator, z.device)
+        result = z.clone()
         rates = self._rates(logits, z, t, sharpen)
         rows = moves & (rates.sum(-1) > 0)
         result[rows] = draw(rates[rows], u[rows])
@@ -648,15 +818,18 @@ class ForwardProcess(Float64Module, Part):
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True where every token may have become the state, at times between 0 and 1, (B, L) bool.
 
-        Only there does a network's output determine the distribution of a position given the others, from which Gibbs
-        steps draw: a token that is never replaced determines itself.
+        Only there does a network's output determine the distribution of a position given the
+        others, from which Gibbs steps draw: a token that is never replaced determines itself.
         """
         return self._possible_tokens(z).all(-1)
 
     def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """True at tokens that noise may have put in place of another one, (B, L) bool; any value at other states.
+        """True at tokens that noise may have put in place of another one, (B, L) bool.
 
-        Override it where that holds for all other tokens or for none: a dense tensor is not needed then.
+        Any value at other states.
+
+        Override it where that holds for all other tokens or for none: a dense tensor is not needed
+        then.
         """
         return self._possible_tokens(z).sum(-1) > 1
 
@@ -670,8 +843,13 @@ class ForwardProcess(Float64Module, Part):
         cavity, possible = self._sharpened(logits, z, t, sharpen)
         return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
 
-    def _sharpened(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
-        """Cavity logits after ``sharpen`` of p(x|z); and whether some token may have become z by t."""
+    def _sharpened(
+        self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen
+    ) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
+        """Cavity logits after ``sharpen`` of p(x|z).
+
+        And whether some token may have become z by t.
+        """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         known, possible = evidence(self, z, t)
         known = known.to(logits.dtype)
@@ -684,20 +862,31 @@ class ForwardProcess(Float64Module, Part):
             self.check_levels(levels)
         return rand(x.shape, generator, x.device)
 
-    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the weight phi of ``importance_weight``, and phi at z.
+
+        0 only where the bound is.
+        """
         probs, weighted = self._all_weights(x, t)
-        prob_z, weighted_z = (values.gather(-1, z[..., None]).squeeze(-1) for values in (probs, weighted))
+        prob_z, weighted_z = (
+            values.gather(-1, z[..., None]).squeeze(-1) for values in (probs, weighted)
+        )
         return weighted.sum(-1), quotient(weighted_z, prob_z)
 
-    def _all_weights(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
+    def _all_weights(
+        self, x: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
         """Marginal q_t(z|x), and q_t(z|x) phi(z), for every state z.
 
-        The weight phi(z) is the rate at which the reverse chain leaves z given the token, plus the same rate given a
-        uniformly drawn token. The second term keeps phi from 0 wherever the bound of some network is not 0.
+        The weight phi(z) is the rate at which the reverse chain leaves z given the token, plus the
+        same rate given a uniformly drawn token. The second term keeps phi from 0 wherever the bound
+        of some network is not 0.
         """
         time = interior(t)
-        probs, typical = self.marginal(x, time), unsqueeze_times(each_time(self._typical, time), 1)
+        probs = self.marginal(x, time)
+        typical = unsqueeze_times(each_time(self._typical, time), 1)
         rates = each_time(self.rate_matrix, time)
         rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
         left = quotient(multiply_rows(typical, rates), typical)
@@ -706,12 +895,16 @@ class ForwardProcess(Float64Module, Part):
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)
 
-    def _uniform_tokens(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
+    def _uniform_tokens(
+        self, shape: Sequence[int], generator: Generator, device: torch.device
+    ) -> Tokens:
         return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
 
     def _typical(self, t: Tensor) -> Tensor:
         """Marginal distribution of a uniformly drawn token at the scalar ``t``, (S,) float64."""
-        uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
+        uniform = torch.full(
+            (1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device
+        )
         return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
 
     def _token_marginals(self, t: Tensor) -> Tensor:
@@ -719,14 +912,23 @@ class ForwardProcess(Float64Module, Part):
         tokens = torch.arange(self.vocab_size, device=t.device)[None]
         return self.marginal(tokens, t.to(torch.float64)[None])[0]
 
-    land, leaving, leave = Renamed("sample_given_level"), Renamed("exit_rate"), Renamed("sample_exit")
-    advance, balance, reduced = Renamed("sample_forward"), Renamed("importance_weight"), Renamed("small_copy")
-    from_anywhere, word_likelihood = Renamed("reachable_from_all_tokens"), Renamed("token_likelihood")
+    land = Renamed("sample_given_level")
+    leaving = Renamed("exit_rate")
+    leave = Renamed("sample_exit")
+    advance = Renamed("sample_forward")
+    balance = Renamed("importance_weight")
+    reduced = Renamed("small_copy")
+    from_anywhere = Renamed("reachable_from_all_tokens")
+    word_likelihood = Renamed("token_likelihood")
     cases = Renamed("equivalence_classes")
 
 
-def evidence(process: ForwardProcess, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:
-    """Log-likelihood log q_t(z|.) of every token, and True where some token may have become ``z``; else 0 for all.
+def evidence(
+    process: ForwardProcess, z: Tokens, t: Times
+) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:
+    """Log-likelihood log q_t(z|.) of every token, and True where some token may have become ``z``.
+
+    Else 0 for all.
 
     A token that is given, a prompt, may be one that no noise leads to at this time: it stays.
     """

@@ -1,4 +1,6 @@
-"""Times of processes: checked scalars, and functions of time that are computed once for each distinct time."""
+"""Times of processes: checked scalars, and functions of time that are computed once for each
+distinct time.
+"""
 
 from collections.abc import Callable
 
@@ -14,7 +16,8 @@ from ddlib.utils.validation import check_times, require
 
 
 def unsqueeze_times(values: Tensor, axes: int = 0) -> Tensor:
-    """Add the axis of the positions to values of times (B,), so that they broadcast against tokens (B, L).
+    """Add the axis of the positions to values of times (B,), so that they broadcast against tokens
+    (B, L).
 
     Values of times (B, L) have that axis and stay as they are.
 
@@ -35,20 +38,31 @@ def unsqueeze_times(values: Tensor, axes: int = 0) -> Tensor:
 
 
 def gather_last(values: Float[Tensor, "*n K"], index: Tokens) -> Float[Tensor, "B L"]:
-    """Gather the entry ``index`` (B, L) along the last axis of rows per sequence (B, K), or per position (B, L, K)."""
-    return values.gather(1, index) if values.ndim == 2 else values.gather(-1, index[..., None]).squeeze(-1)
+    """Gather the entry ``index`` (B, L) along the last axis of rows per sequence (B, K), or per
+    position (B, L, K).
+    """
+    return (
+        values.gather(1, index)
+        if values.ndim == 2
+        else values.gather(-1, index[..., None]).squeeze(-1)
+    )
 
 
-def multiply_rows(rows: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]) -> Float[Tensor, "B L S"]:
+def multiply_rows(
+    rows: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]
+) -> Float[Tensor, "B L S"]:
     """Multiply the row of each position by the matrix of its time: (B, N, S), or (B, L, N, S)."""
     return rows @ matrices if matrices.ndim == 3 else (rows[..., None, :] @ matrices).squeeze(-2)
 
 
 def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
-    """Evaluate ``function`` of scalar times for every sequence, or position; once per distinct time.
+    """Evaluate ``function`` of scalar times for every sequence, or position.
+
+    Once per distinct time.
 
     Args:
-        function: of one float64 scalar for each of ``times``, returns a tensor of any shape, the same for all.
+        function: of one float64 scalar for each of ``times``, returns a tensor of any shape, the
+            same for all.
         times: each (B,) or (B, L), of one shape; several are used together, such as s and t.
 
     Returns:
@@ -63,7 +77,9 @@ def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
     return matrices[which]
 
 
-def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L S"]:
+def rows_at(
+    function: Callable[..., Tensor], index: Tokens, *times: Times
+) -> Float[Tensor, "B L S"]:
     """Take rows of the matrix of each time, without a copy of the matrix for every sequence.
 
     Args:
@@ -78,7 +94,9 @@ def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Fl
     return matrices[unsqueeze_times(which), index]
 
 
-def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L N"]:
+def columns_at(
+    function: Callable[..., Tensor], index: Tokens, *times: Times
+) -> Float[Tensor, "B L N"]:
     """Gather columns of the matrix of each time, without a copy of the matrix for every sequence.
 
     Equal to ``gather_columns(each_time(function, *times), index)``.
@@ -95,10 +113,13 @@ def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) ->
     return matrices.mT[unsqueeze_times(which), index]
 
 
-def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times) -> Float[Tensor, "B L S"]:
+def products_at(
+    p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times
+) -> Float[Tensor, "B L S"]:
     """Multiply the row of each position by the matrix of its time, in the dtype of ``p``.
 
-    With times (B, L) no matrix is copied for a position: positions of one time are multiplied together.
+    With times (B, L) no matrix is copied for a position: positions of one time are multiplied
+    together.
 
     Args:
         p: (B, L, N) rows.
@@ -120,29 +141,36 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
 
 @uncompiled
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
-    """Return ``function`` of each distinct time, stacked, and the index of each sequence's or position's time."""
+    """Return ``function`` of each distinct time, stacked, and the index of each sequence's or
+    position's time.
+    """
     columns, which = distinct_times(*times)
     return torch.stack([function(*column) for column in zip(*columns, strict=True)]), which
 
 
-def distinct_times(*times: Float[Tensor, "..."]) -> tuple[list[Float64[Tensor, "N"]], Int64[Tensor, "..."]]:
-    """Return the distinct combinations of several times at one place, and the index of each place's combination.
+def distinct_times(
+    *times: Float[Tensor, "..."],
+) -> tuple[list[Float64[Tensor, "N"]], Int64[Tensor, "..."]]:
+    """Return the distinct combinations of several times at one place, and the index of each place's
+    combination.
 
-    One integer key for each combination is sorted: ``unique(dim=1)`` compares columns one by one, which takes four
-    times as long for 512 times and seven times as long for 8,000.
+    One integer key for each combination is sorted: ``unique(dim=1)`` compares columns one by one,
+    which takes four times as long for 512 times and seven times as long for 8,000.
 
     Args:
         times: tensors of one shape.
 
     Returns:
-        N entries for each of ``times``, in lexicographic order; the indices, in the shape of a time.
+        N entries for each of ``times``, in lexicographic order; the indices, in the shape of a
+        time.
 
     Example:
         >>> (early, late), which = distinct_times(torch.tensor([0.0, 0.5, 0.0]), torch.tensor([1.0, 0.5, 1.0]))
         >>> early.tolist(), late.tolist(), which.tolist()
         ([0.0, 0.5], [1.0, 0.5], [0, 1, 0])
     """
-    sorted_times, key = [], torch.zeros(times[0].shape, dtype=torch.int64, device=times[0].device)
+    sorted_times = []
+    key = torch.zeros(times[0].shape, dtype=torch.int64, device=times[0].device)
     for time in times:
         values, place = time.to(torch.float64).unique(return_inverse=True)
         sorted_times.append(values)
@@ -156,10 +184,13 @@ def distinct_times(*times: Float[Tensor, "..."]) -> tuple[list[Float64[Tensor, "
 
 
 def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
-    """Gather the columns z of each sequence's matrix: the entries from every state, or token, to the state z.
+    """Gather the columns z of each sequence's matrix.
+
+    The entries from every state, or token, to the state z.
 
     Args:
-        matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)`` returns them.
+        matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)``
+            returns them.
         z: (B, L) states; they are not checked.
 
     Returns:
@@ -169,14 +200,21 @@ def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor
         >>> gather_columns(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]), torch.tensor([[1]]))
         tensor([[[0.1000, 0.8000]]])
     """
-    columns, row = matrices.mT, torch.arange(len(z), device=z.device)[:, None]
-    return columns[row, z] if matrices.ndim == 3 else columns[row, torch.arange(z.shape[1], device=z.device), z]
+    columns = matrices.mT
+    row = torch.arange(len(z), device=z.device)[:, None]
+    return (
+        columns[row, z]
+        if matrices.ndim == 3
+        else columns[row, torch.arange(z.shape[1], device=z.device), z]
+    )
 
 
 def normalised_or_stay(
     joint: Float[Tensor, "B L S"], z: Tokens, total: Float[Tensor, "B L 1"] | None = None
 ) -> Float[Tensor, "B L S"]:
-    """Normalise joint probabilities of states; a state that has probability 0, such as a prompt at t = 1, stays.
+    """Normalise joint probabilities of states.
+
+    a state that has probability 0, such as a prompt at t = 1, stays.
 
     Args:
         joint: (B, L, S) joint probability of z_s and z_t = ``z``.
@@ -199,8 +237,12 @@ def quotient(values: Float[Tensor, "..."], total: Float[Tensor, "..."]) -> Float
     return torch.where(total > 0, values / torch.where(total > 0, total, 1.0), 0.0)
 
 
-def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t: the first line of a ``transition``.
+def span(
+    s: float | Tensor, t: float | Tensor, device: torch.device
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:
+    """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t.
+
+    The first line of a ``transition``.
 
     Raises:
         ValueError: s later than t, or a time that is outside [0, 1] or not a scalar.
@@ -209,13 +251,16 @@ def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Fl
         >>> span(0.25, 0.5, torch.device("cpu"))
         (tensor(0.2500, dtype=torch.float64), tensor(0.5000, dtype=torch.float64))
     """
-    early, late = scalar(s, "s", device), scalar(t, "t", device)
+    early = scalar(s, "s", device)
+    late = scalar(t, "t", device)
     require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
     return early, late
 
 
 def scalar(t: float | Tensor, name: str, device: torch.device) -> Float64[Tensor, ""]:
-    """Convert a time to a float64 scalar on ``device``, checked to lie in [0, 1]: the first line of a ``rate_matrix``.
+    """Convert a time to a float64 scalar on ``device``, checked to lie in [0, 1].
+
+    The first line of a ``rate_matrix``.
 
     Args:
         t: a number or a tensor without axes, in units of the whole time.
@@ -236,7 +281,8 @@ def scalar(t: float | Tensor, name: str, device: torch.device) -> Float64[Tensor
 
 
 def interior(t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Return times in float64, clamped by a rounding error from 0 and 1, where rates and odds are infinite.
+    """Return times in float64, clamped by a rounding error from 0 and 1, where rates and odds are
+    infinite.
 
     Args:
         t: times of any shape in [0, 1]; they are not checked.
@@ -248,10 +294,15 @@ def interior(t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
     return t.to(torch.float64).clamp(*INTERIOR)
 
 
-def elapsed(schedule: Schedule, s: Float[Tensor, "..."], t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Integrated rate of the schedule from ``s`` to ``t``, log alpha(s) - log alpha(t); 0 where alpha(s) is 0.
+def elapsed(
+    schedule: Schedule, s: Float[Tensor, "..."], t: Float[Tensor, "..."]
+) -> Float64[Tensor, "..."]:
+    """Integrated rate of the schedule from ``s`` to ``t``, log alpha(s) - log alpha(t).
 
-    A chain that jumps at the rate of the schedule has no jump in between with probability exp(-elapsed).
+    0 where alpha(s) is 0.
+
+    A chain that jumps at the rate of the schedule has no jump in between with probability
+    exp(-elapsed).
 
     Args:
         schedule: the schedule alpha.

@@ -19,7 +19,8 @@ _FINITE = 0.99
 
 
 class Chord(Schedule):
-    r"""Another schedule whose survival, :math:`\alpha^\gamma` at speed gamma, is linear between two times.
+    r"""Another schedule whose survival, :math:`\alpha^\gamma` at speed gamma, is linear between two
+    times.
 
     So the flux over the edge is constant there. It is unchanged before and after.
 
@@ -31,13 +32,17 @@ class Chord(Schedule):
     """
 
     def __init__(self, schedule: Schedule, speed: float | Tensor, low: float, high: float) -> None:
-        self.schedule, self.speed = schedule, speed
-        self.low, self.high = low, high
+        self.schedule = schedule
+        self.speed = speed
+        self.low = low
+        self.high = high
         # scalars of the CPU are constants on every device, to which a process may be moved later
         ends = torch.tensor([low, high], dtype=torch.float64, device="cpu")
         self._before, self._after = schedule.hazard(ends)
         passed = self._after - self._before
-        passed = passed * speed if bool(passed.isfinite()) else passed  # infinity has no derivative by the speed
+        passed = (
+            passed * speed if bool(passed.isfinite()) else passed
+        )  # infinity has no derivative by the speed
         self._stay, self._leave = torch.exp(-passed), -torch.expm1(-passed)
 
     @property
@@ -61,12 +66,16 @@ class Chord(Schedule):
         log_survival = torch.where(
             share < 0.5, torch.log1p(-self._leave * share.clamp_max(0.5)), self._survival(t).log()
         )
-        return torch.where(self._acts(t), self._before - log_survival / self.speed, self.schedule.hazard(t))
+        return torch.where(
+            self._acts(t), self._before - log_survival / self.speed, self.schedule.hazard(t)
+        )
 
     def time_of(self, hazard: Tensor) -> Tensor:
         left = -torch.expm1(-self.speed * (hazard - self._before).clamp_min(0))
         time = self.low + (self.high - self.low) * (left / self._leave).clamp(0, 1)
-        return torch.where((hazard > self._before) & (hazard < self._after), time, self.schedule.time_of(hazard))
+        return torch.where(
+            (hazard > self._before) & (hazard < self._after), time, self.schedule.time_of(hazard)
+        )
 
     def _survival(self, t: Tensor) -> Tensor:
         """Survival from ``low`` to t at this speed."""
@@ -78,15 +87,18 @@ class Chord(Schedule):
 
 
 def finite_flux(schedule: Schedule, speed: float | Tensor) -> Schedule:
-    r"""Return a schedule with a finite flux at its ends inside (0, 1); the same one if its flux is finite already.
+    r"""Return a schedule with a finite flux at its ends inside (0, 1).
 
-    Where :math:`\alpha^\gamma` behaves like :math:`(end - t)^p` with p < 1, its derivative, the flux, diverges. Float32
-    has no times that are close enough to such an end: a share of :math:`10^{-8 p}` of the tokens jumps within the last
-    spacing, 16 % for p = 0.1. So the survival is linear in the last 2^-11 of time, or in half of a shorter window: the
-    same tokens jump, at a constant flux. For one edge this is a change of the time at which the tokens jump, which
-    changes the bound only through the network's dependence on time. The same holds after a start
-    :math:`1 - \alpha \sim (t - start)^q` with q < 1. At t = 0 floating-point numbers are dense, and at t = 1 the prior
-    term of a bound counts what is left.
+    The same one if its flux is finite already.
+
+    Where :math:`\alpha^\gamma` behaves like :math:`(end - t)^p` with p < 1, its derivative, the
+    flux, diverges. Float32 has no times that are close enough to such an end: a share of
+    :math:`10^{-8 p}` of the tokens jumps within the last spacing, 16 % for p = 0.1. So the survival
+    is linear in the last 2^-11 of time, or in half of a shorter window: the same tokens jump, at a
+    constant flux. For one edge this is a change of the time at which the tokens jump, which changes
+    the bound only through the network's dependence on time. The same holds after a start :math:`1 -
+    \alpha \sim (t - start)^q` with q < 1. At t = 0 floating-point numbers are dense, and at t = 1
+    the prior term of a bound counts what is left.
 
     Args:
         schedule: the schedule of an edge.

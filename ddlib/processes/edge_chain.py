@@ -1,4 +1,7 @@
-"""Level chains of a schedule per edge: transitions by quadrature, or in closed form for windows in turn."""
+"""Level chains of a schedule per edge.
+
+Transitions by quadrature, or in closed form for windows in turn.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -18,25 +21,37 @@ from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
 _DEGREE, _PASSED, _PANELS = 16, 2.0, 20_000
-"""Degree of the polynomials of a panel; largest integrated rate of an edge within one; largest number of panels."""
+"""Degree of the polynomials of a panel.
+
+Largest integrated rate of an edge within one; largest number of panels.
+"""
 
 _RESOLVED = 2.0**-37
-"""Relative length below which float64 does not resolve the points of an interval; hazards are linear there."""
+"""Relative length below which float64 does not resolve the points of an interval.
+
+Hazards are linear there.
+"""
 
 
 class ScheduleChain(LevelChain):
-    r"""Level chain of a schedule per edge: edge i has the survival :math:`\alpha_i^{\gamma_i}` (theory section 15).
+    r"""Level chain of a schedule per edge.
 
-    At ends of windows inside (0, 1) at which the flux would diverge it is made finite, see ``chord.finite_flux``.
+    Edge i has the survival :math:`\alpha_i^{\gamma_i}` (theory section 15).
+
+    At ends of windows inside (0, 1) at which the flux would diverge it is made finite, see
+    ``chord.finite_flux``.
 
     Args:
-        schedules: one per edge, the edge above the tokens first, see ``argument_checks.check_schedules``.
+        schedules: one per edge, the edge above the tokens first, see
+            ``argument_checks.check_schedules``.
         speeds: one positive power per edge; a tensor has gradients.
     """
 
     speeds: Tensor
 
-    def __init__(self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
+    def __init__(
+        self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]
+    ) -> None:
         super().__init__()
         self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
         each = self.speeds if self.speeds.requires_grad else self.speeds.tolist()
@@ -49,8 +64,11 @@ class ScheduleChain(LevelChain):
         return self.speeds * torch.stack([schedule.rate(t) for schedule in self.schedules], -1)
 
     def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
-        time, entries = torch.zeros_like(exponentials[..., 0]), []
-        for schedule, hazard in zip(self.schedules, (exponentials / self.speeds.detach()).unbind(-1), strict=True):
+        time = torch.zeros_like(exponentials[..., 0])
+        entries = []
+        for schedule, hazard in zip(
+            self.schedules, (exponentials / self.speeds.detach()).unbind(-1), strict=True
+        ):
             time = schedule.time_of(schedule.hazard(time) + hazard).clamp(0, 1).maximum(time)
             entries.append(time)
         return torch.stack(entries, -1)
@@ -68,16 +86,23 @@ class ScheduleChain(LevelChain):
         return torch.stack([schedule.hazard(t) for schedule in self.schedules], -1)
 
 
-def chain_of(schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> ScheduleChain:
-    """Return the chain of these schedules: in closed form if each begins after the one before it has ended."""
+def chain_of(
+    schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]
+) -> ScheduleChain:
+    """Return the chain of these schedules.
+
+    In closed form if each begins after the one before it has ended.
+    """
     in_turn = all(low.support[1] <= high.support[0] for low, high in pairwise(schedules))
     return (TurnChain if in_turn else EdgeChain)(schedules, speeds)
 
 
 class TurnChain(ScheduleChain):
-    r"""Level chain of schedules that act one after the other, such as ``schedules.Window`` without overlap.
+    r"""Level chain of schedules that act one after the other, such as ``schedules.Window`` without
+    overlap.
 
-    An edge acts only after all edges below it have ended, so with :math:`S_i = \alpha_i(t) / \alpha_i(s)`
+    An edge acts only after all edges below it have ended, so with :math:`S_i = \alpha_i(t) /
+    \alpha_i(s)`
 
     .. math:: T_{ij}(s, t) = S_j \prod_{k=i}^{j-1} (1 - S_k)
     """
@@ -85,18 +110,27 @@ class TurnChain(ScheduleChain):
     def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         return self.transition(torch.zeros_like(t), self._before(t))[..., 0, :]
 
-    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        start, end = self._hazards(s), self._hazards(t)
+    def transition(
+        self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n m m"]:
+        start = self._hazards(s)
+        end = self._hazards(t)
         # an edge that ended before s has rate 0; one that ends by t has moved all, for every speed
-        before, ended = start.isinf(), end.isinf() & ~start.isinf()
+        before = start.isinf()
+        ended = end.isinf() & ~start.isinf()
         passed = torch.where(before | ended, 0.0, end - start) * self.speeds
         stay = pad(torch.where(ended, 0.0, torch.exp(-passed)), (0, 1), value=1.0)
-        leave, columns = torch.where(ended, 1.0, -torch.expm1(-passed)), []
+        leave = torch.where(ended, 1.0, -torch.expm1(-passed))
+        columns = []
         for j in range(stay.shape[-1]):
             column = [stay[..., j]]
             for i in reversed(range(j)):
                 column.append(column[-1] * leave[..., i])
-            columns.append(torch.stack([*reversed(column), *[torch.zeros_like(s)] * (stay.shape[-1] - 1 - j)], -1))
+            columns.append(
+                torch.stack(
+                    [*reversed(column), *[torch.zeros_like(s)] * (stay.shape[-1] - 1 - j)], -1
+                )
+            )
         return torch.stack(columns, -1)
 
 
@@ -108,11 +142,12 @@ class EdgeChain(ScheduleChain):
     .. math:: T_{ii}(s, t) = \frac{\alpha_i(t)}{\alpha_i(s)}, \qquad
         T_{ij}(s, t) = \int_s^t T_{i,j-1}(s, u)\, \lambda_{j-1}(u)\, T_{jj}(u, t)\, du, \quad j > i
 
-    Time is divided into panels whose lengths halve towards the ends of every schedule's support, so that hazards are
-    smooth within a panel; none has an integrated rate above 2. On a panel the integrals are those of polynomials of
-    degree 16, with :math:`\lambda\, du` as the differential of the schedule's ``hazard``. Between panels transition
-    matrices are multiplied. All terms are sums and products of non-negative numbers, so small probabilities keep their
-    relative accuracy, about 1e-12 where hazards have it.
+    Time is divided into panels whose lengths halve towards the ends of every schedule's support, so
+    that hazards are smooth within a panel; none has an integrated rate above 2. On a panel the
+    integrals are those of polynomials of degree 16, with :math:`\lambda\, du` as the differential
+    of the schedule's ``hazard``. Between panels transition matrices are multiplied. All terms are
+    sums and products of non-negative numbers, so small probabilities keep their relative accuracy,
+    about 1e-12 where hazards have it.
 
     Args:
         schedules: as for ``ScheduleChain``.
@@ -124,7 +159,9 @@ class EdgeChain(ScheduleChain):
 
     grid: Tensor
 
-    def __init__(self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
+    def __init__(
+        self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]
+    ) -> None:
         super().__init__(schedules, speeds)
         self.polynomials = Polynomials(self.speeds.device)
         self.grid = self._panels()
@@ -141,9 +178,13 @@ class EdgeChain(ScheduleChain):
 
         return self._distinct(from_tokens, self._before(t))
 
-    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+    def transition(
+        self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n m m"]:
         def between(early: Tensor, late: Tensor) -> Tensor:
-            first = (torch.searchsorted(self.grid, early.contiguous(), right=True) - 1).clamp_max(len(self.grid) - 2)
+            first = (torch.searchsorted(self.grid, early.contiguous(), right=True) - 1).clamp_max(
+                len(self.grid) - 2
+            )
             last = self._panel_before(late)
             alone = first >= last
             begin = self._step(early, torch.where(alone, late, self.grid[first + 1]))
@@ -158,8 +199,11 @@ class EdgeChain(ScheduleChain):
         grid = halves.new_tensor([0.0, *breaks(self.schedules), 1.0])
         for start, end in pairwise(grid.tolist()):
             last = torch.nextafter(halves.new_tensor(end), halves.new_zeros(()))
-            grid = torch.cat([grid, start + (end - start) * halves, end - (end - start) * halves, last[None]])
-        speeds, grid = self.speeds.detach(), grid.unique()
+            grid = torch.cat(
+                [grid, start + (end - start) * halves, end - (end - start) * halves, last[None]]
+            )
+        speeds = self.speeds.detach()
+        grid = grid.unique()
         while True:
             passed = (self._hazards(grid) * speeds).diff(dim=0).nan_to_num(0.0, posinf=0.0)
             middle = (grid[:-1] + grid[1:]) / 2
@@ -170,31 +214,43 @@ class EdgeChain(ScheduleChain):
             fastest = int(passed.amax(0).argmax())
             require(
                 len(grid) <= _PANELS,
-                f"the edge of speed {float(speeds[fastest]):g} with {self.schedules[fastest]!r} is too fast compared "
-                f"with the other schedules: its integral requires more than {_PANELS} panels, use a lower speed",
+                f"the edge of speed {float(speeds[fastest]):g} with {self.schedules[fastest]!r} is "
+                "too fast compared "
+                f"with the other schedules: its integral requires more than {_PANELS} panels, use "
+                "a lower speed",
             )
 
     def _panel_before(self, t: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Index of the panel that contains the times just before ``t``."""
         return (torch.searchsorted(self.grid, t.contiguous()) - 1).clamp_min(0)
 
-    def _product(self, first: Int64[Tensor, "*n"], count: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+    def _product(
+        self, first: Int64[Tensor, "*n"], count: Int64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n m m"]:
         """Transition over ``count`` whole panels from panel ``first`` on."""
         size = len(self.speeds) + 1
-        result = torch.eye(size, dtype=torch.float64, device=self.grid.device).expand(*first.shape, size, size)
+        result = torch.eye(size, dtype=torch.float64, device=self.grid.device).expand(
+            *first.shape, size, size
+        )
         for k, products in enumerate(self.products):
             used = (count >> k) % 2 == 1
-            result = torch.where(used[..., None, None], result @ products[first.clamp_max(len(products) - 1)], result)
+            result = torch.where(
+                used[..., None, None], result @ products[first.clamp_max(len(products) - 1)], result
+            )
             first = first + (used.long() << k)
         return result
 
-    def _step(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+    def _step(
+        self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n m m"]:
         """Transition from s to t within one panel."""
         n = len(self.speeds)
         hazards = self._hazards(self.polynomials.nodes(s, t))
-        ended, passed = hazards[..., :1, :].isinf(), hazards - hazards[..., :1, :]
+        ended = hazards[..., :1, :].isinf()
+        passed = hazards - hazards[..., :1, :]
         ends = hazards[..., -1, :].isinf() & ~ended[..., 0, :]
-        # an edge that ended before s has rate 0; one that ends at t, the next float, empties its level
+        # an edge that ended before s has rate 0; one that ends at t, the next float, empties its
+        # level
         passed = torch.where(ended | ends[..., None, :], 0.0, passed) * self.speeds
         straight = self.polynomials.points[:, None] * passed[..., -1:, :]
         passed = torch.where((t - s < _RESOLVED * t)[..., None, None], straight, passed)
@@ -202,7 +258,8 @@ class EdgeChain(ScheduleChain):
         slope = self.polynomials.derivative(passed)
         rows = []
         for i in range(n + 1):
-            reached, row = stays[..., i], [torch.zeros_like(s)] * i + [stays[..., -1, i]]
+            reached = stays[..., i]
+            row = [torch.zeros_like(s)] * i + [stays[..., -1, i]]
             for j in range(i + 1, n + 1):
                 arrivals = self.polynomials.integral(reached / stays[..., j] * slope[..., j - 1])
                 reached = stays[..., j] * arrivals
@@ -211,7 +268,10 @@ class EdgeChain(ScheduleChain):
         return normalised(torch.stack(rows, -2).clamp_min(0) @ _moves(ends))
 
     def _distinct(self, function: Callable[..., Tensor], *times: Float64[Tensor, "*n"]) -> Tensor:
-        """Evaluate ``function`` once for each distinct time; a learned speed's gradient is that of the sum."""
+        """Evaluate ``function`` once for each distinct time.
+
+        a learned speed's gradient is that of the sum.
+        """
         if not all(map(visible, times)) or any(time.requires_grad for time in times):
             return function(*times)
         columns, which = distinct_times(*times)
@@ -231,7 +291,9 @@ class Polynomials(Float64Module):
             torch.tensor(each, device=device) for each in ((points + 1) / 2, derivative, integral)
         )
 
-    def nodes(self, start: Float64[Tensor, "*n"], end: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n k"]:
+    def nodes(
+        self, start: Float64[Tensor, "*n"], end: Float64[Tensor, "*n"]
+    ) -> Float64[Tensor, "*n k"]:
         """Points of the interval, both ends included exactly."""
         inner = start[..., None] + (end - start)[..., None] * self.points[1:-1]
         return torch.cat([start[..., None], inner, end[..., None]], -1)
@@ -248,9 +310,13 @@ class Polynomials(Float64Module):
 def _moves(ends: Bool[Tensor, "*n edges"]) -> Float64[Tensor, "*n m m"]:
     """Transition that empties every level whose edge ends, lowest first, into the next."""
     n = ends.shape[-1]
-    result = torch.eye(n + 1, dtype=torch.float64, device=ends.device).expand(*ends.shape[:-1], n + 1, n + 1)
+    result = torch.eye(n + 1, dtype=torch.float64, device=ends.device).expand(
+        *ends.shape[:-1], n + 1, n + 1
+    )
     for i in range(n):
-        move = torch.eye(n + 1, dtype=torch.float64, device=ends.device).repeat(*ends.shape[:-1], 1, 1)
+        move = torch.eye(n + 1, dtype=torch.float64, device=ends.device).repeat(
+            *ends.shape[:-1], 1, 1
+        )
         move[..., i, i], move[..., i, i + 1] = (~ends[..., i]).double(), ends[..., i].double()
         result = result @ move
     return result

@@ -20,7 +20,9 @@ def levels(schedule: Schedule, xi: float | Sequence[float] = 1.0) -> Hierarchica
 
 
 def three() -> dict[str, ForwardProcess]:
-    """Return processes over three tokens by name, for which all sequences of two or three states can be listed."""
+    """Return processes over three tokens by name, for which all sequences of two or three states
+    can be listed.
+    """
     return {
         "masked": Masked(3, Cosine()),
         "tree": Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear()),
@@ -30,7 +32,10 @@ def three() -> dict[str, ForwardProcess]:
 
 
 def four() -> dict[str, ForwardProcess]:
-    """Return processes over four tokens by name: no clusters, one or two levels of them, also with xi below 1."""
+    """Return processes over four tokens by name.
+
+    No clusters, one or two levels of them, also with xi below 1.
+    """
     return {
         "masked": Masked(4, Cosine()),
         "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),
@@ -44,7 +49,8 @@ def four() -> dict[str, ForwardProcess]:
 def special() -> dict[str, ForwardProcess]:
     """Return processes over four tokens with formulas of another kind.
 
-    They are GIDD without uniform noise; a rate matrix, which has no closed form; a schedule per token; and resampling.
+    They are GIDD without uniform noise; a rate matrix, which has no closed form; a schedule per
+    token; and resampling.
     """
     tree = four()["tree"]
     return {

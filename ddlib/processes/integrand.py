@@ -9,10 +9,13 @@ from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
 def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-    r"""Integrand of the bound of any process: :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`, (B, L) nats.
+    r"""Integrand of the bound of any process.
 
-    With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a \log(a/b) - a + b`
-    (theory section 1). Infinite where the model gives z the probability 0 in float64.
+    :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`, (B, L) nats.
+
+    With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a
+    \log(a/b) - a + b` (theory section 1). Infinite where the model gives z the probability 0 in
+    float64.
 
     Args:
         process: any process; no closed form of it is used.
@@ -23,7 +26,8 @@ def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times
     """
     t = interior(t)
     p = logits.to(torch.float64).softmax(-1)
-    noisy, believed = process.marginal(x, t), process.predictive(p, t)
+    noisy = process.marginal(x, t)
+    believed = process.predictive(p, t)
     index = z[..., None]
     believed_z = believed.gather(-1, index)
     possible = believed_z > 0

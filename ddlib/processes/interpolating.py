@@ -1,4 +1,6 @@
-"""Interpolating processes: a token is kept, or resampled from a distribution that depends on time alone."""
+"""Interpolating processes: a token is kept, or resampled from a distribution that depends on time
+alone.
+"""
 
 from abc import abstractmethod
 
@@ -8,9 +10,25 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import interior, normalised_or_stay, quotient, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    interior,
+    normalised_or_stay,
+    quotient,
+    scalar,
+    span,
+    unsqueeze_times,
+)
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
-from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.typing import (
+    Logits,
+    PerToken,
+    Sharpen,
+    StateMatrix,
+    StateProbs,
+    Times,
+    TokenProbs,
+    Tokens,
+)
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
@@ -19,8 +37,9 @@ from ddlib.utils.renamed import Renamed
 class Interpolating(ForwardProcess):
     r"""A token is kept, or resampled as a uniform token or the mask: q_t = alpha_t x + beta_t pi_t.
 
-    The mixing distribution may vary in time, so this is not of the form exp(sigma G). Every state jumps to state z at
-    the same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).
+    The mixing distribution may vary in time, so this is not of the form exp(sigma G). Every state
+    jumps to state z at the same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t)
+    \pi_t(z)` (theory section 5).
 
     Args:
         vocab_size: number of tokens V.
@@ -28,7 +47,8 @@ class Interpolating(ForwardProcess):
         uniform: True if tokens are ever drawn uniformly.
     """
 
-    closed_form, fused = True, "uniform"
+    closed_form = True
+    fused = "uniform"
 
     def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
         super().__init__(vocab_size, vocab_size + masked)
@@ -51,9 +71,15 @@ class Interpolating(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        keep, token, mask = (unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
+        keep, token, mask = (
+            unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64))
+        )
         probs = keep * p + token
-        return torch.cat([probs, mask.expand_as(probs[..., :1])], -1) if self.num_states > self.vocab_size else probs
+        return (
+            torch.cat([probs, mask.expand_as(probs[..., :1])], -1)
+            if self.num_states > self.vocab_size
+            else probs
+        )
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         keep, token, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
@@ -64,8 +90,13 @@ class Interpolating(ForwardProcess):
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return self._into(z, token, mask)[..., None] + keep[..., None] * same
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draw z_t ~ q_t(.|x): first keep or resample, then the new state; no (B, L, S) tensor is built."""
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
+        """Draw z_t ~ q_t(.|x): first keep or resample, then the new state.
+
+        No (B, L, S) tensor is built.
+        """
         self.check_inputs(x=x, t=t)
         mixture = self.mixture(t.to(torch.float64))
         keep = self._uniforms(x, generator, levels) < unsqueeze_times(mixture.keep)
@@ -79,8 +110,13 @@ class Interpolating(ForwardProcess):
         arrival = Mixture(torch.zeros_like(which), token.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._resample(arrival, which, generator))
 
-    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all rates."""
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the bound's weight, and the weight at z.
+
+        The mean is the sum of all rates.
+        """
         total = self._over_states(*self.mixing_rates(interior(t)))
         return unsqueeze_times(total).expand(z.shape), self.loss_weight(x, z, t)
 
@@ -93,7 +129,9 @@ class Interpolating(ForwardProcess):
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
-        into = self._into(torch.arange(self.num_states, device=time.device), *self.mixing_rates(time))
+        into = self._into(
+            torch.arange(self.num_states, device=time.device), *self.mixing_rates(time)
+        )
         rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
         return rates - torch.diag(rates.sum(1))
 
@@ -104,51 +142,69 @@ class Interpolating(ForwardProcess):
         return keep * torch.eye(self.num_states).to(into) + into
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """Posterior: z_s = z with probability alpha_{t|s} q_s(z|p) / q_t(z|p), else z_s is drawn from q_s(.|p)."""
+        """Posterior: z_s = z with probability alpha_{t|s} q_s(z|p) / q_t(z|p), else z_s is drawn
+        from q_s(.|p).
+        """
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
-        keep, *resampled = (unsqueeze_times(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
+        keep, *resampled = (
+            unsqueeze_times(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double())
+        )
         stay = keep[..., None] * before.gather(-1, z[..., None])
         move = self._into(z, *resampled)[..., None]
-        return normalised_or_stay((move * before).scatter_add(-1, z[..., None], stay), z, stay + move)
+        return normalised_or_stay(
+            (move * before).scatter_add(-1, z[..., None], stay), z, stay + move
+        )
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         probs = self.predictive(p, interior(t))
         arrival = self._arrival(z, t).to(p.dtype)[..., None]
-        return quotient(arrival * probs, probs.gather(-1, z[..., None])).scatter(-1, z[..., None], 0.0)
+        return quotient(arrival * probs, probs.gather(-1, z[..., None])).scatter(
+            -1, z[..., None], 0.0
+        )
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
         keep, token, _ = self.mixture(t.to(torch.float64))
         typical = keep / self.vocab_size + token
-        same, other = keep + token, (self.vocab_size - 1) * token
+        same = keep + token
+        other = (self.vocab_size - 1) * token
         nats = torch.xlogy(same, same) - torch.xlogy(same, typical)
         nats = nats + torch.xlogy(other, token) - torch.xlogy(other, typical)
         return unsqueeze_times(nats.clamp_min(0)).expand(x.shape)
 
-    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+    def weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
         """Closed form of the bound: r_t(z) / q_t(z|x), and ``divergence`` (theory section 5)."""
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
             keep = unsqueeze_times(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight, -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
-        return weight, self.divergence(log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t)
+        log_px, log_pz = (
+            log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z)
+        )
+        return weight, self.divergence(
+            log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t
+        )
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
-        """Return log of the probability that a token was kept over the probability that it was drawn again."""
+        """Return log of the probability that a token was kept over the probability that it was
+        drawn again.
+        """
         return log_ratio(self.mixture(interior(t)))
 
     def divergence(
         self, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens, t: Times
     ) -> PerToken:
-        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)), from three terms of the network (theory section 5).
+        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)), from three terms of the network
+        (theory section 5).
 
-        They are log p(x), log p(z) (of any token, at masks), and the sum of log(1 + ratio p(.)) over tokens other than
-        x. Every term vanishes with the divergence and none cancel: near t = 0 the weight is large and would multiply
-        rounding errors.
+        They are log p(x), log p(z) (of any token, at masks), and the sum of log(1 + ratio p(.))
+        over tokens other than x. Every term vanishes with the divergence and none cancel: near t =
+        0 the weight is large and would multiply rounding errors.
         """
         kl, log_odds = compared(self.mixture(interior(t)), log_px, log_pz, others, x, z)
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
@@ -157,29 +213,44 @@ class Interpolating(ForwardProcess):
         return kl.clamp_min(0) + itakura_saito.clamp_min(0)
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        r"""KL of a step by the chain rule: first whether the position was resampled since s, then its state at s.
+        r"""KL of a step by the chain rule.
 
-        With :math:`e_x` the probability given x that it was resampled, this is :math:`e_x KL(q_s(.|x) || q_s(.|p)) +
-        KL(e_x || e_p)`. The second is the KL of a binary choice: :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for
-        :math:`\rho = q_s(z|x) / q_s(z|p)`.
+        First whether the position was resampled since s, then its state at s.
+
+        With :math:`e_x` the probability given x that it was resampled, this is :math:`e_x
+        KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`. The second is the KL of a binary choice:
+        :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for :math:`\rho = q_s(z|x) / q_s(z|p)`.
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
-        before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
+        before = self.mixture(s.to(torch.float64))
+        since = self.mixture_between(s.double(), t.double())
         keep, *resampled = (unsqueeze_times(v) for v in since)
-        resample, stay = self._into(z, *resampled), keep * self.likelihood(z, x, s)
+        resample = self._into(z, *resampled)
+        stay = keep * self.likelihood(z, x, s)
         total = (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         log_p = logits.log_softmax(-1)
-        log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
+        log_px, log_pz = (
+            log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double()
+            for state in (x, z)
+        )
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
             return (resample / total * unsqueeze_times(before.keep) * -log_px).to(logits.dtype)
-        kl, log_odds = compared(before, log_px, log_pz, _others(log_ratio(before), log_p, x).double(), x, z)
-        share, log_total = resample / total, total.log()
-        kept_token = torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds) - share * log_odds
+        kl, log_odds = compared(
+            before, log_px, log_pz, _others(log_ratio(before), log_p, x).double(), x, z
+        )
+        share = resample / total
+        log_total = total.log()
+        kept_token = (
+            torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds)
+            - share * log_odds
+        )
         # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
         kept_p = (keep * unsqueeze_times(before.keep)).log() + log_pz
         other_token = log1p_exp(kept_p - log_total) + stay / total * log_odds
         choice = torch.where(z == x, kept_token, other_token).clamp_min(0)
-        return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
+        return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(
+            logits.dtype
+        )
 
     def token_at(self, z: Tokens) -> Tokens:
         """Return the states, with an arbitrary token in place of the mask."""
@@ -188,14 +259,22 @@ class Interpolating(ForwardProcess):
     word_at = Renamed("token_at")
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        arrival, likelihood = self._arrival(z, t), self.likelihood(z, x, interior(t))
+        arrival = self._arrival(z, t)
+        likelihood = self.likelihood(z, x, interior(t))
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
-    def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
-        """Pairs of one token with itself, with another token, and with the mask: all tokens are alike."""
+    def equivalence_classes(
+        self,
+    ) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+        """Pairs of one token with itself, with another token, and with the mask.
+
+        All tokens are alike.
+        """
         pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
         present = [(z, count) for z, count in pairs if z < self.num_states and count]
-        z, count = (torch.tensor(column, device=self.device) for column in zip(*present, strict=True))
+        z, count = (
+            torch.tensor(column, device=self.device) for column in zip(*present, strict=True)
+        )
         return torch.zeros_like(z), z, count.to(torch.float64)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
@@ -207,15 +286,27 @@ class Interpolating(ForwardProcess):
         return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
-        keep, *resampled = (unsqueeze_times(v) for v in self.mixture_between(s.double(), t.double()))
+        keep, *resampled = (
+            unsqueeze_times(v) for v in self.mixture_between(s.double(), t.double())
+        )
         kept = unsqueeze_times(before.keep) * self._log_prob(logits, z).exp()
-        stay = keep * (kept + self._into(z, unsqueeze_times(before.token), unsqueeze_times(before.mask)))
+        stay = keep * (
+            kept + self._into(z, unsqueeze_times(before.token), unsqueeze_times(before.mask))
+        )
         stay = stay / (stay + self._into(z, *resampled))
         moves = rand(z.shape, generator, z.device) >= stay
         from_model = rand(z.shape, generator, z.device) < unsqueeze_times(before.keep)
@@ -225,38 +316,58 @@ class Interpolating(ForwardProcess):
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
-    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
+    def exit_rate(
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
-        apart, marginal = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
+        apart, marginal = self._apart(
+            sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t
+        )
         return quotient(self._arrival(z, t) * (apart.keep + apart.token + apart.mask), marginal)
 
     def sample_exit(
-        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
-        force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        moves: Bool[Tensor, "B L"],
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         apart, _ = self._apart(sharpen(logits), z, t)
         share = rand(z.shape, generator, z.device) * (apart.keep + apart.token + apart.mask)
-        other = (rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())).long()
+        other = (
+            rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())
+        ).long()
         u = rand(z.shape, generator, z.device)
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other + (other >= z))
-        result, rows = torch.where(moves, result, z), moves & (share < apart.keep)
-        state, log_probs = self.token_at(z)[rows][:, None], sharpen(logits[rows])
+        result = torch.where(moves, result, z)
+        rows = moves & (share < apart.keep)
+        state = self.token_at(z)[rows][:, None]
+        log_probs = sharpen(logits[rows])
         itself = (z < self.vocab_size)[rows][:, None]
-        log_probs = log_probs.scatter(-1, state, torch.where(itself, -torch.inf, log_probs.gather(-1, state)))
+        log_probs = log_probs.scatter(
+            -1, state, torch.where(itself, -torch.inf, log_probs.gather(-1, state))
+        )
         result[rows] = draw_logits(log_probs, u[rows])
         return result
 
     def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
-        """Probability that q_t(.|p) gives to states other than z, by origin, and to z itself, (B, L) each.
+        """Probability that q_t(.|p) gives to states other than z, by origin, and to z itself, (B,
+        L) each.
 
         ``token`` is the probability of all resampled tokens together, not of each.
         """
         keep, token, mask = (unsqueeze_times(v) for v in self.mixture(interior(t)))
         log_pz = self._log_prob(logits, z)
         tokens = self.vocab_size - (z < self.vocab_size).long()
-        apart = Mixture(keep * -torch.expm1(log_pz), token * tokens, self._into(z, mask, torch.zeros_like(mask)))
+        apart = Mixture(
+            keep * -torch.expm1(log_pz), token * tokens, self._into(z, mask, torch.zeros_like(mask))
+        )
         return apart, keep * log_pz.exp() + self._into(z, token, mask)
 
     def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
@@ -269,7 +380,10 @@ class Interpolating(ForwardProcess):
         return self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
 
     def _into(self, z: Tensor, token: Tensor, mask: Tensor) -> Tensor:
-        """Return ``token`` where z is a token and ``mask`` where it is the mask: terms that depend on z alone."""
+        """Return ``token`` where z is a token and ``mask`` where it is the mask.
+
+        Terms that depend on z alone.
+        """
         return torch.where(z < self.vocab_size, token, mask)
 
     def _resample(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:

@@ -11,7 +11,12 @@ from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import gather_columns, gather_last, normalised_or_stay, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    gather_columns,
+    gather_last,
+    normalised_or_stay,
+    unsqueeze_times,
+)
 from ddlib.processes.edge_chain import ScheduleChain, chain_of
 from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
@@ -24,20 +29,24 @@ from ddlib.utils.renamed import Renamed
 
 
 class LevelProcess(ForwardProcess):
-    """A process whose levels are a Markov chain: base class of processes with a hierarchy and a schedule.
+    """A process whose levels are a Markov chain.
 
-    The positions that jump, their times and the number of levels do not depend on the tokens, nor, in reverse, on the
-    network. So samplers draw levels first (``sample_level``) and run the network where they change.
+    Base class of processes with a hierarchy and a schedule.
+
+    The positions that jump, their times and the number of levels do not depend on the tokens, nor,
+    in reverse, on the network. So samplers draw levels first (``sample_level``) and run the network
+    where they change.
 
     Args:
         hierarchy: the levels, and the transition matrices between them.
-        schedule: the schedule alpha, of all edges, or one schedule for each edge, the edge above the tokens first. An
-            edge survives with probability alpha to the power of its speed.
+        schedule: the schedule alpha, of all edges, or one schedule for each edge, the edge above
+            the tokens first. An edge survives with probability alpha to the power of its speed.
 
     Raises:
         TypeError: arguments of another kind.
-        ValueError: alpha not decreasing from 1 to 0; schedules of another number than edges; a schedule of several
-            without exact ends; windows that end before those of lower edges, or leave a time without a jump.
+        ValueError: alpha not decreasing from 1 to 0; schedules of another number than edges; a
+            schedule of several without exact ends; windows that end before those of lower edges, or
+            leave a time without a jump.
     """
 
     hierarchy: Hierarchy
@@ -46,11 +55,14 @@ class LevelProcess(ForwardProcess):
         schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
         check_tree(hierarchy, *schedules)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
-        self.hierarchy, self._schedules = hierarchy, schedules
+        self.hierarchy = hierarchy
+        self._schedules = schedules
         if len(schedules) == 1:
             self.schedule = schedules[0]
         self._fixed = (
-            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
+            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
+            if hierarchy.learned is None
+            else None
         )
 
     @property
@@ -64,7 +76,10 @@ class LevelProcess(ForwardProcess):
 
     @property
     def chain(self) -> LevelChain:
-        """Markov chain of the levels; built at each access where speeds are learned, so that gradients reach them."""
+        """Markov chain of the levels.
+
+        Built at each access where speeds are learned, so that gradients reach them.
+        """
         learned = self.hierarchy.learned
         return cast(LevelChain, self._fixed) if learned is None else self._chain(learned())
 
@@ -79,10 +94,12 @@ class LevelProcess(ForwardProcess):
         return self.chain.occupancies(t.to(torch.float64))
 
     def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """Return w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for tokens.
+        """Return w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1).
 
-        Each weight times its occupancy integrates to one. Where weights may be infinite, at t = 0 and 1 and where a
-        schedule ends, times are shifted by a rounding error.
+        0 for tokens.
+
+        Each weight times its occupancy integrates to one. Where weights may be infinite, at t = 0
+        and 1 and where a schedule ends, times are shifted by a rounding error.
         """
         return self.chain.weights(t.to(torch.float64))
 
@@ -93,21 +110,34 @@ class LevelProcess(ForwardProcess):
     def levels(self) -> tuple[int, ...]:
         return self.hierarchy.levels
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draw z_t ~ q_t(.|x): first the level, then its state; no tensor larger than (B, L, levels) is built."""
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
+        """Draw z_t ~ q_t(.|x): first the level, then its state.
+
+        No tensor larger than (B, L, levels) is built.
+        """
         self.check_inputs(x=x, t=t)
         reached = unsqueeze_times(self.occupancies(t), 1)[..., :-1].cumsum(-1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
-            one, inflow = rand((len(x), 2), generator, x.device), unsqueeze_times(self._inflow(t), 1)
+            one = rand((len(x), 2), generator, x.device)
+            inflow = unsqueeze_times(self._inflow(t), 1)
             which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
             levels_there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
             level = level.scatter(1, which[:, None], draw(levels_there, one[:, 1])[:, None])
         return self.ascend(x, level, generator)
 
-    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of the fluxes."""
-        return unsqueeze_times(self._inflow(t).sum(-1)).expand(z.shape), gather_last(self.weights(t), self.level_of(z))
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the bound's weight, and the weight at z.
+
+        The mean is the sum of the fluxes.
+        """
+        return unsqueeze_times(self._inflow(t).sum(-1)).expand(z.shape), gather_last(
+            self.weights(t), self.level_of(z)
+        )
 
     def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
         return self.chain.inflow(t.to(torch.float64))
@@ -115,9 +145,12 @@ class LevelProcess(ForwardProcess):
     def level_posterior(
         self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
     ) -> Float64[Tensor, "B L levels"]:
-        """Return the distribution of the level at s given the level at t, (B, L, n + 1): theory section 3, in brackets.
+        """Return the distribution of the level at s given the level at t, (B, L, n + 1).
 
-        With ``lift`` the levels at t and at s have another coupling, see ``level_chain.remask_coupling``.
+        Theory section 3, in brackets.
+
+        With ``lift`` the levels at t and at s have another coupling, see
+        ``level_chain.remask_coupling``.
         """
         joint = self._joint(t, s)
         probs = gather_columns(joint, level)
@@ -126,11 +159,16 @@ class LevelProcess(ForwardProcess):
         return normalised_or_stay(probs, level)
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
-        """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n + 1)."""
+        """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n
+        + 1).
+        """
         return self.chain.transition(s.to(torch.float64), t.to(torch.float64))
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
-        """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n); see ``level_chain``."""
+        """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n).
+
+        See ``level_chain``.
+        """
         return max_remask_prob(self._joint(t, s))
 
     def sample_level(
@@ -141,10 +179,21 @@ class LevelProcess(ForwardProcess):
         return draw(probs, rand(z.shape, generator, z.device))
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
-        """Draw the states of moving positions from ``descendant_logits``; other rows of ``logits`` are not read."""
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Draw the states of moving positions from ``descendant_logits``.
+
+        Other rows of ``logits`` are not read.
+        """
         level = self.level_of(z)
         target = self.sample_level(z, t, s, generator) if target is None else target
         u = rand(z.shape, generator, z.device)
@@ -154,13 +203,21 @@ class LevelProcess(ForwardProcess):
                 rows = (target == i) & (level == j)
                 if rows.any():
                     log_probs = self.descendant_logits(logits[rows], z[rows], j, i, force)
-                    result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(log_probs), u[rows])
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(
+                        sharpen(log_probs), u[rows]
+                    )
         return result
 
     def descendant_logits(
-        self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
+        self,
+        logits: Float[Tensor, "N V"],
+        z: Int64[Tensor, "N"],
+        level: int,
+        target: int,
+        force: bool = False,
     ) -> Float[Tensor, "N K"]:
-        """Logits of the members of a level below states, in proportion to K(z|y) u(y|p) (theory section 10).
+        """Logits of the members of a level below states, in proportion to K(z|y) u(y|p) (theory
+        section 10).
 
         They depend neither on the time nor on other positions, given the states and ``logits``.
 
@@ -179,23 +236,38 @@ class LevelProcess(ForwardProcess):
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
-        """Rate at which the reverse chain leaves each state: ``weights``, which depend on no network."""
+        """Rate at which the reverse chain leaves each state.
+
+        ``weights``, which depend on no network.
+        """
         return gather_last(self.weights(t), self.level_of(z))
 
     def sample_exit(
-        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
-        force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        moves: Bool[Tensor, "B L"],
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw the states of moving positions one level below."""
         target = (self.level_of(z) - moves.long()).clamp_min(0)
-        return self.sample_given_level(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
+        return self.sample_given_level(
+            logits, z, t, t, target, generator, force=force, sharpen=sharpen
+        )
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        """True if only the logits of tokens below the state matter, without weights: if xi = 1 on the edges between.
+        """True if only the logits of tokens below the state matter, without weights.
 
-        Logits of other tokens may then be -inf, and the distribution over a state's children is enough to descend from
-        child to child: from the mask, or from a cluster that tokens do not leave, to members that are reached from
-        there alone. With ``force`` this holds in a tree of any xi, but not for other kernels, whose entries differ.
+        If xi = 1 on the edges between.
+
+        Logits of other tokens may then be -inf, and the distribution over a state's children is
+        enough to descend from child to child: from the mask, or from a cluster that tokens do not
+        leave, to members that are reached from there alone. With ``force`` this holds in a tree of
+        any xi, but not for other kernels, whose entries differ.
         """
         if target >= level:
             return False
@@ -215,9 +287,11 @@ class LevelProcess(ForwardProcess):
     def sample_jump_times(
         self, shape: Sequence[int], generator: Generator, device: torch.device
     ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
-        """Draw the times (B, L, n) at which positions enter levels 1..n, 2 for never, and the states (B, L) at t = 1.
+        """Draw the times (B, L, n) at which positions enter levels 1..n, 2 for never, and the
+        states (B, L) at t = 1.
 
-        The levels of the reverse process are those of the forward process, so their path is drawn forwards.
+        The levels of the reverse process are those of the forward process, so their path is drawn
+        forwards.
         """
         draws = -torch.log1p(-rand((*shape, self._depth), generator, device))
         entries = self.chain.entry_times(draws)
@@ -225,27 +299,42 @@ class LevelProcess(ForwardProcess):
         return entries, self.ascend(tokens, (entries <= 1).sum(-1), generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L, levels) is built."""
+        """Draw z_t ~ q_{t|s}(.|z_s).
+
+        First the level, then its state; no tensor larger than (B, L, levels) is built.
+        """
         self.check_forwards(z, s, t)
-        reached = gather_columns(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
+        reached = gather_columns(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(
+            -1
+        )
         level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
-        return self.ascend(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
+        return self.ascend(
+            z, level.maximum(self.level_of(z)), generator
+        )  # rounding may leave a level no mass
 
     def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
-        """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per edge."""
+        """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per
+        edge.
+        """
         return ascend(self.hierarchy, z, level, generator)
 
     @torch.no_grad()
     def time_moments(
         self, t: Times, divergences: Sequence[float] | None = None
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
-        """Return sums over levels of occupancy times weight times divergence, and of the square of both."""
+        """Return sums over levels of occupancy times weight times divergence, and of the square of
+        both.
+        """
         nats = t.new_tensor(nats_of_levels(self.hierarchy, divergences))
-        occupancies, costs = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
+        occupancies = self.occupancies(t)[:, 1:]
+        costs = self.weights(t)[:, 1:] * nats
         return (occupancies * costs).sum(-1), (occupancies * costs**2).sum(-1)
 
-    jump, climb, descent = Renamed("sample_level"), Renamed("ascend"), Renamed("descendant_logits")
-    descends, most_lift = Renamed("subtree_logits_suffice"), Renamed("max_remask_prob")
+    jump = Renamed("sample_level")
+    climb = Renamed("ascend")
+    descent = Renamed("descendant_logits")
+    descends = Renamed("subtree_logits_suffice")
+    most_lift = Renamed("max_remask_prob")
     draw_path = Renamed("sample_jump_times")
 
     @property

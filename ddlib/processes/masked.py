@@ -9,15 +9,18 @@ from ddlib.schedules import Geometric, Linear, Schedule
 
 
 class Masked(Hierarchical):
-    r"""Masked diffusion, each token jumps to the mask and stays: MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
+    r"""Masked diffusion, each token jumps to the mask and stays.
+
+    MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t) m`. The hierarchy has no clusters.
 
     Args:
         vocab_size: number of tokens V; the mask is state V.
         schedule: the schedule alpha.
-        masks: number of masks K: a token becomes one of the states V, ..., V + K - 1, drawn uniformly. The bound is
-            that of one mask, and the input of the network is noisier (arXiv 2505.19656).
+        masks: number of masks K: a token becomes one of the states V, ..., V + K - 1, drawn
+            uniformly. The bound is that of one mask, and the input of the network is noisier (arXiv
+            2505.19656).
     """
 
     training_weighting = "clip:2"

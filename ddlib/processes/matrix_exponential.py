@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.level_chain import LevelExponential as LevelExponential  # its former place, of pickles too
+from ddlib.processes.level_chain import (
+    LevelExponential as LevelExponential,
+)  # its former place, of pickles too
 from ddlib.processes.level_chain import normalised, short_step, terms_of
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require
@@ -17,39 +19,45 @@ _TINY = 1e-290
 """Probabilities below this count as zero when a chain is tested for having reached its limit."""
 
 _LONG = 184
-"""Duration, in units of the fastest exit, from which one block of the series suffices for the remainder below 1: paths
-of probability above 1e-290 have at most 900 jumps in it, and more than 33 of them are in a remainder with a probability
-of at most 1e-17."""
+"""Duration, in units of the fastest exit, from which one block of the series suffices for the
+remainder below 1: paths
+of probability above 1e-290 have at most 900 jumps in it, and more than 33 of them are in a
+remainder with a probability of at most 1e-17."""
 
 _RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
 """Largest number, and size in bytes, of the latest results that a ``MatrixExponential`` keeps."""
 
 
 class MatrixExponential(Float64Module):
-    r"""Transition matrices :math:`\exp(\sigma G)` of a chain with the constant rate matrix G, for up to 1,000 states.
+    r"""Transition matrices :math:`\exp(\sigma G)` of a chain with the constant rate matrix G, for
+    up to 1,000 states.
 
-    With :math:`u = 1 / \Lambda`, :math:`\Lambda` the largest exit rate, and :math:`\sigma = u (f + \sum_k d_k 4^k)`,
-    :math:`0 \le f < 1`, :math:`d_k \in \{0, 1, 2, 3\}`,
+    With :math:`u = 1 / \Lambda`, :math:`\Lambda` the largest exit rate, and :math:`\sigma = u (f +
+    \sum_k d_k 4^k)`, :math:`0 \le f < 1`, :math:`d_k \in \{0, 1, 2, 3\}`,
 
     .. math:: \exp(\sigma G) = \exp(f u G) \prod_{d_k > 0} \exp(d_k 4^k u G)
 
-    The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I + u G`; the others
-    come from a table that is extended when a larger :math:`\sigma` is first used. All factors are products of
-    non-negative matrices whose rows are normalised after each product, so nothing cancels: off-diagonal entries keep
-    their relative accuracy, and with them slow transitions between groups of states that mix fast. The series has as
-    many terms as the longest paths between states require; probabilities below 1e-290 may be returned as 0.
+    The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I
+    + u G`; the others come from a table that is extended when a larger :math:`\sigma` is first
+    used. All factors are products of non-negative matrices whose rows are normalised after each
+    product, so nothing cancels: off-diagonal entries keep their relative accuracy, and with them
+    slow transitions between groups of states that mix fast. The series has as many terms as the
+    longest paths between states require; probabilities below 1e-290 may be returned as 0.
 
-    At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no entry changes. No
-    duration is truncated, however slowly a chain mixes.
+    At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no
+    entry changes. No duration is truncated, however slowly a chain mixes.
 
-    The results of the last 64 durations are kept (at most 128 MiB), so that a loss, a bound or a sampling step that
-    evaluates several functions of one time computes its exponential once. The matrix has no gradient; durations have.
+    The results of the last 64 durations are kept (at most 128 MiB), so that a loss, a bound or a
+    sampling step that evaluates several functions of one time computes its exponential once. The
+    matrix has no gradient; durations have.
 
     Args:
-        matrix: (n, n) rates per unit of :math:`\sigma`, row = from; off-diagonal entries >= 0, rows sum to 0.
+        matrix: (n, n) rates per unit of :math:`\sigma`, row = from; off-diagonal entries >= 0, rows
+            sum to 0.
 
     Raises:
-        ValueError: a matrix that is not square, holds a negative rate, NaN or infinity, or rows that do not sum to 0.
+        ValueError: a matrix that is not square, holds a negative rate, NaN or infinity, or rows
+            that do not sum to 0.
 
     Example:
         >>> exponential = MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
@@ -104,9 +112,12 @@ class MatrixExponential(Float64Module):
 
 
 class _Derived:
-    """Values derived from a rate matrix: terms of the series, the table of factors, the latest results.
+    """Values derived from a rate matrix.
 
-    Threads share it: the table and the latest results are replaced as a whole, never changed in place.
+    Terms of the series, the table of factors, the latest results.
+
+    Threads share it: the table and the latest results are replaced as a whole, never changed in
+    place.
     """
 
     def __init__(self, matrix: Float64[Tensor, "n n"]) -> None:
@@ -145,7 +156,9 @@ class _Derived:
         return short_step(self.terms.new_tensor(step), self.terms, blocks)
 
     def _factors(self, places: int) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
-        """Return the table for this number of places, or for fewer if the chain reaches its limit before that."""
+        """Return the table for this number of places, or for fewer if the chain reaches its limit
+        before that.
+        """
         table = self.table
         while len(table) < places:
             if table:
@@ -163,7 +176,8 @@ class _Derived:
     def _limit(self) -> Tensor:
         table = self.table
         before = table[-1][-1] if table else self._short(1.0, self.blocks)
-        while True:  # ends: every entry has its limit, or is below 1e-290, after some 2,000 doublings at most
+        # ends: every entry has its limit, or is below 1e-290, after some 2,000 doublings at most
+        while True:
             after = normalised(before @ before)
             if settled(before, after):
                 return after
@@ -171,12 +185,14 @@ class _Derived:
 
 
 def blocks_of(terms: Float64[Tensor, "k n n"]) -> int:
-    r"""Return the number of blocks of ``short_step`` after which no probability above 1e-290 changes.
+    r"""Return the number of blocks of ``short_step`` after which no probability above 1e-290
+    changes.
 
-    Walks from i to j consist of a simple path and of loops, so with r_k = (P^k)_ij, r_k is at most the sum of
-    r_m (k choose m) over the lengths m < S of simple paths. So 17 terms behind the longest simple path that counts
-    suffice in a step of duration 1, and a path of more than 152 jumps has a probability below 1e-290 in it. Which
-    paths count depends on the rates. Later terms have the largest share in the longest step, of duration 1.
+    Walks from i to j consist of a simple path and of loops, so with r_k = (P^k)_ij, r_k is at most
+    the sum of r_m (k choose m) over the lengths m < S of simple paths. So 17 terms behind the
+    longest simple path that counts suffice in a step of duration 1, and a path of more than 152
+    jumps has a probability below 1e-290 in it. Which paths count depends on the rates. Later terms
+    have the largest share in the longest step, of duration 1.
     """
     most = math.ceil((min(terms.shape[1] - 1, 152) + 17) / (len(terms) - 1))
     step = terms.new_ones(())
@@ -189,11 +205,13 @@ def blocks_of(terms: Float64[Tensor, "k n n"]) -> int:
 
 
 def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:
-    """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last digit.
+    """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last
+    digit.
 
     Args:
         name: of the argument, for error messages.
-        matrix: (n, n) rates, row = from, of any dtype; rows sum to 0 within the rounding error of its dtype.
+        matrix: (n, n) rates, row = from, of any dtype; rows sum to 0 within the rounding error of
+            its dtype.
 
     Raises:
         ValueError: not square, NaN, negative rates, or rows that do not sum to 0.
@@ -207,7 +225,10 @@ def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Floa
     )
     require(bool(matrix.isfinite().all()), f"{name} holds NaN or infinity, must be finite")
     off_diagonal = matrix - torch.diag(matrix.diagonal())
-    require(bool((off_diagonal >= 0).all()), f"{name} holds the rate {float(off_diagonal.min())}, must be >= 0")
+    require(
+        bool((off_diagonal >= 0).all()),
+        f"{name} holds the rate {float(off_diagonal.min())}, must be >= 0",
+    )
     excess = matrix.sum(1)
     worst = int(excess.abs().argmax())
     require(
@@ -220,8 +241,8 @@ def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Floa
 def settled(before: Float64[Tensor, "m m"], after: Float64[Tensor, "m m"]) -> bool:
     """Return whether no probability above 1e-290 changed by more than rounding, relative to itself.
 
-    A slow transition shows in entries that are small and still grow, or still fall, by a factor; so an absolute
-    difference would not do.
+    A slow transition shows in entries that are small and still grow, or still fall, by a factor; so
+    an absolute difference would not do.
     """
     rounding = 1e-14 * math.sqrt(len(before)) + 1e-13
     same = (after - before).abs() <= rounding * after

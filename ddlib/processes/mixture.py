@@ -1,4 +1,6 @@
-"""State of a position under interpolating noise, and the divergence of a model from the truth on it."""
+"""State of a position under interpolating noise, and the divergence of a model from the truth on
+it.
+"""
 
 from typing import NamedTuple
 
@@ -11,7 +13,10 @@ from ddlib.typing import PerToken, Tokens
 
 
 class Mixture(NamedTuple):
-    """Probabilities of a position's state, float64, of the shape of times; ``keep + V token + mask = 1``."""
+    """Probabilities of a position's state, float64, of the shape of times.
+
+    ``keep + V token + mask = 1``.
+    """
 
     keep: Tensor
     """Probability that it was never resampled."""
@@ -30,18 +35,23 @@ def compared(
         mixture: of each sequence, or of each position.
         log_px: (B, L) log p(x).
         log_pz: (B, L) log p(z); of any token at masks.
-        others: (B, L) sum of log(1 + ratio p(.)) over tokens other than x, with the ratio of ``log_ratio``.
+        others: (B, L) sum of log(1 + ratio p(.)) over tokens other than x, with the ratio of
+            ``log_ratio``.
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
     """
     keep, token, _ = (unsqueeze_times(v).to(others.dtype) for v in mixture)
     ratio = unsqueeze_times(log_ratio(mixture)).to(others.dtype)
     short = falls_short(ratio, log_px)
-    return (keep + token) * short - token * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
+    return (keep + token) * short - token * others, torch.where(
+        z == x, short, -log1p_exp(ratio + log_pz)
+    )
 
 
 def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
-    """Compute log((1 + r) / (1 + r p(x))) for r = exp(``ratio``): log q(x|x) / q(x|p) in a ``Mixture``.
+    """Compute log((1 + r) / (1 + r p(x))) for r = exp(``ratio``).
+
+    Log q(x|x) / q(x|p) in a ``Mixture``.
 
     It is computed as log(1 + r (1 - p(x)) / (1 + r p(x))), in which nothing cancels.
     """
@@ -50,15 +60,21 @@ def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
 
 
 def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:
-    """Log of the probability that a token was kept over the probability that it was drawn again; finite.
+    """Log of the probability that a token was kept over the probability that it was drawn again.
 
-    Infinite values would give NaN in differences. Ratios beyond e^745 are not distinguished in float64.
+    Finite.
+
+    Infinite values would give NaN in differences. Ratios beyond e^745 are not distinguished in
+    float64.
     """
     return (mixture.keep.log() - mixture.token.log()).clamp(-1e4, 745.0)
 
 
 def log1p_exp(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute log(1 + e^x), into ``out`` if given, which may be x; above the threshold x is the nearest float."""
+    """Compute log(1 + e^x), into ``out`` if given, which may be x.
+
+    Above the threshold x is the nearest float.
+    """
     if out is None:
         return torch.nn.functional.softplus(x, threshold=50.0)
     return torch.ops.aten.softplus.out(x, 1.0, 50.0, out=out)

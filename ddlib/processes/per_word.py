@@ -21,7 +21,16 @@ from ddlib.processes.broadcasting import (
     unsqueeze_times,
 )
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
-from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.typing import (
+    Logits,
+    PerToken,
+    Sharpen,
+    StateMatrix,
+    StateProbs,
+    Times,
+    TokenProbs,
+    Tokens,
+)
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.random import Generator, rand
@@ -30,23 +39,25 @@ from ddlib.utils.validation import require
 
 
 class PerWord(ForwardProcess):
-    r"""Masked diffusion in which token x is masked at :math:`\gamma_x` times the rate of the schedule: GenMD4.
+    r"""Masked diffusion in which token x is masked at :math:`\gamma_x` times the rate of the
+    schedule: GenMD4.
 
-    :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m` (Shi et al., 2024). Tokens of a large
-    power are masked first and generated last. The posterior of a mask depends on the time, so unlike in ``Masked`` the
-    jumps depend on the network. With :math:`r_t` the rate of the schedule,
-    :math:`\lambda_x = \gamma_x r_t \alpha_t^{\gamma_x} / (1 - \alpha_t^{\gamma_x})` is the rate at which the mask of x
-    is unmasked in reverse. With the posterior of the mask :math:`\pi(y) \propto p(y) (1 - \alpha_t^{\gamma_y})` the
-    bound's integrand at a mask is (theory section 1, with :math:`a_x = \lambda_x / \gamma_x r_t` and
-    :math:`b_y = \pi(y) \lambda_y / \gamma_y r_t`)
+    :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m` (Shi et al., 2024).
+    Tokens of a large power are masked first and generated last. The posterior of a mask depends on
+    the time, so unlike in ``Masked`` the jumps depend on the network. With :math:`r_t` the rate of
+    the schedule, :math:`\lambda_x = \gamma_x r_t \alpha_t^{\gamma_x} / (1 - \alpha_t^{\gamma_x})`
+    is the rate at which the mask of x is unmasked in reverse. With the posterior of the mask
+    :math:`\pi(y) \propto p(y) (1 - \alpha_t^{\gamma_y})` the bound's integrand at a mask is (theory
+    section 1, with :math:`a_x = \lambda_x / \gamma_x r_t` and :math:`b_y = \pi(y) \lambda_y /
+    \gamma_y r_t`)
 
     .. math:: -\lambda_x \log \pi(x) - \lambda_x + \sum_y \pi(y) \lambda_y
 
     Args:
         schedule: the schedule alpha.
         powers: one positive number per token, in [0.001, 1000]; all 1 is ``Masked``.
-        learn_speeds: True if ``powers`` are the initial values of parameters, which ``speed_loss`` trains; see
-            ``PositiveParameter``.
+        learn_speeds: True if ``powers`` are the initial values of parameters, which ``speed_loss``
+            trains; see ``PositiveParameter``.
 
     Raises:
         TypeError: a schedule of another kind, or powers that are not numbers.
@@ -59,14 +70,18 @@ class PerWord(ForwardProcess):
     fixed: Tensor | None
     learned: PositiveParameter | None
 
-    def __init__(self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False) -> None:
+    def __init__(
+        self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False
+    ) -> None:
         check_schedule(schedule)
         values = _numbers(powers)
         super().__init__(len(values), len(values) + 1)
         self.schedule = schedule
         self.learned = PositiveParameter("powers", values) if learn_speeds else None
         slowest = min(check_positive("powers", values))
-        schedule.check_resolves(f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration))
+        schedule.check_resolves(
+            f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration)
+        )
         self.fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
 
     @property
@@ -97,17 +112,24 @@ class PerWord(ForwardProcess):
         ]
 
     def kept(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """Return the probability that each token is not masked at ``t``, (B, V), or (B, L, V) at times (B, L)."""
+        """Return the probability that each token is not masked at ``t``, (B, V), or (B, L, V) at
+        times (B, L).
+        """
         return torch.exp(-self._hazards(t))
 
     def lost(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """Return the probability that each token is masked at ``t``, shaped as ``kept``, accurate near the data too."""
+        """Return the probability that each token is masked at ``t``, shaped as ``kept``, accurate
+        near the data too.
+        """
         return -torch.expm1(-self._hazards(t))
 
     def return_rates(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """Return log lambda_x(t), the log of the rate at which the mask of each token is unmasked, as ``kept``."""
+        """Return log lambda_x(t), the log of the rate at which the mask of each token is unmasked,
+        as ``kept``.
+        """
         t = interior(t)
-        hazard, rate = self._hazards(t), self.schedule.rate(t)
+        hazard = self._hazards(t)
+        rate = self.schedule.rate(t)
         return (self.powers * rate[..., None]).log() - hazard - torch.log(-torch.expm1(-hazard))
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
@@ -120,15 +142,21 @@ class PerWord(ForwardProcess):
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         hazard = self._hazard_of(x, t)
-        return torch.where(self._masked(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0))
+        return torch.where(
+            self._masked(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0)
+        )
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return torch.where(
-            self._masked(z)[..., None], unsqueeze_times(self.lost(t), 1), same * unsqueeze_times(self.kept(t), 1)
+            self._masked(z)[..., None],
+            unsqueeze_times(self.lost(t), 1),
+            same * unsqueeze_times(self.kept(t), 1),
         )
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
         """Draw z_t ~ q_t(.|x) from one uniform per position; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         stays = self._uniforms(x, generator, levels) < torch.exp(-self._hazard_of(x, t))
@@ -141,15 +169,23 @@ class PerWord(ForwardProcess):
         which = draw(share, rand((len(x),), generator, x.device))
         return z.scatter(1, which[:, None], self.vocab_size)
 
-    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """Mean over noise of the bound's weight, and the weight at z, which is the same at all masks of a time."""
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the bound's weight, and the weight at z, which is the same at all
+        masks of a time.
+        """
         weight = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
-        return weight * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(self._masked(z), weight, 0.0)
+        return weight * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(
+            self._masked(z), weight, 0.0
+        )
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): tokens stay or are masked, masks stay."""
         self.check_forwards(z, s, t)
-        survival = torch.exp(-unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)])
+        survival = torch.exp(
+            -unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)]
+        )
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -161,12 +197,16 @@ class PerWord(ForwardProcess):
         return self._to_mask(torch.exp(-hazard), -torch.expm1(-hazard), 1.0)
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """Posterior: tokens stay; a mask was y in proportion to p(y) times the probability of masking since s."""
+        """Posterior: tokens stay; a mask was y in proportion to p(y) times the probability of
+        masking since s.
+        """
         self.check_inputs(z=z, t=t, s=s, p=p)
         lost = unsqueeze_times(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
         before = (p * unsqueeze_times(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
         probs = normalised_or_stay(torch.cat([p * lost, before], -1), z)
-        return torch.where(self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype))
+        return torch.where(
+            self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype)
+        )
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates pi(y) lambda_y from the mask to y."""
@@ -180,22 +220,29 @@ class PerWord(ForwardProcess):
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
-        hazard, typical = self._hazard_of(x, t), unsqueeze_times(self.lost(t).mean(-1))
-        kept, lost = torch.exp(-hazard), -torch.expm1(-hazard)
+        hazard = self._hazard_of(x, t)
+        typical = unsqueeze_times(self.lost(t).mean(-1))
+        kept = torch.exp(-hazard)
+        lost = -torch.expm1(-hazard)
         share = lost / torch.where(typical > 0, typical, 1.0)
-        return (kept * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost, share)).clamp_min(0)
+        return (
+            kept * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost, share)
+        ).clamp_min(0)
 
-    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+    def weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
         """Closed form of the bound: the largest lambda as the weight, and the integrand over it.
 
-        The weight depends on the time alone. So a clipped weight changes how much a time counts, but not the optimal
-        prediction at that time. Rates over the weight are at most 1.
+        The weight depends on the time alone. So a clipped weight changes how much a time counts,
+        but not the optimal prediction at that time. Rates over the weight are at most 1.
         """
         log_rates = self.return_rates(t)
         most = log_rates.amax(-1, keepdim=True)
         share = (log_rates - most).exp().to(logits.dtype)
         log_pi = (logits + unsqueeze_times(self._log_lost(t), 1).to(logits.dtype)).log_softmax(-1)
-        share_x, log_pi_x = gather_last(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
+        share_x = gather_last(share, x)
+        log_pi_x = log_pi.gather(-1, x[..., None]).squeeze(-1)
         excess = (log_pi.exp() * unsqueeze_times(share, 1)).sum(-1) - share_x
         divergence = torch.where(self._masked(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0)
         return self.loss_weight(x, z, t), divergence
@@ -213,57 +260,93 @@ class PerWord(ForwardProcess):
         return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
-        """Draw the token of a mask, then whether it was masked after s; no (B, L, S) tensor is built."""
-        masked, result = self._masked(z), z.clone()
-        u, later = rand(z.shape, generator, z.device), rand(z.shape, generator, z.device)
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Draw the token of a mask, then whether it was masked after s.
+
+        No (B, L, S) tensor is built.
+        """
+        masked = self._masked(z)
+        result = z.clone()
+        u = rand(z.shape, generator, z.device)
+        later = rand(z.shape, generator, z.device)
         x = self._token_at(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
-        kept, lost = torch.exp(-self._hazard_of(x, s)), -torch.expm1(-self._hazard_of(x, t))
+        kept = torch.exp(-self._hazard_of(x, s))
+        lost = -torch.expm1(-self._hazard_of(x, t))
         masked_since = -torch.expm1(-unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[x])
         # a mask at a time of no noise was given as a prompt, and stays
         since = (kept * masked_since / torch.where(lost > 0, lost, 1.0))[masked]
         result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
         return result
 
-    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
+    def exit_rate(
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
         """Exit rate of a mask: the mean of lambda over the posterior of its token."""
-        masked, rates = self._masked(z), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        masked = self._masked(z)
+        rates = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         probs = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
         rates[masked] = (probs * self._where(masked, self.return_rates(t)).exp()).sum(-1)
         return rates
 
     def sample_exit(
-        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
-        force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        moves: Bool[Tensor, "B L"],
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw the token of a mask in proportion to pi times lambda."""
-        rows, result = moves & self._masked(z), z.clone()
+        rows = moves & self._masked(z)
+        result = z.clone()
         u = rand(z.shape, generator, z.device)
         log_probs = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
-        result[rows] = draw_logits(log_probs + self._where(rows, self.return_rates(t)).to(log_probs.dtype), u[rows])
+        result[rows] = draw_logits(
+            log_probs + self._where(rows, self.return_rates(t)).to(log_probs.dtype), u[rows]
+        )
         return result
 
     def __repr__(self) -> str:
         if self.learned is not None:
             powers = repr(self.learned)
         else:
-            powers = str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
+            powers = (
+                str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
+            )
         return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
 
-    def _evidence(self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]) -> Float[Tensor, "N V"]:
+    def _evidence(
+        self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]
+    ) -> Float[Tensor, "N V"]:
         """Return log pi, not normalised, at the positions that are ``masked``."""
         log_probs = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
         return log_probs + self._where(masked, self._log_lost(t)).to(log_probs.dtype)
 
-    def _where(self, masked: Bool[Tensor, "B L"], rows: Float64[Tensor, "*n V"]) -> Float64[Tensor, "N V"]:
+    def _where(
+        self, masked: Bool[Tensor, "B L"], rows: Float64[Tensor, "*n V"]
+    ) -> Float64[Tensor, "N V"]:
         """Select the rows, functions of time and token, of the ``masked`` positions."""
         return unsqueeze_times(rows, 1).expand(*masked.shape, -1)[masked]
 
     def _hazard_of(self, x: Tokens, t: Times) -> Float64[Tensor, "B L"]:
-        """Hazard -gamma_x log alpha(t) of the token at each position; other tokens are not computed."""
+        """Hazard -gamma_x log alpha(t) of the token at each position.
+
+        Other tokens are not computed.
+        """
         return unsqueeze_times(self.schedule.hazard(t.to(torch.float64))) * self.powers[x]
 
     def _log_lost(self, t: Times) -> Float64[Tensor, "*n V"]:

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.base import ForwardProcess
-from ddlib.processes.broadcasting import elapsed, interior, products_at, rows_at, scalar, span, unsqueeze_times
+from ddlib.processes.broadcasting import (
+    elapsed,
+    interior,
+    products_at,
+    rows_at,
+    scalar,
+    span,
+    unsqueeze_times,
+)
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateMatrix, StateProbs, Times, TokenProbs, Tokens
@@ -18,26 +26,31 @@ from ddlib.utils.validation import require
 
 
 class RateMatrix(ForwardProcess):
-    r"""Structured noise with any constant rate matrix: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
+    r"""Structured noise with any constant rate matrix.
 
-    Dense, for up to about 1,000 states. The cost is :math:`O(S^3 \log(\Lambda \sigma))` for each distinct time of a
-    batch, with :math:`\Lambda` the largest exit rate, and :math:`O(B L S^2)` for products with the exponentials. See
-    ``MatrixExponential`` for their accuracy.
+    q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
+
+    Dense, for up to about 1,000 states. The cost is :math:`O(S^3 \log(\Lambda \sigma))` for each
+    distinct time of a batch, with :math:`\Lambda` the largest exit rate, and :math:`O(B L S^2)` for
+    products with the exponentials. See ``MatrixExponential`` for their accuracy.
 
     Args:
-        matrix: (S, S) rates per unit of -log alpha, row = from; off-diagonal entries >= 0, rows sum to 0. The first
-            ``vocab_size`` states are the tokens.
+        matrix: (S, S) rates per unit of -log alpha, row = from; off-diagonal entries >= 0, rows sum
+            to 0. The first ``vocab_size`` states are the tokens.
         schedule: the schedule alpha.
         vocab_size: number of tokens V; default all S states, none of which may then be absorbing.
 
     Raises:
         TypeError: schedule of another kind.
-        ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all; an absorbing state
-            without ``vocab_size``.
+        ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all;
+            an absorbing state without ``vocab_size``.
     """
 
     def __init__(
-        self, matrix: Sequence[Sequence[float]] | Tensor, schedule: Schedule, vocab_size: int | None = None
+        self,
+        matrix: Sequence[Sequence[float]] | Tensor,
+        schedule: Schedule,
+        vocab_size: int | None = None,
     ) -> None:
         check_schedule(schedule)
         exponential = MatrixExponential(matrix)
@@ -46,7 +59,8 @@ class RateMatrix(ForwardProcess):
         absorbing = (~rates.any(1)).nonzero()[:, 0].tolist()
         require(
             vocab_size is not None or not absorbing,
-            f"vocab_size is None and row {absorbing} of matrix is zero: state the number of tokens. A state that is "
+            f"vocab_size is None and row {absorbing} of matrix is zero: state the number of "
+            "tokens. A state that is "
             "never left, such as a mask, is usually no token: tokens first, then the mask",
         )
         super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
@@ -63,14 +77,20 @@ class RateMatrix(ForwardProcess):
         return self.exponential.matrix
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments with rates in float64: rows of a float32 matrix sum to 0 within its rounding only."""
+        """Return the arguments with rates in float64.
+
+        Rows of a float32 matrix sum to 0 within its rounding only.
+        """
         found = dict(super().arguments())
         return found | {"matrix": self.matrix} if "matrix" in found else found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
-        return [cls(ring - 1.5 * torch.eye(4), Linear()), cls(ring - 1.5 * torch.eye(4), Cosine(), vocab_size=3)]
+        return [
+            cls(ring - 1.5 * torch.eye(4), Linear()),
+            cls(ring - 1.5 * torch.eye(4), Cosine(), vocab_size=3),
+        ]
 
     def __repr__(self) -> str:
         sizes = f"vocab_size={self.vocab_size}, num_states={self.num_states}"

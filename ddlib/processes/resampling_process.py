@@ -12,8 +12,20 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, shared
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import elapsed, gather_columns, gather_last, interior, unsqueeze_times
-from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
+from ddlib.processes.broadcasting import (
+    elapsed,
+    gather_columns,
+    gather_last,
+    interior,
+    unsqueeze_times,
+)
+from ddlib.processes.resampling_chain import (
+    LevelProbs,
+    ResamplingChain,
+    checked_shares,
+    ratio_of,
+    token_frequencies,
+)
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -21,7 +33,10 @@ from ddlib.utils.random import Generator, rand
 
 
 class ResamplingProcess(ForwardProcess):
-    """Base class of ``Noisy``: draws of levels and flags, forwards and backwards. Arguments and errors as there."""
+    """Base class of ``Noisy``: draws of levels and flags, forwards and backwards.
+
+    Arguments and errors as there.
+    """
 
     schedule: Schedule
     hierarchy: Hierarchy
@@ -29,35 +44,48 @@ class ResamplingProcess(ForwardProcess):
     """Distribution pi_i within each level after resampling, for all states, (S,)."""
 
     def __init__(
-        self, hierarchy: Hierarchy, schedule: Schedule, p_uniform: float | Sequence[float] | Tensor,
+        self,
+        hierarchy: Hierarchy,
+        schedule: Schedule,
+        p_uniform: float | Sequence[float] | Tensor,
         frequency: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_tree(hierarchy, schedule)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
-        self.hierarchy, self.schedule = hierarchy, schedule
+        self.hierarchy = hierarchy
+        self.schedule = schedule
         self.p_uniform = checked_shares(p_uniform, hierarchy.depth)
         self.ratios = tuple(map(ratio_of, self.p_uniform))
         frequencies = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else frequencies
         self.typical = torch.cat(hierarchy.level_probs(frequencies))
         self._fixed = (
-            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
+            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
+            if hierarchy.learned is None
+            else None
         )
 
     frequency: Tensor | None
 
     @property
     def chain(self) -> ResamplingChain:
-        """Chain of levels and flags; built at each access where speeds are learned, so that gradients reach them."""
+        """Chain of levels and flags.
+
+        Built at each access where speeds are learned, so that gradients reach them.
+        """
         learned = self.hierarchy.learned
         return cast(ResamplingChain, self._fixed) if learned is None else self._chain(learned())
 
     def shares(self, t: Times) -> LevelProbs:
-        """Return k_i(t) and r_i(t), the probability of each level, kept and resampled, (B, n + 1) each."""
+        """Return k_i(t) and r_i(t), the probability of each level, kept and resampled, (B, n + 1)
+        each.
+        """
         return self.chain.occupancies(self._hazard(t))
 
     def shares_between(self, s: Times, t: Times) -> LevelProbs:
-        """Return the transition of levels from s to t, kept and resampled since s, (B, n + 1, n + 1) each."""
+        """Return the transition of levels from s to t, kept and resampled since s, (B, n + 1, n +
+        1) each.
+        """
         return self.chain.transition(elapsed(self.schedule, s, t))
 
     def level_of(self, z: Tokens) -> Tokens:
@@ -67,17 +95,27 @@ class ResamplingProcess(ForwardProcess):
     def levels(self) -> tuple[int, ...]:
         return self.hierarchy.levels
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draw z_t ~ q_t(.|x): first level and flag, then the state; no (B, L, S) tensor is built."""
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
+        """Draw z_t ~ q_t(.|x): first level and flag, then the state.
+
+        No (B, L, S) tensor is built.
+        """
         self.check_inputs(x=x, t=t)
         probs = torch.stack(self.shares(t), -1).flatten(-2)
-        state = (self._uniforms(x, generator, levels)[..., None] >= unsqueeze_times(probs, 1)[..., :-1].cumsum(-1)).sum(
-            -1
-        )
+        state = (
+            self._uniforms(x, generator, levels)[..., None]
+            >= unsqueeze_times(probs, 1)[..., :-1].cumsum(-1)
+        ).sum(-1)
         if levels == "balanced":
             one = rand((len(x), 2), generator, x.device)
-            arrivals = unsqueeze_times(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(*x.shape, -1)
-            which = draw(unsqueeze_times(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0])
+            arrivals = unsqueeze_times(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(
+                *x.shape, -1
+            )
+            which = draw(
+                unsqueeze_times(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0]
+            )
             arrivals_there = arrivals[torch.arange(len(x), device=x.device), which]
             state = state.scatter(1, which[:, None], draw(arrivals_there, one[:, 1])[:, None])
         return self._ascend(x, state, generator)
@@ -86,43 +124,74 @@ class ResamplingProcess(ForwardProcess):
         """Draw z_t ~ q_{t|s}(.|z_s): first level and flag, then the state."""
         self.check_forwards(z, s, t)
         level = self.level_of(z)
-        probs = torch.stack([gather_columns(part.mT, level) for part in self.shares_between(s, t)], -1).flatten(-2)
+        probs = torch.stack(
+            [gather_columns(part.mT, level) for part in self.shares_between(s, t)], -1
+        ).flatten(-2)
         state = draw(probs, rand(z.shape, generator, z.device))
         return self._ascend(z, state, generator)
 
-    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all fluxes."""
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the bound's weight, and the weight at z.
+
+        The mean is the sum of all fluxes.
+        """
         kept, resampled = self._inflow(t)
         mean = self.schedule.rate(interior(t)) * (kept + resampled).sum(-1)
         return unsqueeze_times(mean).expand(z.shape), self.loss_weight(x, z, t)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """True at states that resampling may draw, the mask, and clusters that tokens of other clusters may enter."""
+        """True at states that resampling may draw, the mask, and clusters that tokens of other
+        clusters may enter.
+        """
         rates = torch.tensor([*self.ratios, 0.0], device=z.device)
         resampled = (rates.cumsum(0) > 0)[self.level_of(z)] & (self.typical[z] > 0)
         return resampled | shared(self.hierarchy, z)
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
-        """Draw z_s without a (B, L, S) tensor: first level and flags of resampling before and after s, then z_s.
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Draw z_s without a (B, L, S) tensor.
 
-        ``force`` applies to tokens of the network; states that were resampled before s may be in other clusters.
+        First level and flags of resampling before and after s, then z_s.
+
+        ``force`` applies to tokens of the network; states that were resampled before s may be in
+        other clusters.
         """
-        level, n, result = self.level_of(z), self._depth, z.clone()
+        level = self.level_of(z)
+        n = self._depth
+        result = z.clone()
         before = [unsqueeze_times(part, 1) for part in self.shares(s)]
         kept, resampled = (gather_columns(part, level) for part in self.shares_between(s, t))
         typical = self.typical[z][..., None]
         model_u = self._model_reach(logits, z)[..., None]
         ways = torch.stack(
-            [kept * before[0] * model_u, kept * before[1] * typical, resampled * typical * before[0],
-             resampled * typical * before[1]], -1,
-        ).flatten(-2)  # fmt: skip
-        impossible = ~(ways.sum(-1, keepdim=True) > 0)  # a given state that no noise leads to, a prompt, stays
+            [
+                kept * before[0] * model_u,
+                kept * before[1] * typical,
+                resampled * typical * before[0],
+                resampled * typical * before[1],
+            ],
+            -1,
+        ).flatten(-2)
+        impossible = ~(
+            ways.sum(-1, keepdim=True) > 0
+        )  # a given state that no noise leads to, a prompt, stays
         ways = torch.where(impossible, one_hot(4 * level, ways.shape[-1]).to(ways), ways)
         way = draw(ways, rand(z.shape, generator, z.device))
-        to, since, earlier = way // 4, way % 4 >= 2, way % 2 == 1
+        to = way // 4
+        since = way % 4 >= 2
+        earlier = way % 2 == 1
         u = rand(z.shape, generator, z.device)
         resampled_z = ascend(self.hierarchy, self._resample(z, generator), to, generator)
         result = torch.where(since & earlier, resampled_z, result)
@@ -132,19 +201,36 @@ class ResamplingProcess(ForwardProcess):
                 at = (to == i) & (level == j)
                 for rows, log_probs, top, forced, change in (
                     (at & ~since & ~earlier & (j > i), logits, j, force, sharpen),
-                    (at & ~since & earlier & (j > i), log_typical.expand_as(logits), j, False, unchanged),
+                    (
+                        at & ~since & earlier & (j > i),
+                        log_typical.expand_as(logits),
+                        j,
+                        False,
+                        unchanged,
+                    ),
                     (at & since & ~earlier, logits, n, False, sharpen),
                 ):
                     if rows.any():
-                        members = change(descendant_logits(self.hierarchy, log_probs[rows], z[rows], top, i, forced))
+                        members = change(
+                            descendant_logits(
+                                self.hierarchy, log_probs[rows], z[rows], top, i, forced
+                            )
+                        )
                         result[rows] = self.hierarchy.offsets[i] + draw_logits(members, u[rows])
         return result
 
-    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
-        """Exit rate: the flux into z over q_t(z|p), minus the rate of resampling z as z; without a (B, L, S) tensor."""
+    def exit_rate(
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
+        """Exit rate: the flux into z over q_t(z|p), minus the rate of resampling z as z.
+
+        Without a (B, L, S) tensor.
+        """
         cavity, possible = self._sharpened(logits, z, t, sharpen)
-        shares, model_u = self.shares(interior(t)), self._model_reach(cavity, z)
-        flux, prob = self._at(self.chain.inflow(shares), model_u, z), self._at(shares, model_u, z)
+        shares = self.shares(interior(t))
+        model_u = self._model_reach(cavity, z)
+        flux = self._at(self.chain.inflow(shares), model_u, z)
+        prob = self._at(shares, model_u, z)
         unchanged_rate = pad(self.chain.rates, (0, 1))[self.level_of(z)] * self.typical[z]
         rate = unsqueeze_times(self.schedule.rate(interior(t))) * (
             flux / torch.where(prob > 0, prob, 1.0) - unchanged_rate
@@ -160,7 +246,9 @@ class ResamplingProcess(ForwardProcess):
         return self.hierarchy.level_of(torch.arange(self.num_states, device=self.device))
 
     def _chain(self, speeds: Tensor) -> ResamplingChain:
-        return ResamplingChain(speeds, speeds * torch.tensor(self.ratios, dtype=torch.float64, device=speeds.device))
+        return ResamplingChain(
+            speeds, speeds * torch.tensor(self.ratios, dtype=torch.float64, device=speeds.device)
+        )
 
     def _hazard(self, t: Tensor) -> Tensor:
         return self.schedule.hazard(t.to(torch.float64))
@@ -170,14 +258,19 @@ class ResamplingProcess(ForwardProcess):
         return self.chain.inflow(self.shares(interior(t)))
 
     def _at(self, shares: LevelProbs, given_level: PerToken, z: Tokens) -> Float64[Tensor, "B L"]:
-        """Shares at z: kept, times the probability ``given_level`` of z within its level, plus resampled."""
+        """Shares at z: kept, times the probability ``given_level`` of z within its level, plus
+        resampled.
+        """
         kept, resampled = (gather_last(part, self.level_of(z)) for part in shares)
         return kept * given_level + resampled * self.typical[z]
 
     def _model_reach(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
-        """Return u(z|p), the probability that z is the ancestor of the network's token in the level of z."""
+        """Return u(z|p), the probability that z is the ancestor of the network's token in the level
+        of z.
+        """
         log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-        level, found = self.level_of(z), torch.zeros_like(log_probs[..., 0])
+        level = self.level_of(z)
+        found = torch.zeros_like(log_probs[..., 0])
         for i in range(self._depth + 1):
             log_probs = log_probs if i == 0 else self.hierarchy.maps[i - 1].log_push(log_probs)
             log_prob = log_probs.gather(-1, self.hierarchy.local(z, i)[..., None])[..., 0]

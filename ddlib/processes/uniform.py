@@ -16,8 +16,8 @@ from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 class Uniform(Interpolating):
     r"""Uniform noise, each token jumps to a uniformly drawn token: UDLM and SEDD-uniform.
 
-    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V. See Schiff et al., 2024, for UDLM and
-    Lou et al., 2024, for SEDD-uniform.
+    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V. See Schiff et
+    al., 2024, for UDLM and Lou et al., 2024, for SEDD-uniform.
 
     Args:
         vocab_size: number of tokens V, at least 2.
@@ -29,7 +29,9 @@ class Uniform(Interpolating):
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:
         check_schedule(schedule)
         if vocab_size == 1:
-            raise ValueError("vocab_size is 1, must be at least 2: a single token has no other to jump to")
+            raise ValueError(
+                "vocab_size is 1, must be at least 2: a single token has no other to jump to"
+            )
         super().__init__(vocab_size, masked=False, uniform=True)
         self.schedule = schedule
 
@@ -51,4 +53,6 @@ class Uniform(Interpolating):
         return rate / self.vocab_size, torch.zeros_like(rate)
 
     def _after(self, hazard: Tensor) -> Mixture:
-        return Mixture(torch.exp(-hazard), -torch.expm1(-hazard) / self.vocab_size, torch.zeros_like(hazard))
+        return Mixture(
+            torch.exp(-hazard), -torch.expm1(-hazard) / self.vocab_size, torch.zeros_like(hazard)
+        )

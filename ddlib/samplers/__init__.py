@@ -1,4 +1,6 @@
-"""Reverse-time samplers, which turn noise into tokens, and correctors, which repair errors of their steps."""
+"""Reverse-time samplers, which turn noise into tokens, and correctors, which repair errors of their
+steps.
+"""
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State

@@ -12,14 +12,17 @@ from ddlib.typing import Logits, Times, Tokens
 
 
 class Ancestral(Sampler):
-    """Exact draws z_s ~ q(z_s | z_t, p) on a grid of times, without Euler steps or float32 Gumbel noise.
+    """Exact draws z_s ~ q(z_s | z_t, p) on a grid of times, without Euler steps or float32 Gumbel
+    noise.
 
-    In a process with levels the jumps do not depend on the network and are drawn first (theory section 3). The network
-    then runs only on sequences in which a position jumps, and not at all in a step without jumps. If a guidance defines
-    the distribution of z_s directly, z_s is drawn from that distribution.
+    In a process with levels the jumps do not depend on the network and are drawn first (theory
+    section 3). The network then runs only on sequences in which a position jumps, and not at all in
+    a step without jumps. If a guidance defines the distribution of z_s directly, z_s is drawn from
+    that distribution.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
     own_times = True
@@ -30,7 +33,10 @@ class Ancestral(Sampler):
 
     @property
     def order(self) -> int:
-        """Order 1, as jumps in one step are drawn independently; 0 for forced transitions, which are not exact."""
+        """Order 1, as jumps in one step are drawn independently.
+
+        0 for forced transitions, which are not exact.
+        """
         return 0 if self.force_transition else 1
 
     @property
@@ -39,7 +45,12 @@ class Ancestral(Sampler):
         return not self.force_transition
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
+        self,
+        process: ForwardProcess,
+        predict: Callable[[Tokens, Times], Logits],
+        z: Tokens,
+        t: Times,
+        s: Times,
     ) -> Float64[Tensor, "N N"]:
         return joint(process.posterior(predict(z, t).softmax(-1), z, t, s), z)
 

@@ -37,31 +37,45 @@ class State(NamedTuple):
 class SamplingContext:
     """Inputs of a sampler in one call of ``sample``; immutable.
 
-    A step evaluates ``predict`` at states and times, applies ``sharpen`` to every distribution that it draws from, and
-    draws with ``generator`` alone. ``at(run, k)`` is the k-th time of the grid.
+    A step evaluates ``predict`` at states and times, applies ``sharpen`` to every distribution that
+    it draws from, and draws with ``generator`` alone. ``at(run, k)`` is the k-th time of the grid.
     """
 
     process: ForwardProcess
     """The forward process, whose noise is reversed."""
     predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` (B, L, V) of the cavity distribution at every position, float32 or float64, checked."""
+    """``(z, t) -> logits`` (B, L, V) of the cavity distribution at every position, float32 or
+    float64, checked.
+    """
     sharpen: Sharpen
-    """Log-probabilities (..., n) after temperature and truncation; an argument of ``process.sample_given_level``."""
+    """Log-probabilities (..., n) after temperature and truncation.
+
+    An argument of ``process.sample_given_level``.
+    """
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
     free: Tensor
-    """(B, L) bool, True where a token is to be drawn, False at the prompt and in finished sequences."""
+    """(B, L) bool, True where a token is to be drawn, False at the prompt and in finished
+    sequences.
+    """
     generator: Generator
     """Source of all draws, see ``ddlib.utils.random.rand``."""
     path: Callable[[Tensor], Times] | None = None
-    """Map from the progress of sequences along their pace, (B,), to times (B, L); None without a pace."""
+    """Map from the progress of sequences along their pace, (B,), to times (B, L).
+
+    None without a pace.
+    """
     constraint: Automaton | None = None
     """Condition that the drawn sequences satisfy; ``apply_predictions`` draws by it."""
 
     @property
     def network(self) -> ModelWrapper:
         """``predict`` as a wrapper that can be evaluated at a subset of the positions."""
-        return self.predict if isinstance(self.predict, ModelWrapper) else ModelWrapper(self.process, self.predict)
+        return (
+            self.predict
+            if isinstance(self.predict, ModelWrapper)
+            else ModelWrapper(self.process, self.predict)
+        )
 
     @property
     def steps(self) -> int:
@@ -70,7 +84,10 @@ class SamplingContext:
 
 
 class ReversePart(Part):
-    """Base class of samplers and correctors: the processes that they require, and the instances that are verified."""
+    """Base class of samplers and correctors.
+
+    The processes that they require, and the instances that are verified.
+    """
 
     requires: ClassVar[type[ForwardProcess]] = ForwardProcess
     """Class of the supported processes; ``sample`` checks it."""
@@ -79,7 +96,10 @@ class ReversePart(Part):
     """Alternatives for processes of other classes, for the error message."""
 
     def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless the process is supported; the message has the reason and an alternative."""
+        """Raise TypeError unless the process is supported.
+
+        The message has the reason and an alternative.
+        """
         if isinstance(process, self.requires):
             return
         if self.requires is LevelProcess:
@@ -90,62 +110,90 @@ class ReversePart(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
+        """Return the instances on which a registered class is verified.
+
+        Override if the constructor needs arguments.
+        """
         return [cls()]
 
 
 class Sampler(ReversePart):
-    """Base class of samplers, which draw tokens by reversing a process. A subclass implements ``step``.
+    """Base class of samplers, which draw tokens by reversing a process.
 
-    The loop calls ``init`` once, ``step`` for k = 0..steps-1, and ``finalize``. It restores the prompt after each call.
+    A subclass implements ``step``.
+
+    The loop calls ``init`` once, ``step`` for k = 0..steps-1, and ``finalize``. It restores the
+    prompt after each call.
     """
 
     exact_marginals: bool = True
-    """True if a single token has its exact distribution after any number of steps, given the optimal denoiser; False
+    """True if a single token has its exact distribution after any number of steps, given the
+    optimal denoiser; False
     for Euler steps."""
 
     on_time_grid: bool = True
-    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token; False for steps from
+    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token.
+
+    False for steps from
     jump to jump."""
 
     by_times: bool = True
-    """True if the times of the grid matter, False if only their number does, as for ``FirstHitting``."""
+    """True if the times of the grid matter, False if only their number does, as for
+    ``FirstHitting``.
+    """
 
     consistent_joint: bool = True
-    """True if the distribution of a sequence converges to the exact one as the number of steps grows, given the optimal
-    denoiser; False if dependent tokens are drawn at once at any number of steps, or if the least likely tokens are
-    drawn again."""
+    """True if the distribution of a sequence converges to the exact one as the number of steps
+    grows, given the optimal
+    denoiser; False if dependent tokens are drawn at once at any number of steps, or if the least
+    likely tokens are drawn again."""
 
     max_model_calls: int = 1
     """Maximal number of network calls per step."""
 
     supports_stopping: bool = True
-    """True if sequences may be finished early (``Ending``), False if a row represents several sequences."""
+    """True if sequences may be finished early (``Ending``), False if a row represents several
+    sequences.
+    """
 
     supports_constraint: bool = False
-    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks: then each
+    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks.
+
+    Then each
     state has a completion that satisfies the constraint of ``sample``."""
 
     max_finalize_calls: int = 1
     """Maximal number of network calls of ``finalize``."""
 
     own_times: bool = False
-    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,)."""
+    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,).
+    """
 
     @property
     def order(self) -> int:
-        """Order of convergence: the error falls as steps to the minus ``order``; 0 without a ``kernel``."""
+        """Order of convergence: the error falls as steps to the minus ``order``.
+
+        0 without a ``kernel``.
+        """
         return 0
 
     @property
     def supports_step_distribution(self) -> bool:
-        """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by ``guided_step``."""
+        """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
+        ``guided_step``.
+        """
         return False
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
+        self,
+        process: ForwardProcess,
+        predict: Callable[[Tokens, Times], Logits],
+        z: Tokens,
+        t: Times,
+        s: Times,
     ) -> Float64[Tensor, "N N"]:
-        """Compute the transition matrix of a step, from sequences at ``t`` (rows) to those at ``s`` (columns).
+        """Compute the transition matrix of a step, from sequences at ``t`` (rows) to those at ``s``
+        (columns).
 
         For small state spaces, to measure errors without sampling noise.
 
@@ -159,7 +207,9 @@ class Sampler(ReversePart):
         Raises:
             TypeError: the sampler has no such matrix.
         """
-        raise TypeError(f"{type(self).__name__} has no method that returns the distribution of its step")
+        raise TypeError(
+            f"{type(self).__name__} has no method that returns the distribution of its step"
+        )
 
     def check_length(self, length: int) -> None:
         """Raise ValueError unless sequences of this length are supported; all are by default."""
@@ -174,27 +224,39 @@ class Sampler(ReversePart):
         """Return the state after step ``k``."""
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
-        """Return tokens only. If t = 0 is not noise-free, a last network call draws them from p(x | z)."""
-        process, (z, t, _) = run.process, state
+        """Return tokens only. If t = 0 is not noise-free, a last network call draws them from p(x |
+        z).
+        """
+        process = run.process
+        (z, t, _) = state
         tokens = z.clamp_max(process.vocab_size - 1)
-        unsure = run.free & ~((z < process.vocab_size) & (process.likelihood(tokens, tokens, t) == 1))
+        unsure = run.free & ~(
+            (z < process.vocab_size) & (process.likelihood(tokens, tokens, t) == 1)
+        )
         if not bool(unsure.any()):
             return z
-        u, result = rand(z.shape, run.generator, z.device), z.clone()
+        u = rand(z.shape, run.generator, z.device)
+        result = z.clone()
         for predictions in run.network.at(z, t, unsure):
-            states, times, logits = predictions.z[:, None], predictions.t, predictions.token_logits(0 * predictions.z)
+            states = predictions.z[:, None]
+            times = predictions.t
+            logits = predictions.token_logits(0 * predictions.z)
             possible = (process.token_likelihood(states, times) > 0).any(-1)
             require(
                 bool(possible.all()),
-                f"{self!r} ended with states at t = {float(t.min()):g} that have probability 0 given any token: its "
+                f"{self!r} ended with states at t = {float(t.min()):g} that have probability 0 "
+                "given any token: its "
                 "steps must move every position to t = 0",
             )
             scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]
-            result[predictions.b, predictions.i] = draw_logits(scores, u[predictions.b, predictions.i])
+            result[predictions.b, predictions.i] = draw_logits(
+                scores, u[predictions.b, predictions.i]
+            )
         return result
 
     def time_of(self, run: SamplingContext, state: State) -> Times:
-        """Return the times of the sequences after positions were added or removed (``Length``), by default the same.
+        """Return the times of the sequences after positions were added or removed (``Length``), by
+        default the same.
 
         Args:
             run: the call of ``sample``, with the drawn positions as ``free``.
@@ -205,9 +267,9 @@ class Sampler(ReversePart):
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows, in the given order and possibly with repetitions.
 
-        ``Particles`` calls it to copy some sequences and drop others. In ``memo``, tensors are indexed by row, tuples
-        and lists member by member; numbers and None stay. A subclass with other data in the memo, such as a tensor
-        without an axis of rows, overrides this method.
+        ``Particles`` calls it to copy some sequences and drop others. In ``memo``, tensors are
+        indexed by row, tuples and lists member by member; numbers and None stay. A subclass with
+        other data in the memo, such as a tensor without an axis of rows, overrides this method.
 
         Args:
             state: of B rows.
@@ -221,9 +283,14 @@ class Sampler(ReversePart):
     def __repr__(self) -> str:
         return shown(self, Sampler)
 
-    exact_word, exact_text = Renamed("exact_marginals"), Renamed("consistent_joint")
-    on_grid, calls, end_calls = Renamed("on_time_grid"), Renamed("max_model_calls"), Renamed("max_finalize_calls")
-    ends, by_steps, pick = Renamed("supports_stopping"), Renamed("supports_step_distribution"), Renamed("select_rows")
+    exact_word = Renamed("exact_marginals")
+    exact_text = Renamed("consistent_joint")
+    on_grid = Renamed("on_time_grid")
+    calls = Renamed("max_model_calls")
+    end_calls = Renamed("max_finalize_calls")
+    ends = Renamed("supports_stopping")
+    by_steps = Renamed("supports_step_distribution")
+    pick = Renamed("select_rows")
 
 
 def _picked(memo: Any, size: int, rows: Tensor) -> Any:
@@ -237,23 +304,30 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
         return type(memo)(*members) if hasattr(memo, "_fields") else type(memo)(members)
     what = f"a tensor of shape {tuple(memo.shape)}" if isinstance(memo, Tensor) else repr(memo)
     raise TypeError(
-        f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override select_rows"
+        f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: "
+        "override select_rows"
     )
 
 
 def level_process(run: SamplingContext) -> LevelProcess:
-    """Return the process, typed as a ``LevelProcess``; for samplers that require one, as ``sample`` has checked."""
+    """Return the process, typed as a ``LevelProcess``.
+
+    For samplers that require one, as ``sample`` has checked.
+    """
     return cast(LevelProcess, run.process)
 
 
 def at(run: SamplingContext, k: int) -> Times:
-    """Return the k-th time of the grid for every sequence, (B,), or along a pace for every position, (B, L)."""
+    """Return the k-th time of the grid for every sequence, (B,), or along a pace for every
+    position, (B, L).
+    """
     t = run.times[k].expand(run.free.shape[0]).to(torch.float64)
     return t if run.path is None else run.path(t)
 
 
 def joint(probs: Tensor, sequences: Tokens) -> Float64[Tensor, "*n N"]:
-    """Compute the probability of each sequence if positions are drawn independently, for the ``kernel`` of a sampler.
+    """Compute the probability of each sequence if positions are drawn independently, for the
+    ``kernel`` of a sampler.
 
     Args:
         probs: (..., L, S) probabilities of the states of each position.

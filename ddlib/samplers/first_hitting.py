@@ -8,18 +8,22 @@ from ddlib.samplers.runtime.reverse_step import move
 
 
 class FirstHitting(Sampler):
-    """First-hitting sampler: draws all jump times first and calls the network once per jump, without a time grid.
+    """First-hitting sampler: draws all jump times first and calls the network once per jump,
+    without a time grid.
 
-    A sequence of L tokens with n edges per token has n L jumps. With as many steps the distribution is the exact one in
-    continuous time; with fewer, consecutive jumps share a network call. It requires a process whose jumps do not depend
-    on the network (masked and hierarchical ones). Zheng et al., "Masked diffusion models are secretly time-agnostic
-    masked models" (2024), for masks; here for any number of levels.
+    A sequence of L tokens with n edges per token has n L jumps. With as many steps the distribution
+    is the exact one in continuous time; with fewer, consecutive jumps share a network call. It
+    requires a process whose jumps do not depend on the network (masked and hierarchical ones).
+    Zheng et al., "Masked diffusion models are secretly time-agnostic masked models" (2024), for
+    masks; here for any number of levels.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
-    requires, instead = LevelProcess, "use Ancestral"
+    requires = LevelProcess
+    instead = "use Ancestral"
     on_time_grid = by_times = False
     supports_constraint = True
 
@@ -27,11 +31,15 @@ class FirstHitting(Sampler):
         self.force_transition = force_transition
 
     def init(self, run: SamplingContext) -> State:
-        """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of its sequence.
+        """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of
+        its sequence.
 
-        Jumps have places, and not times alone, since late ones may have the same time in floating point.
+        Jumps have places, and not times alone, since late ones may have the same time in floating
+        point.
         """
-        entries, z = level_process(run).sample_jump_times(run.free.shape, run.generator, run.free.device)
+        entries, z = level_process(run).sample_jump_times(
+            run.free.shape, run.generator, run.free.device
+        )
         entries = torch.where(run.free[..., None], entries, 2.0)
         jumps = torch.where(entries <= 1, entries, -1.0).flatten(1)
         events, order = jumps.sort(-1, descending=True)
@@ -41,12 +49,17 @@ class FirstHitting(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         places, events, count = state.memo
         # per sequence, its jumps are split evenly over the steps, whatever else is in the batch
-        first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
+        first = (k * count + run.steps - 1) // run.steps
+        last = ((k + 1) * count + run.steps - 1) // run.steps
         idle = first == last
         # the network takes the sequence just before the first jump of the group
-        t = torch.where(idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0])
+        t = torch.where(
+            idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0]
+        )
         end = torch.where(idle, state.t, events.gather(1, (last - 1).clamp_min(0)[:, None])[:, 0])
-        target = torch.where(idle[:, None], run.process.level_of(state.z), (places >= last[:, None, None]).sum(-1))
+        target = torch.where(
+            idle[:, None], run.process.level_of(state.z), (places >= last[:, None, None]).sum(-1)
+        )
         return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
 
     def finalize(self, run: SamplingContext, state: State) -> torch.Tensor:

@@ -31,7 +31,10 @@ class Likelihood(NamedTuple):
     calls: int
     """Number of network calls for the batch."""
     per_position: Float64[Tensor, "B L"]
-    """(B, L) term of each position in nats, given the earlier ones in the order; 0 at given positions and padding."""
+    """(B, L) term of each position in nats, given the earlier ones in the order.
+
+    0 at given positions and padding.
+    """
 
 
 @torch.no_grad()
@@ -50,46 +53,55 @@ def likelihood(
     parameterization: Parameterization | None = None,
     compact: bool = True,
 ) -> Likelihood:
-    r"""Compute the exact log-probability of each sequence under ``sample`` with this order and number of steps.
+    r"""Compute the exact log-probability of each sequence under ``sample`` with this order and
+    number of steps.
 
     .. math:: \log p(x) = \sum_{k} \sum_{l \in A_k} \log \pi(a(x_l) \mid z_l, p(\cdot | z^k))
 
-    A_k are the positions that descend in step k, a(x_l) is the ancestor of the token in the level that its position
-    descends to, and pi the distribution over the states of that level. The order chooses positions from the current
-    states, as in sampling, independently of x. The probabilities thus sum to one over all sequences (DUEL, arXiv
-    2603.01367, for masks; here for every tree, theory section 10).
+    A_k are the positions that descend in step k, a(x_l) is the ancestor of the token in the level
+    that its position descends to, and pi the distribution over the states of that level. The order
+    chooses positions from the current states, as in sampling, independently of x. The probabilities
+    thus sum to one over all sequences (DUEL, arXiv 2603.01367, for masks; here for every tree,
+    theory section 10).
 
-    One edge at a time takes one network call for each of the n L edges of a sequence. With fewer ``steps``, a
-    ``group``, or orders that select several positions, these are drawn independently. This is another model of
-    sequences, and its likelihood is exact too; ``ddlib.order_costs`` measures what it loses.
+    One edge at a time takes one network call for each of the n L edges of a sequence. With fewer
+    ``steps``, a ``group``, or orders that select several positions, these are drawn independently.
+    This is another model of sequences, and its likelihood is exact too; ``ddlib.order_costs``
+    measures what it loses.
 
     Args:
         process: masks, or levels whose tokens stay in their cluster.
         denoiser: ``(z, t) -> logits`` as ``sample`` takes it; put a module into ``eval()`` first.
         x: (B, L) tokens.
-        order: a sampler with a deterministic order, such as ``LeftToRight()``; default ``Confidence()``.
-        steps: maximal number of network calls; default the number of edges of a sequence, which must be equal for all
-            sequences if the order depends on the times of the steps. Along a pace, for each block.
-        group: number of positions that descend an edge per network call, in place of ``steps``; more where the order
-            selects more. If it divides the number of positions, this is the model of ``sample`` with fewer steps.
-        pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``; the denoiser then
-            takes times (B, L). None for the whole sequence.
-        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks, as in ``sample``.
-            With an approximate cache the result is the exact likelihood under ``sample`` with this cache.
-        mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed from the
-            beginning, like tokens that are ``given``. The result is log p(real tokens | padding), and log p(real
-            tokens) if the denoiser ignores padding. 0 for a sequence without real tokens.
-        given: (B, L) bool, True at tokens that are fixed from the beginning, as a prompt; the result is log p(x |
-            given).
-        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
-            "cavity" without one.
+        order: a sampler with a deterministic order, such as ``LeftToRight()``; default
+            ``Confidence()``.
+        steps: maximal number of network calls; default the number of edges of a sequence, which
+            must be equal for all sequences if the order depends on the times of the steps. Along a
+            pace, for each block.
+        group: number of positions that descend an edge per network call, in place of ``steps``;
+            more where the order selects more. If it divides the number of positions, this is the
+            model of ``sample`` with fewer steps.
+        pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``;
+            the denoiser then takes times (B, L). None for the whole sequence.
+        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks,
+            as in ``sample``. With an approximate cache the result is the exact likelihood under
+            ``sample`` with this cache.
+        mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed
+            from the beginning, like tokens that are ``given``. The result is log p(real tokens |
+            padding), and log p(real tokens) if the denoiser ignores padding. 0 for a sequence
+            without real tokens.
+        given: (B, L) bool, True at tokens that are fixed from the beginning, as a prompt; the
+            result is log p(x | given).
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
+            attribute of that name, or "cavity" without one.
         compact: as in ``sample``.
 
     Raises:
-        TypeError, ValueError: before the network runs: invalid x, mask, given, steps or group; a sampler without an
-            order, or with a random one; a process without levels, with tokens that leave their cluster (xi < 1), or
-            that does not start at the mask alone; a pace that does not go block by block, or that the length or the
-            denoiser does not support. Logits as in ``nelbo``.
+        TypeError, ValueError: before the network runs: invalid x, mask, given, steps or group; a
+            sampler without an order, or with a random one; a process without levels, with tokens
+            that leave their cluster (xi < 1), or that does not start at the mask alone; a pace that
+            does not go block by block, or that the length or the denoiser does not support. Logits
+            as in ``nelbo``.
 
     Example:
         >>> import ddlib as dd
@@ -99,10 +111,14 @@ def likelihood(
         (tensor([0.0156], dtype=torch.float64), 3)
     """
     order = Confidence() if order is None else order
-    require(steps is None or group is None, f"steps is {steps} and group is {group}, only one may be given")
+    require(
+        steps is None or group is None,
+        f"steps is {steps} and group is {group}, only one may be given",
+    )
     free = free_positions(process, x, order, mask, given)
     network = ModelWrapper(process, denoiser, parameterization, compact)
-    calls, terms = 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    calls = 0
+    terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for here, run in block_runs(network, x, order, free, pace, keep, steps, group):
         for step in read_steps(cast(OrderedSampler, order), run, x[:, here], group):
             terms[:, here] += step.log_probs
@@ -121,23 +137,33 @@ class Step(NamedTuple):
     """Terms of the positions that descend, 0 at others."""
 
 
-def read_steps(order: OrderedSampler, run: SamplingContext, x: Tokens, group: int | None) -> Iterator[Step]:
+def read_steps(
+    order: OrderedSampler, run: SamplingContext, x: Tokens, group: int | None
+) -> Iterator[Step]:
     """Evaluate the order along given tokens, step by step, until all positions are tokens."""
-    ancestors, state = ancestors_of(run, x), order.init(run)
+    ancestors = ancestors_of(run, x)
+    state = order.init(run)
     state = state._replace(z=torch.where(run.free, state.z, x))
     for k in range(run.steps):
         if not bool(levels(run, state.z).any()):
             return
         predictions, target, preference = order.plan_step(run, state, k, group)
-        z, terms = ancestors.gather(0, target[None])[0], torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        z = ancestors.gather(0, target[None])[0]
+        terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         for part in predictions:
-            terms[part.b, part.i] = transition_log_prob(run, part, z[part.b, part.i], order.force_transition)
+            terms[part.b, part.i] = transition_log_prob(
+                run, part, z[part.b, part.i], order.force_transition
+            )
         yield Step(state, target, preference, terms)
         state = State(z, model_time(run, z, state.memo), state.memo)
 
 
 def free_positions(
-    process: ForwardProcess, x: Tokens, order: Sampler, mask: PaddingMask | None, given: Tensor | None
+    process: ForwardProcess,
+    x: Tokens,
+    order: Sampler,
+    mask: PaddingMask | None,
+    given: Tensor | None,
 ) -> Bool[Tensor, "B L"]:
     """Check the arguments and return True at the tokens that have a term."""
     check_likelihood(process, order)
@@ -147,7 +173,9 @@ def free_positions(
     else:
         if not isinstance(given, Tensor) or given.dtype != torch.bool:
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at given tokens")
+            raise TypeError(
+                f"given has dtype {got}, must be a torch.bool tensor, True at given tokens"
+            )
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
@@ -165,37 +193,53 @@ def block_runs(
     steps: int | None,
     group: int | None,
 ) -> Iterator[tuple[slice, SamplingContext]]:
-    """Yield the positions of each block in which a token has a term, with the context of its steps."""
-    process, length = network.process, x.shape[1]
+    """Yield the positions of each block in which a token has a term, with the context of its
+    steps.
+    """
+    process = network.process
+    length = x.shape[1]
     size = _block(network, pace, length)
     if group is not None:
         what = "sequence" if size == length else "block"
         require(
-            check_count("group", group) <= size, f"group is {group}, must be at most {size}, the length of a {what}"
+            check_count("group", group) <= size,
+            f"group is {group}, must be at most {size}, the length of a {what}",
         )
     reuse = reuse_of(keep)
     check_reuse(reuse, pace, network.capabilities)
-    contexts = None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, reuse)
+    contexts = (
+        None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, reuse)
+    )
     noise = torch.full_like(x, process.num_states - 1)
     for start in range(0, length, size):
-        here, later = slice(start, start + size), slice(start + size, None)
+        here = slice(start, start + size)
+        later = slice(start + size, None)
         own = free[:, here]
         fewest, most = (int(end) for end in own.sum(-1).aminmax())
         require(
             not order.by_times or steps is not None or group is not None or fewest == most,
-            f"steps is None, must be given: {order!r} depends on the times of the steps, and the sequences have from "
+            f"steps is None, must be given: {order!r} depends on the times of the steps, and the "
+            "sequences have from "
             f"{fewest} to {most} positions to draw",
         )
         edges = max(1, (len(process.levels) - 1) * most)
-        times = torch.linspace(1, 0, (check_count("steps", edges if steps is None else steps)) + 1, dtype=torch.float64)
+        times = torch.linspace(
+            1, 0, (check_count("steps", edges if steps is None else steps)) + 1, dtype=torch.float64
+        )
         if contexts is None:
             block = network
         elif not bool(own.any()):
             continue
         else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
-            behind, after = (torch.where(free[:, later], v, x[:, later]) for v in (noise[:, later], process.vocab_size))
-            block = network.within(contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64)))
-        # init consumes random numbers although the prior is deterministic: a separate generator for them
+            behind, after = (
+                torch.where(free[:, later], v, x[:, later])
+                for v in (noise[:, later], process.vocab_size)
+            )
+            block = network.within(
+                contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64))
+            )
+        # init consumes random numbers although the prior is deterministic: a separate generator for
+        # them
         generator = torch.Generator(x.device)
         yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
 
@@ -206,7 +250,8 @@ def _block(network: ModelWrapper, pace: Pace | None, length: int) -> int:
         return length
     if not isinstance(pace, Pace) or pace.block is None:
         raise TypeError(
-            f"pace is {pace!r}, must be block by block from left to right, such as Blocks(32), or None: use the "
+            f"pace is {pace!r}, must be block by block from left to right, such as Blocks(32), or "
+            "None: use the "
             "sampler InOrder(pace) for another order of positions"
         )
     pace.parts(length)
@@ -217,39 +262,49 @@ def _block(network: ModelWrapper, pace: Pace | None, length: int) -> int:
 def ancestors_of(run: SamplingContext, x: Tokens) -> Int64[Tensor, "n B L"]:
     """Return the ancestor of each token in every level, starting with the token itself."""
     process = level_process(run)
-    return torch.stack([process.ascend(x, torch.full_like(x, level)) for level in range(len(process.levels))])
+    return torch.stack(
+        [process.ascend(x, torch.full_like(x, level)) for level in range(len(process.levels))]
+    )
 
 
 def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     """Raise unless sequences drawn in this order have a likelihood that can be computed.
 
-    This requires a deterministic order, a start at the mask, levels that do not depend on the network, and a single
-    path from the mask to each token. With xi < 1 a token has several paths through different clusters, and the sum over
-    all paths of a sequence has exponentially many terms.
+    This requires a deterministic order, a start at the mask, levels that do not depend on the
+    network, and a single path from the mask to each token. With xi < 1 a token has several paths
+    through different clusters, and the sum over all paths of a sequence has exponentially many
+    terms.
 
     Raises:
-        TypeError: a sampler without an order; a process without such levels, or with several paths to a token.
-        ValueError: a random order, or one that edits tokens; a process that does not start at the mask.
+        TypeError: a sampler without an order; a process without such levels, or with several paths
+            to a token.
+        ValueError: a random order, or one that edits tokens; a process that does not start at the
+            mask.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses the next position by the states only, such as "
-            f"Confidence() or LeftToRight(): with others the likelihood of a sequence has no closed form; {_INSTEAD}"
+            f"order is {order!r}, must be a sampler that chooses the next position by the states "
+            "only, such as "
+            "Confidence() or LeftToRight(): with others the likelihood of a sequence has no "
+            f"closed form; {_INSTEAD}"
         )
     require(
         order.deterministic,
-        f"order is {order!r}, must choose positions deterministically: otherwise a likelihood is the mean over all "
+        f"order is {order!r}, must choose positions deterministically: otherwise a likelihood is "
+        "the mean over all "
         f"choices; {_INSTEAD}",
     )
     require(
         not order.replaces_tokens,
-        f"order is {order!r}, must keep drawn tokens: where edit replaces some, many paths end at the same sequence; "
+        f"order is {order!r}, must keep drawn tokens: where edit replaces some, many paths end at "
+        "the same sequence; "
         f"{_INSTEAD}",
     )
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)
     if not isinstance(process, LevelProcess):
         raise TypeError(
-            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens may be wrong and "
+            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens "
+            "may be wrong and "
             f"drawn again, so many paths end at the same sequence; {_INSTEAD}"
         )
     chances = process.level_transition(*ends[:, None])
@@ -257,18 +312,22 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:
         raise TypeError(
-            f"an exact likelihood needs one path from the mask to each token, in {process!r} tokens may leave their "
-            f"cluster, as with xi < 1: a state in level {crossed[0] - 1} may have several parents in level "
+            f"an exact likelihood needs one path from the mask to each token, in {process!r} "
+            "tokens may leave their "
+            f"cluster, as with xi < 1: a state in level {crossed[0] - 1} may have several parents "
+            "in level "
             f"{crossed[0]}; {_INSTEAD}"
         )
     late = 1 - float(chances[0, 0, -1])
     require(
         process.levels[-1] == 1,
-        f"an exact likelihood needs a process with one mask, {process!r} has {process.levels[-1]}: which of them each "
+        f"an exact likelihood needs a process with one mask, {process!r} has {process.levels[-1]}: "
+        "which of them each "
         f"position starts at is random; {_INSTEAD}",
     )
     require(
         process.exact_ends or late <= 0,
-        f"an exact likelihood needs a process with only masks at t = 1, {process!r} has a share of {late:.3g} of its "
+        f"an exact likelihood needs a process with only masks at t = 1, {process!r} has a share of "
+        f"{late:.3g} of its "
         f"tokens below the mask; {_INSTEAD}",
     )

@@ -18,10 +18,12 @@ from ddlib.typing import Denoiser, PaddingMask, Tokens
 
 
 class OrderCosts(NamedTuple):
-    """Negative log-likelihoods of every sequence by one order, in nats; their differences are its costs.
+    """Negative log-likelihoods of every sequence by one order, in nats.
 
-    The values of several batches are concatenated. ``ddlib.Measure.ratio(costs.drawing_in_parallel, costs.tokens,
-    "nats/token")`` is the mean cost, with its standard error over sequences.
+    Their differences are its costs.
+
+    The values of several batches are concatenated. ``ddlib.Measure.ratio(costs.drawing_in_parallel,
+    costs.tokens, "nats/token")`` is the mean cost, with its standard error over sequences.
     """
 
     sets: Float64[Tensor, "B"]
@@ -42,7 +44,10 @@ class OrderCosts(NamedTuple):
 
     @property
     def order(self) -> Float64[Tensor, "B"]:
-        """Cost of the order itself, in nats per sequence: chain minus left to right. Negative for a better order."""
+        """Cost of the order itself, in nats per sequence: chain minus left to right.
+
+        Negative for a better order.
+        """
         return self.chain - self.left_to_right
 
 
@@ -61,13 +66,15 @@ def order_costs(
     parameterization: Parameterization | None = None,
     compact: bool = True,
 ) -> OrderCosts:
-    r"""Compute what drawing positions in parallel costs, and what their order costs (theory section 20).
+    r"""Compute what drawing positions in parallel costs, and what their order costs (theory section
+    20).
 
-    The order reveals sets A_1, A_2, ... of positions, as in ``likelihood``. The chain is the same order one position at
-    a time: A_1 in the order of its scores, then A_2, and so on, each position given all before it. Sets and their inner
-    order are those of the run in sets; they depend on the earlier sets only. So ``exp(-chain)`` sums to one over all
-    sequences too, for every order. With the exact network the expected cost of drawing in parallel is the sum of the
-    total correlations of the sets, given the positions before them, and the order has no cost. In a hierarchy a
+    The order reveals sets A_1, A_2, ... of positions, as in ``likelihood``. The chain is the same
+    order one position at a time: A_1 in the order of its scores, then A_2, and so on, each position
+    given all before it. Sets and their inner order are those of the run in sets; they depend on the
+    earlier sets only. So ``exp(-chain)`` sums to one over all sequences too, for every order. With
+    the exact network the expected cost of drawing in parallel is the sum of the total correlations
+    of the sets, given the positions before them, and the order has no cost. In a hierarchy a
     position of a set descends one edge.
 
     The network is called once per set, and up to once per edge for each of the two others.
@@ -77,11 +84,11 @@ def order_costs(
         denoiser: ``(z, t) -> logits``.
         x: (B, L) tokens.
         order: default ``Confidence()``.
-        group: number of positions in a set; more where the order selects more. None: as the order selects, for
-            ``EntropyBounded``, thresholds, or ``InOrder(..., whole=True)``.
+        group: number of positions in a set; more where the order selects more. None: as the order
+            selects, for ``EntropyBounded``, thresholds, or ``InOrder(..., whole=True)``.
         pace: ``Blocks`` for sequences drawn block by block.
-        keep: whether computations for earlier blocks are cached; not by an approximate cache, whose values depend on
-            the calls of each of the three orders.
+        keep: whether computations for earlier blocks are cached; not by an approximate cache, whose
+            values depend on the calls of each of the three orders.
         mask: (B, L) bool, False at padding.
         given: (B, L) bool, True at tokens that are fixed from the beginning.
         parameterization: meaning of the logits.
@@ -99,13 +106,19 @@ def order_costs(
     """
     order = Confidence() if order is None else order
     if not isinstance(keep, bool):
-        raise TypeError(f"keep is {keep!r}, must be True or False: the three orders would have different cached values")
+        raise TypeError(
+            f"keep is {keep!r}, must be True or False: the three orders would have different "
+            "cached values"
+        )
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, OrderedSampler)
-    network, first = ModelWrapper(process, denoiser, parameterization, compact), LeftToRight(order.force_transition)
-    nats, calls = torch.zeros(3, len(x), dtype=torch.float64, device=x.device), 0
+    network = ModelWrapper(process, denoiser, parameterization, compact)
+    first = LeftToRight(order.force_transition)
+    nats = torch.zeros(3, len(x), dtype=torch.float64, device=x.device)
+    calls = 0
     for here, run in block_runs(network, x, order, free, pace, keep, None, group):
-        start, parts = State(x, nats), list[_Moves]()
+        start = State(x, nats)
+        parts = list[_Moves]()
         for step in read_steps(order, run, x[:, here], group):
             start = start if parts else step.state
             parts.append(_Moves.of(run, step))
@@ -136,11 +149,21 @@ class _Moves(NamedTuple):
     def of(cls, run: SamplingContext, step: Step) -> "_Moves":
         """Return the descents of a step, by preference."""
         moved = step.target < levels(run, step.state.z)
-        order = step.preference.masked_fill(~moved, -torch.inf).sort(dim=-1, descending=True, stable=True).indices
+        order = (
+            step.preference.masked_fill(~moved, -torch.inf)
+            .sort(dim=-1, descending=True, stable=True)
+            .indices
+        )
         order = order[:, : int(moved.sum(-1).max())]
         first = torch.zeros_like(order, dtype=torch.bool)
         first[:, :1] = True
-        return cls(order, step.target.gather(1, order), step.log_probs.gather(1, order), first, moved.gather(1, order))
+        return cls(
+            order,
+            step.target.gather(1, order),
+            step.log_probs.gather(1, order),
+            first,
+            moved.gather(1, order),
+        )
 
     @classmethod
     def join(cls, parts: list["_Moves"]) -> "_Moves":
@@ -151,17 +174,22 @@ class _Moves(NamedTuple):
         return cls(*(column.gather(1, kept) for column in columns))
 
 
-def _chain(order: OrderedSampler, run: SamplingContext, x: Tokens, start: State, moves: _Moves) -> _Moves:
+def _chain(
+    order: OrderedSampler, run: SamplingContext, x: Tokens, start: State, moves: _Moves
+) -> _Moves:
     """Return the moves with their log-probabilities one at a time.
 
     The first of a step keeps its own: the states around it are those of the step.
     """
-    ancestors, rows, z = ancestors_of(run, x), torch.arange(len(x), device=x.device), start.z.clone()
+    ancestors = ancestors_of(run, x)
+    rows = torch.arange(len(x), device=x.device)
+    z = start.z.clone()
     terms = moves.log_prob.clone()
     for m, (position, target, first, valid) in enumerate(
         zip(moves.position.T, moves.target.T, moves.first.T, moves.valid.T, strict=True)
     ):
-        here, alone = torch.zeros_like(run.free), valid & ~first
+        here = torch.zeros_like(run.free)
+        alone = valid & ~first
         here[rows[alone], position[alone]] = True
         after = ancestors[target, rows, position]
         for part in run.network.at(z, model_time(run, z, start.memo), here):

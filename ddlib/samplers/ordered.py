@@ -41,61 +41,85 @@ class Turn(NamedTuple):
 
 
 class OrderedSampler(Sampler):
-    """Base class: descends one hierarchy edge per step, at positions ranked by a score of their child distributions.
+    """Base class: descends one hierarchy edge per step, at positions ranked by a score of their
+    child distributions.
 
-    In a process with levels neither these distributions nor the optimal model output depend on the time, given the
-    states (theory section 10). A step may thus choose the positions that descend to one of their children, if it
-    chooses *before* it draws: a choice among drawn children would be biased towards the likely ones. A subclass
-    computes a score of each distribution and selects among the best. In the last step all remaining positions become
-    tokens at once.
+    In a process with levels neither these distributions nor the optimal model output depend on the
+    time, given the states (theory section 10). A step may thus choose the positions that descend to
+    one of their children, if it chooses *before* it draws: a choice among drawn children would be
+    biased towards the likely ones. A subclass computes a score of each distribution and selects
+    among the best. In the last step all remaining positions become tokens at once.
 
-    The network is evaluated at all positions that are not tokens yet, or, if the choice does not depend on the
-    distributions, at the chosen ones only. Its time input is the time at which the expected number of remaining edges
-    equals the actual one. An order without noise has an exact likelihood, ``ddlib.likelihood``.
+    The network is evaluated at all positions that are not tokens yet, or, if the choice does not
+    depend on the distributions, at the chosen ones only. Its time input is the time at which the
+    expected number of remaining edges equals the actual one. An order without noise has an exact
+    likelihood, ``ddlib.likelihood``.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
-    requires, instead = LevelProcess, "use Psi, which has no order"
+    requires = LevelProcess
+    instead = "use Psi, which has no order"
     on_time_grid = by_times = False
     supports_constraint = True
-    sure, wanted, looks = Renamed("confidence"), Renamed("select"), Renamed("uses_predictions")
-    quota, turn = Renamed("num_to_unmask"), Renamed("plan_step")
+    sure = Renamed("confidence")
+    wanted = Renamed("select")
+    looks = Renamed("uses_predictions")
+    quota = Renamed("num_to_unmask")
+    turn = Renamed("plan_step")
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states; a subclass that overrides ``noise`` overrides it too."""
+        """True if the choice is a function of the states.
+
+        a subclass that overrides ``noise`` overrides it too.
+        """
         return not defined_below(self, OrderedSampler, "noise")
 
     @property
     def replaces_tokens(self) -> bool:
-        """True if tokens may be replaced after they are drawn: sequences then have no likelihood in closed form."""
+        """True if tokens may be replaced after they are drawn.
+
+        Sequences then have no likelihood in closed form.
+        """
         return False
 
     @property
     def uses_predictions(self) -> bool:
-        """True if the choice depends on the child distributions; False saves evaluations at other positions."""
+        """True if the choice depends on the child distributions.
+
+        False saves evaluations at other positions.
+        """
         return True
 
     def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute the scores of child distributions from their normalised log-probabilities.
 
-        Positions with the highest scores descend first, those with equal scores in order of position. By default all
-        scores are equal; a sampler that never needs them states False in ``uses_predictions``.
+        Positions with the highest scores descend first, those with equal scores in order of
+        position. By default all scores are equal; a sampler that never needs them states False in
+        ``uses_predictions``.
         """
         return log_probs.new_zeros(len(log_probs))
 
     def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """Compute ``confidence`` from probabilities, which the loss has; override it where no logarithm is needed."""
+        """Compute ``confidence`` from probabilities, which the loss has.
+
+        Override it where no logarithm is needed.
+        """
         return self.confidence(finite_log(probs))
 
     @abstractmethod
-    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-        """Select the positions that descend, with each row sorted by preference; entries at level 0 are ignored.
+    def select(
+        self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]
+    ) -> Bool[Tensor, "B L"]:
+        """Select the positions that descend, with each row sorted by preference.
+
+        Entries at level 0 are ignored.
 
         Args:
             score: (B, L) in descending order of preference.
@@ -107,7 +131,10 @@ class OrderedSampler(Sampler):
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
     def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
-        """Return scores of the positions themselves, which are added before positions are sorted; 0 by default."""
+        """Return scores of the positions themselves, which are added before positions are sorted.
+
+        0 by default.
+        """
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
     def choose(
@@ -121,10 +148,11 @@ class OrderedSampler(Sampler):
         """Choose the positions that descend an edge, row by row; deterministic without noise.
 
         Args:
-            score: (B, L) scores of the child distributions, highest first; scores that are equal after rounding to five
-                digits are ordered by position.
+            score: (B, L) scores of the child distributions, highest first; scores that are equal
+                after rounding to five digits are ordered by position.
             level: (B, L), 0 at tokens and at the prompt.
-            steps: number of remaining steps, this one included; at least an even split of the edges over them descends.
+            steps: number of remaining steps, this one included; at least an even split of the edges
+                over them descends.
             noise: (B, L), noise and priority, added to the scores for sorting.
             least: (B, 1) minimal number of positions, in place of an even split.
 
@@ -139,20 +167,34 @@ class OrderedSampler(Sampler):
         chosen = chosen | self.select(score.gather(1, order), level.gather(1, order))
         return torch.zeros_like(chosen).scatter(1, order, chosen) & (level > 0)
 
-    def num_to_unmask(self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
-        """Return the minimal number of descents per row in step ``k``, of ``left`` edges; None for an even split."""
+    def num_to_unmask(
+        self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]
+    ) -> Int64[Tensor, "B 1"] | None:
+        """Return the minimal number of descents per row in step ``k``, of ``left`` edges.
+
+        None for an even split.
+        """
         return None
 
     def init(self, run: SamplingContext) -> State:
-        """Draw the state at t = 1; the memo holds the table of expected edges for ``model_time``."""
-        process, times = level_process(run), torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
+        """Draw the state at t = 1; the memo holds the table of expected edges for
+        ``model_time``.
+        """
+        process = level_process(run)
+        times = torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
         chances = process.level_transition(torch.zeros_like(times), times)
-        edges = chances[:, 0] @ torch.arange(len(process.levels), dtype=torch.float64, device=times.device)
+        edges = chances[:, 0] @ torch.arange(
+            len(process.levels), dtype=torch.float64, device=times.device
+        )
         state = super().init(run)
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
-    def plan_step(self, run: SamplingContext, state: State, k: int, group: int | None = None) -> Turn:
-        """Choose the positions that descend in step ``k`` and their levels; used for sampling and for likelihoods.
+    def plan_step(
+        self, run: SamplingContext, state: State, k: int, group: int | None = None
+    ) -> Turn:
+        """Choose the positions that descend in step ``k`` and their levels.
+
+        Used for sampling and for likelihoods.
 
         Args:
             run: the call of ``sample``.
@@ -160,10 +202,15 @@ class OrderedSampler(Sampler):
             k: number of the step.
             group: minimal number of positions per row, in place of that of ``num_to_unmask``.
         """
-        z, steps, level = state.z, run.steps - k, levels(run, state.z)
-        noise = self.noise(run, z)  # drawn at all positions, so that a sequence's noise does not depend on its states
+        z = state.z
+        steps = run.steps - k
+        level = levels(run, state.z)
+        noise = self.noise(
+            run, z
+        )  # drawn at all positions, so that a sequence's noise does not depend on its states
         noise = noise + self.priority(z)
-        score, chosen = torch.zeros_like(noise), level > 0
+        score = torch.zeros_like(noise)
+        chosen = level > 0
         left = level.sum(-1, keepdim=True)
         if group is not None:
             least: Tensor | None = torch.full_like(left, group)
@@ -184,14 +231,24 @@ class OrderedSampler(Sampler):
                     score[rows, columns] = self.confidence(log_probs).to(torch.float64)
             chosen = self.choose(score, level, steps, noise, **options)
         target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
-        used = (part.take(chosen[part.b, part.i]) for part in predictions if bool(chosen[part.b, part.i].any()))
+        used = (
+            part.take(chosen[part.b, part.i])
+            for part in predictions
+            if bool(chosen[part.b, part.i].any())
+        )
         return Turn(used, target, _rounded(score + noise))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         predictions, target, _ = self.plan_step(run, state, k)
         single = run.steps - k > 1
         z = apply_predictions(
-            run, predictions, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single
+            run,
+            predictions,
+            state.z,
+            torch.zeros_like(state.t),
+            target,
+            self.force_transition,
+            single=single,
         )
         return State(z, model_time(run, z, state.memo), state.memo)
 
@@ -202,10 +259,16 @@ class OrderedSampler(Sampler):
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
 
-    def scores(self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
-        """Compute the scores of the child distributions at N positions, given the remaining edges of all, (B, L)."""
+    def scores(
+        self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]
+    ) -> Float64[Tensor, "N"]:
+        """Compute the scores of the child distributions at N positions, given the remaining edges
+        of all, (B, L).
+        """
         score = torch.zeros(len(part.b), dtype=torch.float64, device=part.b.device)
-        for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
+        for rows, _, _, log_probs in child_log_probs(
+            run, part, level[part.b, part.i] - 1, self.force_transition
+        ):
             score[rows] = self.confidence(log_probs).to(torch.float64)
         return score
 
@@ -213,8 +276,9 @@ class OrderedSampler(Sampler):
 def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
     """Round scores to five digits, of those below 0.1 five significant ones.
 
-    Equal states have equal scores up to the network's rounding errors, which depend on the batch. Scores of a network
-    that is hardly trained are small: with five decimals many of them would be equal, and be ordered by position.
+    Equal states have equal scores up to the network's rounding errors, which depend on the batch.
+    Scores of a network that is hardly trained are small: with five decimals many of them would be
+    equal, and be ordered by position.
     """
     unit = 10.0 ** (preference.abs().clamp_min(1e-30).log10().floor() - 4)
     small = (preference / unit).round() * unit
@@ -222,12 +286,17 @@ def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
 
 
 def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
-    """Return finite log-probabilities: probabilities that are rounded to 0 are set to the smallest normal number."""
+    """Return finite log-probabilities.
+
+    Probabilities that are rounded to 0 are set to the smallest normal number.
+    """
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 def defined_below(part: object, base: type, method: str) -> bool:
-    """Return whether a subclass of ``base`` overrides a method, so that attributes that describe it may be wrong."""
+    """Return whether a subclass of ``base`` overrides a method, so that attributes that describe it
+    may be wrong.
+    """
     mro = type(part).__mro__
     return any(method in vars(cls) for cls in mro[: mro.index(base)])
 
@@ -238,7 +307,9 @@ def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
 
 
 def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
-    """Compute the time of each row at which the expected number of remaining edges equals its own, (B,)."""
+    """Compute the time of each row at which the expected number of remaining edges equals its own,
+    (B,).
+    """
     times, edges = expected
     mean = levels(run, z).sum(-1) / run.free.sum(-1).clamp_min(1).to(torch.float64)
     above = torch.searchsorted(edges, mean, right=True).clamp(1, len(times) - 1)
@@ -249,27 +320,34 @@ def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
 
 
 def check_order(process: ForwardProcess, order: Sampler) -> None:
-    """Raise unless rows of the process can descend in this order: the process starts at the mask alone.
+    """Raise unless rows of the process can descend in this order.
+
+    The process starts at the mask alone.
 
     Raises:
         TypeError: a sampler without an order; a process without levels.
-        ValueError: a process that does not start at the mask, or whose edges act in windows of time; an order whose
-            choice depends on a time grid, or that edits tokens.
+        ValueError: a process that does not start at the mask, or whose edges act in windows of
+            time; an order whose choice depends on a time grid, or that edits tokens.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses the next position, such as Confidence() or "
+            f"order is {order!r}, must be a sampler that chooses the next position, such as "
+            "Confidence() or "
             f"LeftToRight(); {_RANDOM_NOISE}"
         )
     if not isinstance(process, LevelProcess):
-        raise TypeError(f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}")
+        raise TypeError(
+            f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}"
+        )
     require(
         process.levels[-1] == 1 and process.exact_ends,
-        f"an order needs a process with only masks at t = 1, {process!r} has others; {_RANDOM_NOISE}",
+        f"an order needs a process with only masks at t = 1, {process!r} has others; "
+        f"{_RANDOM_NOISE}",
     )
     require(
         all(schedule.support == (0, 1) for schedule in process.schedules),
-        f"an order needs edges that act at all times, {process!r} has windows, where states of two stages have no loss "
+        f"an order needs edges that act at all times, {process!r} has windows, where states of two "
+        "stages have no loss "
         f"at one time; {_RANDOM_NOISE}",
     )
     require(
@@ -278,5 +356,6 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
     )
     require(
         not order.by_times,
-        f"order is {order!r}, must choose without a time grid, which training does not have: omit per_step",
+        f"order is {order!r}, must choose without a time grid, which training does not have: omit "
+        "per_step",
     )

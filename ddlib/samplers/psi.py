@@ -17,16 +17,20 @@ from ddlib.utils.validation import check_number
 
 
 class Psi(Sampler):
-    r"""Ancestral step with probability kappa per position; otherwise a token is drawn and noised to time s.
+    r"""Ancestral step with probability kappa per position.
 
-    :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`. The distribution at s is
-    the same for every kappa, so this redraws tokens of any process (Psi-samplers, arXiv 2602.21185; theory section 9).
-    For masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and
-    step; in a process with levels only where a position descends. ``kappa = 1`` is ``Ancestral``, to the bit.
+    Otherwise a token is drawn and noised to time s.
+
+    :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`. The
+    distribution at s is the same for every kappa, so this redraws tokens of any process
+    (Psi-samplers, arXiv 2602.21185; theory section 9). For masks it is ReMDM with :math:`\sigma =
+    (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and step; in a process with
+    levels only where a position descends. ``kappa = 1`` is ``Ancestral``, to the bit.
 
     Args:
         kappa: in [0, 1]; 0 re-noises every position in every step.
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
 
     Raises:
         TypeError, ValueError: kappa outside [0, 1].
@@ -46,16 +50,28 @@ class Psi(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:
             return Ancestral(self.force_transition).step(run, state, k)
-        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        process = run.process
+        z = state.z
+        t = at(run, k)
+        s = at(run, k + 1)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        if isinstance(process, LevelProcess):  # a position that is re-noised descends to a token first
+        if isinstance(
+            process, LevelProcess
+        ):  # a position that is re-noised descends to a token first
             target = process.sample_level(z, t, s, run.generator)
             stepped = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
             tokens = torch.where(keep | ~run.free, 0, stepped)
         else:
             logits = run.predict(z, t)
             stepped = process.sample_given_level(
-                logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
+                logits,
+                z,
+                t,
+                s,
+                None,
+                run.generator,
+                force=self.force_transition,
+                sharpen=run.sharpen,
             )
             tokens = self._tokens(run, logits, z, t)
         return State(torch.where(keep, stepped, process.sample(tokens, s, run.generator)), s)
@@ -64,6 +80,8 @@ class Psi(Sampler):
         """Draw x ~ q(x | z_t, p)."""
         if run.process.exact_ends:  # z_0 then has this distribution
             zero = torch.zeros_like(t)
-            return run.process.sample_given_level(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
+            return run.process.sample_given_level(
+                logits, z, t, zero, None, run.generator, sharpen=run.sharpen
+            )
         scores = run.sharpen(posterior_logits(run.process, logits, z, t))
         return draw_logits(scores, rand(z.shape, run.generator, z.device))

@@ -1,4 +1,7 @@
-"""Solvers with reverse rates held constant during a step, kept as baselines: Euler and tau-leaping."""
+"""Solvers with reverse rates held constant during a step, kept as baselines.
+
+Euler and tau-leaping.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,18 +20,20 @@ from ddlib.utils.random import rand
 
 
 class Leap(Sampler):
-    """Base class: a position jumps at most once in a step of length h, by its ``reverse_rate`` R at the step's start.
+    """Base class: a position jumps at most once in a step of length h, by its ``reverse_rate`` R at
+    the step's start.
 
-    A subclass computes the probability of a jump from R h. The destination is drawn in proportion to the rates. The
-    error falls as 1 / steps. Rates may diverge towards both ends of time, so ``Ancestral`` takes the first and the last
-    step.
+    A subclass computes the probability of a jump from R h. The destination is drawn in proportion
+    to the rates. The error falls as 1 / steps. Rates may diverge towards both ends of time, so
+    ``Ancestral`` takes the first and the last step.
 
-    In a process with levels R does not depend on the network, and a jump descends one level. The network then runs only
-    on sequences in which a position jumps. In other processes it runs at every position; structured processes need no
-    tensor over states.
+    In a process with levels R does not depend on the network, and a jump descends one level. The
+    network then runs only on sequences in which a position jumps. In other processes it runs at
+    every position; structured processes need no tensor over states.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
     exact_marginals = False
@@ -43,24 +48,37 @@ class Leap(Sampler):
 
     @abstractmethod
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """Compute the probability of a jump from R h, the expected number of jumps at a constant rate."""
+        """Compute the probability of a jump from R h, the expected number of jumps at a constant
+        rate.
+        """
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        process = run.process
+        z = state.z
+        t = at(run, k)
+        s = at(run, k + 1)
         if k in (0, run.steps - 1) or _window_ends(process, t, s):
             return State(Ancestral(self.force_transition).back(run, z, t, s), s)
-        length, u = (t - s)[:, None], rand(z.shape, run.generator, z.device)
+        length = (t - s)[:, None]
+        u = rand(z.shape, run.generator, z.device)
         if isinstance(process, LevelProcess):
             moves = run.free & (u < self.chance(process.exit_rate(z, t) * length))
             target = process.level_of(z) - moves.long()
             return State(move(run, z, t, s, target, self.force_transition), s)
         logits = run.predict(z, t)
         moves = run.free & (u < self.chance(process.exit_rate(z, t, logits, run.sharpen) * length))
-        z = process.sample_exit(logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen)
+        z = process.sample_exit(
+            logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen
+        )
         return State(z, s)
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
+        self,
+        process: ForwardProcess,
+        predict: Callable[[Tokens, Times], Logits],
+        z: Tokens,
+        t: Times,
+        s: Times,
     ) -> Float64[Tensor, "N N"]:
         if float(t[0]) == 1 or float(s[0]) == 0 or _window_ends(process, t, s):
             return Ancestral().kernel(process, predict, z, t, s)
@@ -72,15 +90,17 @@ class Leap(Sampler):
 
 
 class Euler(Leap):
-    r"""Euler solver: a position of reverse rate R jumps with probability :math:`\min(1, R h)` in a step of length h.
+    r"""Euler solver: a position of reverse rate R jumps with probability :math:`\min(1, R h)` in a
+    step of length h.
 
-    This is the sampler of SEDD (Lou et al., 2024). The destination is drawn in proportion to the rates. ``Ancestral``
-    takes the first and the last step, as rates may diverge towards the ends of time. A baseline: ``Ancestral`` costs as
-    much and is exact for a single token. For masks with a linear schedule both have the same distribution, as
-    :math:`R h = h / t`.
+    This is the sampler of SEDD (Lou et al., 2024). The destination is drawn in proportion to the
+    rates. ``Ancestral`` takes the first and the last step, as rates may diverge towards the ends of
+    time. A baseline: ``Ancestral`` costs as much and is exact for a single token. For masks with a
+    linear schedule both have the same distribution, as :math:`R h = h / t`.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
@@ -88,15 +108,18 @@ class Euler(Leap):
 
 
 class TauLeaping(Leap):
-    r"""Tau-leaping: each destination has a Poisson number of hits in a step; a position with one hit in total jumps.
+    r"""Tau-leaping: each destination has a Poisson number of hits in a step.
 
-    The probability of a jump is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's length. Several hits
-    have no meaning for states without an order, so the position then keeps its state (tauLDR, Campbell et al., 2022).
-    ``Ancestral`` takes the first and the last step, as rates may diverge towards the ends of time. A baseline, as
-    ``Euler``.
+    a position with one hit in total jumps.
+
+    The probability of a jump is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's
+    length. Several hits have no meaning for states without an order, so the position then keeps its
+    state (tauLDR, Campbell et al., 2022). ``Ancestral`` takes the first and the last step, as rates
+    may diverge towards the ends of time. A baseline, as ``Euler``.
 
     Args:
-        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
     """
 
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:

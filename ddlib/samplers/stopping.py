@@ -19,19 +19,26 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Ending(ABC):
-    """Base class of stopping criteria: after every step, selects finished positions, which are fixed like a prompt."""
+    """Base class of stopping criteria.
+
+    After every step, selects finished positions, which are fixed like a prompt.
+    """
 
     uses_predictions: bool = False
-    """True if ``finished`` reads distributions of tokens, which a guidance of states does not have."""
+    """True if ``finished`` reads distributions of tokens, which a guidance of states does not have.
+    """
 
     def check(self, process: ForwardProcess) -> None:
         """Raise before sampling if the process is not supported."""
         return None
 
     def check_constraint(self, constraint: Automaton) -> None:
-        """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with its ``end`` does."""
+        """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with
+        its ``end`` does.
+        """
         raise TypeError(
-            f"constraint is {constraint!r}, which {self!r} does not support: it sets tokens without the constraint"
+            f"constraint is {constraint!r}, which {self!r} does not support: it sets tokens "
+            "without the constraint"
         )
 
     @abstractmethod
@@ -43,11 +50,13 @@ class Ending(ABC):
         Args:
             run: the call of ``sample``; ``run.free`` is True at positions that are not fixed yet.
             state: after a step, or before the first.
-            drawn: (B, L) bool, False at the prompt. If a sequence is drawn block by block, L is the length of a block.
+            drawn: (B, L) bool, False at the prompt. If a sequence is drawn block by block, L is the
+                length of a block.
             memo: the memo of the last call, None at first.
 
         Returns:
-            tokens (B, L), the positions at which they are fixed from now on (B, L) bool, and a memo.
+            tokens (B, L), the positions at which they are fixed from now on (B, L) bool, and a
+            memo.
         """
 
     def trim(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
@@ -55,7 +64,9 @@ class Ending(ABC):
         return tokens
 
     def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
-        """Select the sequences that end within these first tokens; the rest is not drawn but left to ``trim``.
+        """Select the sequences that end within these first tokens.
+
+        The rest is not drawn but left to ``trim``.
 
         Called after every block of a sequence that is drawn block by block.
 
@@ -66,7 +77,9 @@ class Ending(ABC):
         return torch.zeros_like(drawn[:, 0])
 
     def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
-        """Return a token and the mask of the positions ``i`` at which it is forbidden, False by default."""
+        """Return a token and the mask of the positions ``i`` at which it is forbidden, False by
+        default.
+        """
         return 0, torch.zeros_like(i, dtype=torch.bool)
 
     def __repr__(self) -> str:
@@ -76,13 +89,14 @@ class Ending(ABC):
 class EndOfText(Ending):
     """End-of-text token: stops a sequence after it, and is forbidden before a minimal length.
 
-    The first drawn end-of-text token counts, not those of the prompt. All drawn positions after it are fixed to
-    ``fill``, so the network is not evaluated there. If a state may still be noise, as every token under uniform noise,
-    this happens after the last step.
+    The first drawn end-of-text token counts, not those of the prompt. All drawn positions after it
+    are fixed to ``fill``, so the network is not evaluated there. If a state may still be noise, as
+    every token under uniform noise, this happens after the last step.
 
     Args:
         token: the end-of-text token.
-        least: minimal length: the token is not drawn at the first ``least`` positions of a row, prompt included.
+        least: minimal length: the token is not drawn at the first ``least`` positions of a row,
+            prompt included.
         last: whether a sequence stops at the token; if False only ``least`` applies.
         fill: the token at the positions after the end; by default ``token``.
 
@@ -93,36 +107,44 @@ class EndOfText(Ending):
     word = Renamed("token")
 
     @renamed_keyword("word", "token")
-    def __init__(self, token: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
+    def __init__(
+        self, token: int, least: int = 0, last: bool = True, fill: int | None = None
+    ) -> None:
         self.token, self.least = check_count("token", token, 0), check_count("least", least, 0)
         self.last = last
         require(
             last or fill is None,
-            f"fill is {fill} and last is False: fill requires last=True, since other tokens may follow",
+            f"fill is {fill} and last is False: fill requires last=True, since other tokens may "
+            "follow",
         )
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
 
     def check(self, process: ForwardProcess) -> None:
         for name, given in (("token", self.token), ("fill", self.fill)):
             if given >= process.vocab_size:
-                raise ValueError(f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})")
+                raise ValueError(
+                    f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})"
+                )
 
     def check_constraint(self, constraint: Automaton) -> None:
         if self.least:
             raise TypeError(
-                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a minimum length is "
+                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a "
+                "minimum length is "
                 "part of the constraint"
             )
         if self.last and not constraint.ends_by(self.token, self.fill):
             raise TypeError(
-                f"constraint is {constraint!r}, which {self!r} does not support: the constraint must accept any "
+                f"constraint is {constraint!r}, which {self!r} does not support: the constraint "
+                "must accept any "
                 "number of fill tokens after the token, as after its own end"
             )
 
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
-        # no other token may have become the end until now, as under uniform noise or within a cluster
+        # no other token may have become the end until now, as under uniform noise or within a
+        # cluster
         token = torch.full_like(state.z[:1, :1], self.token)
         sure = (run.process.token_evidence(token, state.t.max().reshape(1)) > 0).sum() == 1
         end, after = self._found((state.z == self.token) & sure & drawn)
@@ -145,12 +167,14 @@ class EndOfText(Ending):
 
 
 class Settled(Ending):
-    """Convergence: a sequence is finished when its likeliest tokens no longer change and their entropy is low.
+    """Convergence: a sequence is finished when its likeliest tokens no longer change and their
+    entropy is low.
 
-    It then ends with the likeliest token at every position, so stopping is greedy. This is the rule of DiffusionGemma,
-    for every process: the likeliest tokens of p(x | z) have been the same ``steps`` times in a row, and the mean
-    entropy of p(x | z) is low. The network is evaluated at all unfinished positions after every step. A step from the
-    same states and times, as on a grid, shares that call.
+    It then ends with the likeliest token at every position, so stopping is greedy. This is the rule
+    of DiffusionGemma, for every process: the likeliest tokens of p(x | z) have been the same
+    ``steps`` times in a row, and the mean entropy of p(x | z) is low. The network is evaluated at
+    all unfinished positions after every step. A step from the same states and times, as on a grid,
+    shares that call.
 
     Args:
         entropy: the largest mean entropy, in nats per unfinished position.
@@ -166,16 +190,22 @@ class Settled(Ending):
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
-        process, (z, t, _) = run.process, state
+        process = run.process
+        (z, t, _) = state
         unsure = run.free & ((z >= process.vocab_size) | process.replaceable(z))
-        tokens, entropies = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        tokens = z.clone()
+        entropies = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         run.network.cache_last = run.network.context.repeatable
         for part in run.network.at(z, t, unsure):
             logits = part.token_logits(torch.zeros_like(part.z))
-            log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].log_softmax(-1)
+            log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[
+                :, 0
+            ].log_softmax(-1)
             tokens[part.b, part.i] = log_probs.argmax(-1)
             entropies[part.b, part.i] = entropy(log_probs).to(entropies)
-        before, count = (tokens.new_full(z.shape, -1), tokens.new_zeros(len(z))) if memo is None else memo
+        before, count = (
+            (tokens.new_full(z.shape, -1), tokens.new_zeros(len(z))) if memo is None else memo
+        )
         count = torch.where((tokens == before).all(1), count + 1, 0)
         mean = entropies.sum(1) / unsure.sum(1).clamp_min(1)
         done = (count >= self.steps) & (mean <= self.entropy)

@@ -18,22 +18,26 @@ from ddlib.utils.validation import check_number
 
 
 class ThetaTrapezoidal(Sampler):
-    r"""Two-stage solver: a step to an intermediate time, then a step with predictions extrapolated from both times.
+    r"""Two-stage solver: a step to an intermediate time, then a step with predictions extrapolated
+    from both times.
 
     With :math:`u = t - \theta (t - s)`, both stages are exact steps of a single token:
 
-        z* from q(z_u | z_t, p), then z_s from q(z_s | z*, x) with x from (a_1 P* - a_2 P)_+, normalised
+        z* from q(z_u | z_t, p), then z_s from q(z_s | z*, x) with x from (a_1 P* - a_2 P)_+,
+        normalised
 
-    where P* and P are p(x | z*) at u, computed from the model output at (z*, u) and at (z_t, t), :math:`a_1 = 1 /
-    (2 \theta (1 - \theta))` and :math:`a_2 = a_1 - 1`. A single token has its exact distribution for any number of
-    steps. The error of the joint distribution falls as 1 / steps^2, for every process, because rates are linear in
-    p(x | z). This requires :math:`a_1 P^* \ge a_2 P`. For strongly dependent tokens the difference is clamped at 0, and
-    the error falls as 1 / steps. At theta = 1/2 the least is clamped.
+    where P* and P are p(x | z*) at u, computed from the model output at (z*, u) and at (z_t, t),
+    :math:`a_1 = 1 / (2 \theta (1 - \theta))` and :math:`a_2 = a_1 - 1`. A single token has its
+    exact distribution for any number of steps. The error of the joint distribution falls as 1 /
+    steps^2, for every process, because rates are linear in p(x | z). This requires :math:`a_1 P^*
+    \ge a_2 P`. For strongly dependent tokens the difference is clamped at 0, and the error falls as
+    1 / steps. At theta = 1/2 the least is clamped.
 
-    It follows the theta-trapezoidal method of Ren et al. (arXiv 2502.00234), which extrapolates the rates of
-    tau-leaping. Here only the model output is extrapolated, and each position takes exact steps. Two network calls per
-    step. In a process with levels all jumps are drawn first: the network runs on sequences in which a position jumps,
-    and the second time on those with a jump in the second stage.
+    It follows the theta-trapezoidal method of Ren et al. (arXiv 2502.00234), which extrapolates the
+    rates of tau-leaping. Here only the model output is extrapolated, and each position takes exact
+    steps. Two network calls per step. In a process with levels all jumps are drawn first: the
+    network runs on sequences in which a position jumps, and the second time on those with a jump in
+    the second stage.
 
     Args:
         theta: in (0, 1), the intermediate time as a fraction of the step.
@@ -53,23 +57,35 @@ class ThetaTrapezoidal(Sampler):
         return [cls(), cls(0.3)]  # at 1/2 several wrong weights equal the right ones
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        process = run.process
+        z = state.z
+        t = at(run, k)
+        s = at(run, k + 1)
         u = self.between(t, s)
         if isinstance(process, LevelProcess):
             target = process.sample_level(z, t, u, run.generator)
-            return State(self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s)
+            return State(
+                self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s
+            )
         before = run.predict(z, t)
-        middle = process.sample_given_level(before, z, t, u, None, run.generator, sharpen=run.sharpen)
+        middle = process.sample_given_level(
+            before, z, t, u, None, run.generator, sharpen=run.sharpen
+        )
         z = torch.where(run.free, middle, z)  # the second call takes the prompt too
         logits = self.extrapolated(process, before, run.predict(z, u), z, u)
-        return State(process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s)
+        return State(
+            process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s
+        )
 
     def between(self, t: Times, s: Times) -> Times:
         """Compute the time u of the second network call."""
         return t - self.theta * (t - s)
 
-    def extrapolated(self, process: ForwardProcess, before: Logits, after: Logits, z: Tokens, u: Times) -> Logits:
-        """Compute logits of the cavity distribution whose p(x | z) at ``u`` is (a_1 P* - a_2 P)_+, normalised.
+    def extrapolated(
+        self, process: ForwardProcess, before: Logits, after: Logits, z: Tokens, u: Times
+    ) -> Logits:
+        """Compute logits of the cavity distribution whose p(x | z) at ``u`` is (a_1 P* - a_2 P)_+,
+        normalised.
 
         As a_1 - a_2 = 1, the total mass before normalisation is at least 1.
 
@@ -82,41 +98,75 @@ class ThetaTrapezoidal(Sampler):
         """
         a = 1 / (2 * self.theta * (1 - self.theta))
         log_evidence = evidence(process, z, u)[0].to(after.dtype)
-        second, first = ((logits.log_softmax(-1) + log_evidence).softmax(-1) for logits in (after, before))
+        second, first = (
+            (logits.log_softmax(-1) + log_evidence).softmax(-1) for logits in (after, before)
+        )
         probs = (a * second - (a - 1) * first).clamp_min(0)
         return torch.where(probs > 0, probs.log() - log_evidence, -torch.inf)
 
     def kernel(
-        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], z: Tokens, t: Times, s: Times
+        self,
+        process: ForwardProcess,
+        predict: Callable[[Tokens, Times], Logits],
+        z: Tokens,
+        t: Times,
+        s: Times,
     ) -> Float64[Tensor, "N N"]:
-        u, number = self.between(t, s), len(z)
-        before, after = predict(z, t), predict(z, u)
+        u = self.between(t, s)
+        number = len(z)
+        before = predict(z, t)
+        after = predict(z, u)
         first = joint(process.posterior(before.softmax(-1), z, t, u), z)
-        here, there = torch.arange(number).repeat_interleave(number), torch.arange(number).repeat(number)
+        here = torch.arange(number).repeat_interleave(number)
+        there = torch.arange(number).repeat(number)
         logits = self.extrapolated(process, before[here], after[there], z[there], u[there])
         second = joint(process.posterior(logits.softmax(-1), z[there], u[there], s[there]), z)
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
-    def _by_levels(self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
-        """Take both stages, given the levels ``first`` after the first; they do not depend on states within levels."""
-        process, u = level_process(run), self.between(t, s)
-        members = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]  # one per level
+    def _by_levels(
+        self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens
+    ) -> Tokens:
+        """Take both stages, given the levels ``first`` after the first.
+
+        They do not depend on states within levels.
+        """
+        process = level_process(run)
+        u = self.between(t, s)
+        members = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[
+            first
+        ]  # one per level
         last = torch.where(run.free, process.sample_level(members, u, s, run.generator), first)
-        moves, moves_later = first != process.level_of(z), last != first
+        moves = first != process.level_of(z)
+        moves_later = last != first
         predicted = list(run.network.at(z, t, moves | moves_later))
-        moving = (part.take(moves[part.b, part.i]) for part in predicted if bool(moves[part.b, part.i].any()))
-        middle, uniforms = apply_predictions(run, moving, z, u, first, False), Uniforms(z, run.generator)
-        result, done, before = middle.clone(), 0, _all([part.take(moves_later[part.b, part.i]) for part in predicted])
+        moving = (
+            part.take(moves[part.b, part.i])
+            for part in predicted
+            if bool(moves[part.b, part.i].any())
+        )
+        middle = apply_predictions(run, moving, z, u, first, False)
+        uniforms = Uniforms(z, run.generator)
+        result = middle.clone()
+        done = 0
+        before = _all([part.take(moves_later[part.b, part.i]) for part in predicted])
         for part in run.network.at(middle, u, moves_later):
             rows = torch.arange(done, done + len(part.z), device=z.device)
             done += len(rows)
             target = last[part.b, part.i]
-            assert before is not None  # the first call has predictions at all positions of the second stage
+            assert (
+                before is not None
+            )  # the first call has predictions at all positions of the second stage
             both = before.take(rows).token_logits(target), part.token_logits(target)
             logits = self.extrapolated(process, *both, part.z[:, None], part.t)
             draws = uniforms.at(part.b, part.i)
             result[part.b, part.i] = process.sample_given_level(
-                logits, part.z[:, None], part.t, s[part.b], target[:, None], draws, sharpen=run.sharpen
+                logits,
+                part.z[:, None],
+                part.t,
+                s[part.b],
+                target[:, None],
+                draws,
+                sharpen=run.sharpen,
             )[:, 0]
         return result
 
@@ -126,5 +176,6 @@ def _all(parts: list[Predictions]) -> Predictions | None:
     if not parts:
         return None
     return Predictions(
-        parts[0].network, *(torch.cat(columns) for columns in zip(*(part[1:] for part in parts), strict=True))
+        parts[0].network,
+        *(torch.cat(columns) for columns in zip(*(part[1:] for part in parts), strict=True)),
     )

@@ -15,12 +15,14 @@ def equal_times(steps: int) -> Float64[Tensor, "n"]:
 
 
 def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"]:
-    r"""Return times from 1 to 0 between which a position makes equally many jumps on average, (steps + 1,).
+    r"""Return times from 1 to 0 between which a position makes equally many jumps on average,
+    (steps + 1,).
 
-    With occupancies :math:`a_i(t)` of the levels, the expected level :math:`E(t) = \sum_i i\, a_i(t)` is the expected
-    number of jumps until t. The times solve :math:`E(t_k) / E(1) = 1 - k / \text{steps}`. For masks with a linear
-    schedule they are equally spaced. The more levels, the later are most jumps of a hierarchy whose edges share a
-    schedule: with 8 edges, the first of 64 equally spaced steps makes half of all jumps.
+    With occupancies :math:`a_i(t)` of the levels, the expected level :math:`E(t) = \sum_i i\,
+    a_i(t)` is the expected number of jumps until t. The times solve :math:`E(t_k) / E(1) = 1 - k /
+    \text{steps}`. For masks with a linear schedule they are equally spaced. The more levels, the
+    later are most jumps of a hierarchy whose edges share a schedule: with 8 edges, the first of 64
+    equally spaced steps makes half of all jumps.
 
     Args:
         process: a process with levels.
@@ -36,7 +38,9 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
         [1.0, 0.88, 0.68, 0.4, 0.0]
     """
     if not isinstance(process, LevelProcess):
-        raise TypeError(f"process is {process!r}, must have levels: its jumps are not those between levels")
+        raise TypeError(
+            f"process is {process!r}, must have levels: its jumps are not those between levels"
+        )
     device = process.device
     level = torch.arange(len(process.levels), dtype=torch.float64, device=device)
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device)
@@ -46,7 +50,10 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
         return process.occupancies(t) @ level
 
     least, most = expected(ends)
-    left = torch.arange(check_count("steps", steps) - 1, 0, -1, dtype=torch.float64, device=device) / steps
+    left = (
+        torch.arange(check_count("steps", steps) - 1, 0, -1, dtype=torch.float64, device=device)
+        / steps
+    )
     target = least + (most - least) * left
     between = bisected(lambda t: expected(t) < target, target)
     return torch.cat([ends[1:], between, ends[:1]])
@@ -54,9 +61,14 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
 
 def check_times(times: Tensor) -> Float64[Tensor, "n"]:
     """Return times of steps in float64, or raise ValueError unless they decrease from 1 to 0."""
-    require(times.ndim == 1 and len(times) > 1, f"times has shape {tuple(times.shape)}, must be (steps + 1,)")
+    require(
+        times.ndim == 1 and len(times) > 1,
+        f"times has shape {tuple(times.shape)}, must be (steps + 1,)",
+    )
     grid = times.to(torch.float64)
-    require(bool((grid.diff() < 0).all()), f"times is {times.tolist()}, must be strictly decreasing")
+    require(
+        bool((grid.diff() < 0).all()), f"times is {times.tolist()}, must be strictly decreasing"
+    )
     require(
         float(grid[0]) == 1 and float(grid[-1]) == 0,
         f"times is {times[0]}..{times[-1]}, must begin with 1 and end with 0",

@@ -27,33 +27,41 @@ _AGES, _FIRST, _LATER = range(3)
 
 
 class TrainingRows:
-    r"""Rows of a batch that descend from noise to data along the order of a sampler, with true tokens.
+    r"""Rows of a batch that descend from noise to data along the order of a sampler, with true
+    tokens.
 
-    A network that is trained on random noise learns many contexts that samplers with an order never reach. Here a row
-    of the batch is a sequence x with its current states z. One network call gives the loss at z and the scores by which
-    the order chooses the positions that descend next. These take their true states (teacher forcing), and a finished
-    row is replaced by a new sequence. No further call is needed. The minimiser of the loss at a state is unchanged; the
-    states that are visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18). As
-    there, a new sequence begins with a few tokens at random positions: fewer than ``per_step`` edges.
+    A network that is trained on random noise learns many contexts that samplers with an order never
+    reach. Here a row of the batch is a sequence x with its current states z. One network call gives
+    the loss at z and the scores by which the order chooses the positions that descend next. These
+    take their true states (teacher forcing), and a finished row is replaced by a new sequence. No
+    further call is needed. The minimiser of the loss at a state is unchanged; the states that are
+    visited change (PUMA, arXiv 2602.10314, for masks; here for every hierarchy, theory section 18).
+    As there, a new sequence begins with a few tokens at random positions: fewer than ``per_step``
+    edges.
 
-    A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then ``step`` and
-    ``replace``. Rows begin at states of different progress, spread evenly over the batch.
+    A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then
+    ``step`` and ``replace``. Rows begin at states of different progress, spread evenly over the
+    batch.
 
     Args:
         process: process with levels that starts at the mask.
-        order: an ordered sampler, such as ``Confidence()`` or ``LeftToRight()``; its temperature is part of the order.
+        order: an ordered sampler, such as ``Confidence()`` or ``LeftToRight()``; its temperature is
+            part of the order.
         x: (B, L) first sequences.
-        mask: (B, L) bool, True at real tokens; padding is fixed from the beginning. None if all tokens are real.
-        per_step: least number of edges that a row descends in a step; an order with a threshold selects more.
+        mask: (B, L) bool, True at real tokens; padding is fixed from the beginning. None if all
+            tokens are real.
+        per_step: least number of edges that a row descends in a step; an order with a threshold
+            selects more.
         parameterization: meaning of the network's logits, as in ``nelbo``.
         seed: seed of all random numbers, which depend on (seed, number of steps, row) alone.
-        index: (B,) numbers of the rows in a batch that is divided over processes or micro-batches; default 0..B-1.
+        index: (B,) numbers of the rows in a batch that is divided over processes or micro-batches;
+            default 0..B-1.
         total: number of rows of the whole batch; default B.
 
     Raises:
         TypeError: a sampler without an order, a process without levels.
-        ValueError: a process that does not start at the mask; an order that needs a time grid; bad x, mask, per_step,
-            index or total.
+        ValueError: a process that does not start at the mask; an order that needs a time grid; bad
+            x, mask, per_step, index or total.
 
     Example:
         >>> import ddlib as dd
@@ -86,15 +94,23 @@ class TrainingRows:
         assert isinstance(order, OrderedSampler) and isinstance(process, LevelProcess)
         process.check_inputs(x=x)
         check_padding(x, mask)
-        self.process, self.order, self.parameterization = process, order, parameterization
+        self.process = process
+        self.order = order
+        self.parameterization = parameterization
         self.per_step = check_count("per_step", per_step)
-        self.seed, self.steps = check_count("seed", seed, 0), 0
+        self.seed = check_count("seed", seed, 0)
+        self.steps = 0
         self.index: Tensor = torch.arange(len(x), device=x.device) if index is None else index
         check_shape("index", self.index, (len(x),), "(B,), the number of each row")
         self.total = len(x) if total is None else check_count("total", total)
         self._network = ModelWrapper(process, _not_called, parameterization)
-        self._unique = all(process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1))
-        self.x, self.free = x.clone(), torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
+        self._unique = all(
+            process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1)
+        )
+        self.x, self.free = (
+            x.clone(),
+            torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone(),
+        )
         state = order.init(self._run(_AGES))
         self._memo = state.memo
         self.z, self._t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
@@ -104,16 +120,18 @@ class TrainingRows:
         self._current = self._run(_LATER)
 
     def loss_options(self, mode: str = "standard") -> dict[str, Any]:
-        """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t, for these states.
+        """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t,
+        for these states.
 
-        The weight of a row is the number of its edges over the number of those whose loss the mode sums. The sum over
-        the positions of a row thus estimates the sum over all steps of its sequence. In "standard" its mean over the
-        states of a sequence, one for each step in a random order, is an upper bound of -log p(x); for masks the
-        ordinary bound. In the other modes it is a loss, not a bound, with one weight for all edges of a row.
+        The weight of a row is the number of its edges over the number of those whose loss the mode
+        sums. The sum over the positions of a row thus estimates the sum over all steps of its
+        sequence. In "standard" its mean over the states of a sequence, one for each step in a
+        random order, is an upper bound of -log p(x); for masks the ordinary bound. In the other
+        modes it is a loss, not a bound, with one weight for all edges of a row.
 
         Args:
-            mode: "standard": the loss of the next edge of every position that is not a token yet. "edges" and "hard":
-                of all edges below it, as in ``training_loss``.
+            mode: "standard": the loss of the next edge of every position that is not a token yet.
+                "edges" and "hard": of all edges below it, as in ``training_loss``.
         """
         level = self.levels
         summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
@@ -138,17 +156,20 @@ class TrainingRows:
 
     @property
     def observe(self) -> Callable[[Tensor | slice | None, Tensor, Tensor], None] | None:
-        """Function that reads scores at ``z`` and ``t``, so that ``step`` computes them for other positions only.
+        """Function that reads scores at ``z`` and ``t``, so that ``step`` computes them for other
+        positions only.
 
-        An argument of ``linear_training_loss``, which normalises the logits anyway. None for an order without scores,
-        and for child logits, which are not read.
+        An argument of ``linear_training_loss``, which normalises the logits anyway. None for an
+        order without scores, and for child logits, which are not read.
         """
         if not self.order.uses_predictions or isinstance(self.parameterization, Children):
             return None
         return self._observe
 
     @torch.no_grad()
-    def _observe(self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], probs: Float[Tensor, "n K"]) -> None:
+    def _observe(
+        self, columns: Tensor | slice | None, index: Int64[Tensor, "n"], probs: Float[Tensor, "n K"]
+    ) -> None:
         """Read scores of some positions, given by their indices in the flattened batch.
 
         Args:
@@ -156,13 +177,26 @@ class TrainingRows:
             index: (n,) indices of the positions.
             probs: (n, K) probabilities over these tokens.
         """
-        b, i = index // self.z.shape[1], index % self.z.shape[1]
+        b = index // self.z.shape[1]
+        i = index % self.z.shape[1]
         whole = columns is None or columns == slice(None)
-        if self._depth == 1 or (not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())):
-            score = self.order.confidence_of(probs).to(torch.float64)  # of all tokens under the states
+        if self._depth == 1 or (
+            not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())
+        ):
+            score = self.order.confidence_of(probs).to(
+                torch.float64
+            )  # of all tokens under the states
         elif whole:
             # finite, so that distributions over the tokens of an unlikely cluster have a sum
-            part = Predictions(self._current.network, finite_log(probs), b, i, self.z[b, i], self._t[b], self.z[b, :0])
+            part = Predictions(
+                self._current.network,
+                finite_log(probs),
+                b,
+                i,
+                self.z[b, i],
+                self._t[b],
+                self.z[b, :0],
+            )
             score = self.order.scores(self._current, part, self.levels)
         else:
             return
@@ -173,7 +207,8 @@ class TrainingRows:
         """Descend at the positions that the order chooses, to their true states.
 
         Args:
-            output: the network's logits at ``z`` and ``t``, (B, L, K); with a split denoiser its features, (B, L, D).
+            output: the network's logits at ``z`` and ``t``, (B, L, K); with a split denoiser its
+                features, (B, L, D).
             denoiser: the split denoiser; None if ``output`` is logits.
 
         Returns:
@@ -182,28 +217,38 @@ class TrainingRows:
         Raises:
             ValueError: an output of another shape.
         """
-        level, run = self.levels, self._current
+        level = self.levels
+        run = self._current
         noise = self.order.noise(run, self.z) + self.order.priority(self.z)
-        score, self._score = self._score, self._unknown()
+        score = self._score
+        self._score = self._unknown()
         if self.order.uses_predictions:
             for part in self._predictions(output, denoiser, (level > 0) & score.isnan()):
                 score[part.b, part.i] = self.order.scores(run, part, level)
         score = score.nan_to_num(0.0)
         least = torch.full_like(self.index[:, None], self.per_step)
         chosen = self.order.choose(score, level, 1, noise, least=least)
-        self.z = self._descended(chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run)
-        self._t, self.steps = model_time(run, self.z, self._memo), self.steps + 1
+        self.z = self._descended(
+            chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run
+        )
+        self._t = model_time(run, self.z, self._memo)
+        self.steps = self.steps + 1
         self._current = self._run(_LATER)
         return (self.levels == 0).all(-1)
 
     def replace(
-        self, rows: Bool[Tensor, "B"] | Int64[Tensor, "n"], x: Int64[Tensor, "m L"],
+        self,
+        rows: Bool[Tensor, "B"] | Int64[Tensor, "n"],
+        x: Int64[Tensor, "m L"],
         mask: Bool[Tensor, "m L"] | None = None,
-    ) -> None:  # fmt: skip
-        """Put new sequences into some rows; each begins with fewer than ``per_step`` edges descended, at random.
+    ) -> None:
+        """Put new sequences into some rows.
 
-        Their number is uniform, so that states with any number of open edges occur. Without these tokens an untrained
-        network scores all positions alike, and an order would start at the same positions in every sequence.
+        Each begins with fewer than ``per_step`` edges descended, at random.
+
+        Their number is uniform, so that states with any number of open edges occur. Without these
+        tokens an untrained network scores all positions alike, and an order would start at the same
+        positions in every sequence.
 
         Args:
             rows: (B,) bool or (n,) indices, the rows.
@@ -218,16 +263,28 @@ class TrainingRows:
             return
         self.process.check_inputs(x=x)
         check_padding(x, mask)
-        check_shape("x", x, (len(rows), self.x.shape[1]), f"(m, L) = {(len(rows), self.x.shape[1])}, one for each row")
-        self.x[rows], self.free[rows] = x, torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        check_shape(
+            "x",
+            x,
+            (len(rows), self.x.shape[1]),
+            f"(m, L) = {(len(rows), self.x.shape[1])}, one for each row",
+        )
+        self.x[rows], self.free[rows] = (
+            x,
+            torch.ones_like(x, dtype=torch.bool) if mask is None else mask,
+        )
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
-        number, run = torch.zeros_like(self.index), self._run(_FIRST)
+        number = torch.zeros_like(self.index)
+        run = self._run(_FIRST)
         share = rand((len(self.x),), run.generator, self.x.device)
         number[rows] = (share * self._edges.clamp_max(self.per_step)).long()[rows]
         self._descend_at_random(number, run)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of all rows; with ``load_state_dict`` training resumes with identical results."""
+        """Return the progress of all rows.
+
+        With ``load_state_dict`` training resumes with identical results.
+        """
         return {"x": self.x, "z": self.z, "free": self.free, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -237,8 +294,15 @@ class TrainingRows:
             ValueError: rows of another shape.
         """
         for name in ("x", "z", "free"):
-            check_shape(f"state[{name!r}]", state[name], self.x.shape, f"that of the rows, {tuple(self.x.shape)}")
-        self.x, self.z, self.free = (state[name].to(self.x.device).clone() for name in ("x", "z", "free"))
+            check_shape(
+                f"state[{name!r}]",
+                state[name],
+                self.x.shape,
+                f"that of the rows, {tuple(self.x.shape)}",
+            )
+        self.x, self.z, self.free = (
+            state[name].to(self.x.device).clone() for name in ("x", "z", "free")
+        )
         self.steps, self._score = int(state["steps"]), self._unknown()
         self._current = self._run(_LATER)
         self._t = model_time(self._current, self.z, self._memo)
@@ -271,7 +335,9 @@ class TrainingRows:
             yield Predictions(network, output[b, i], b, i, self.z[b, i], self._t[b], self.z[b, :0])
 
     def _descend_at_random(self, number: Int64[Tensor, "B"], run: SamplingContext) -> None:
-        """Descend ``number`` random edges of each row, which has no token yet, and set the times."""
+        """Descend ``number`` random edges of each row, which has no token yet, and set the
+        times.
+        """
         depth = self._depth
         u = rand((*self.x.shape, depth), run.generator, self.x.device)
         u = u.masked_fill(~self.free[..., None], 2.0).flatten(1)
@@ -281,18 +347,29 @@ class TrainingRows:
             self.z = self._descended(moves, self.process.level_of(self.z) - moves.long(), run)
         self._t = model_time(run, self.z, self._memo)
 
-    def _descended(self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext) -> Tokens:
-        """Return the states with the true ones, or those drawn given the true tokens, where positions move."""
+    def _descended(
+        self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext
+    ) -> Tokens:
+        """Return the states with the true ones, or those drawn given the true tokens, where
+        positions move.
+        """
         if self._unique:
             return torch.where(moves, level_process(run).ascend(self.x, target), self.z)
-        uniforms, result = Uniforms(self.z, run.generator), self.z.clone()
+        uniforms = Uniforms(self.z, run.generator)
+        result = self.z.clone()
         b, i = moves.nonzero().unbind(1)
         for some in torch.arange(len(b), device=b.device).split(_ROWS):
             at = b[some], i[some]
             known = one_hot(self.x[at], self.process.vocab_size)[:, None].to(torch.float64).log()
-            result[at] = self.process.sample_given_level(  # never forced: z may be a cluster without the true token
-                known, self.z[at][:, None], self._t[at[0]], self._t[at[0]], target[at][:, None], uniforms.at(*at)
-            )[:, 0]  # fmt: skip
+            # never forced: z may be a cluster without the true token
+            result[at] = self.process.sample_given_level(
+                known,
+                self.z[at][:, None],
+                self._t[at[0]],
+                self._t[at[0]],
+                target[at][:, None],
+                uniforms.at(*at),
+            )[:, 0]
         return result
 
 

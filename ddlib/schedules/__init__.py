@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 _LAZY = {"Occupancies": "occupancies", "Rate": "rate", "Symbolic": "symbolic"}
 
-__all__ = ["Cosine", "Geometric", "Linear", "Occupancies", "Polynomial", "Rate", "Schedule", "Symbolic", "Window"]
+__all__ = [
+    "Cosine",
+    "Geometric",
+    "Linear",
+    "Occupancies",
+    "Polynomial",
+    "Rate",
+    "Schedule",
+    "Symbolic",
+    "Window",
+]
 
 
 def __dir__() -> list[str]:
@@ -26,7 +36,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classes of formulas on first access, since they import sympy, which takes a while to load."""
+    """Import the classes of formulas on first access, since they import sympy, which takes a while
+    to load.
+    """
     if name not in _LAZY:
         return module_getattr(__name__, {})(name)
     return getattr(imported(f"ddlib.schedules.{_LAZY[name]}"), name)

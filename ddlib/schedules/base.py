@@ -16,7 +16,10 @@ from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
 _LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
-"""The last float32 time before 1; the largest -log alpha that float64 resolves; a negligible share of tokens."""
+"""The last float32 time before 1.
+
+The largest -log alpha that float64 resolves; a negligible share of tokens.
+"""
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
@@ -30,11 +33,13 @@ def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
 class Schedule(Part):
     r"""Survival probability alpha(t) of a token, decreasing from 1 at t = 0 to 0 at t = 1.
 
-    A subclass implements ``alpha`` once, with a namespace argument, so that sympy differentiates the same line that
-    torch runs. All other methods have defaults. A subclass may override ``rate``, ``hazard`` or ``inverse`` by closed
-    forms that are more accurate or faster; the tests compare them with ``alpha``.
+    A subclass implements ``alpha`` once, with a namespace argument, so that sympy differentiates
+    the same line that torch runs. All other methods have defaults. A subclass may override
+    ``rate``, ``hazard`` or ``inverse`` by closed forms that are more accurate or faster; the tests
+    compare them with ``alpha``.
 
-    All methods act elementwise on a tensor of any shape and keep its dtype; processes call them in float64.
+    All methods act elementwise on a tensor of any shape and keep its dtype; processes call them in
+    float64.
 
     Example:
         >>> class Square(Schedule):
@@ -45,7 +50,10 @@ class Schedule(Part):
     """
 
     exact_ends: ClassVar[bool] = True
-    """False if alpha(0) < 1 or alpha(1) > 0; the bound then has a reconstruction term and a prior term."""
+    """False if alpha(0) < 1 or alpha(1) > 0.
+
+    The bound then has a reconstruction term and a prior term.
+    """
 
     @property
     def support(self) -> tuple[float, float]:
@@ -59,7 +67,10 @@ class Schedule(Part):
 
     @abstractmethod
     def alpha(self, t: Any, xp: Any = torch) -> Any:
-        """Probability that a token of unit speed has not jumped by time ``t``; ``xp`` is torch or sympy."""
+        """Probability that a token of unit speed has not jumped by time ``t``.
+
+        ``xp`` is torch or sympy.
+        """
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
@@ -72,8 +83,9 @@ class Schedule(Part):
     def hazard(self, t: Tensor) -> Tensor:
         """-log alpha(t), the rate integrated from 0, without cancellation at small ``t``.
 
-        Where alpha is close to 1, -log alpha suffers from cancellation, and the rate is integrated instead, by
-        quadrature in the variable (u/t)^(1/4). That variable also removes an algebraic singularity of the rate at 0.
+        Where alpha is close to 1, -log alpha suffers from cancellation, and the rate is integrated
+        instead, by quadrature in the variable (u/t)^(1/4). That variable also removes an algebraic
+        singularity of the rate at 0.
         """
         direct = -self.alpha(t).log()
         nodes, weights = (v.to(t) for v in self._quadrature)
@@ -88,7 +100,9 @@ class Schedule(Part):
         return bisected(lambda t: self.alpha(t) > target, target).to(alpha.dtype)
 
     def time_of(self, hazard: Tensor) -> Tensor:
-        """Return the time t with -log alpha(t) = ``hazard``; by default 1 where exp(-hazard) is 0 in float64.
+        """Return the time t with -log alpha(t) = ``hazard``.
+
+        By default 1 where exp(-hazard) is 0 in float64.
 
         Args:
             hazard: float64 of any shape, in [0, inf].
@@ -102,14 +116,20 @@ class Schedule(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        """Instances on which a registered class is verified.
+
+        Override if the constructor requires arguments.
+        """
         return [cls()]
 
     def falls(self, t: Tensor) -> Tensor:
-        """Return whether alpha decreases between consecutive (increasing) times ``t``, up to float64 precision."""
+        """Return whether alpha decreases between consecutive (increasing) times ``t``, up to
+        float64 precision.
+        """
         alpha = self.alpha(t)
         step = alpha.diff()
-        falls, flat = step < 0, (alpha[1:] > 1 - 1e-15) & (step == 0)
+        falls = step < 0
+        flat = (alpha[1:] > 1 - 1e-15) & (step == 0)
         # 1 - t^6 starts so flat that it rounds to 1: there the derivative decides
         if bool(flat.any()):
             falls |= flat & (self.alpha_prime((t[:-1] + t[1:]) / 2) < 0)
@@ -118,35 +138,48 @@ class Schedule(Part):
         return falls
 
     def check(self) -> None:
-        """Raise ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and 0 at t = 1."""
+        """Raise ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and
+        0 at t = 1.
+        """
         t = torch.linspace(0, 1, 1025, dtype=torch.float64)
-        alpha, name = self.alpha(t), type(self).__name__
+        alpha = self.alpha(t)
+        name = type(self).__name__
         for bad, rule in (
             (~alpha.isfinite(), "must be finite"),
             ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must lie in [0, 1]"),
         ):
             if bool(bad.any()):
-                raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")
+                raise ValueError(
+                    f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}"
+                )
         falls = self.falls(t)
         if not bool(falls.all()):
             where = t[:-1][~falls][0].item()
-            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")
+            raise ValueError(
+                f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing"
+            )
         unknown = self.rate(t[1:-1]).isnan()
         if bool(unknown.any()):
             where = t[1:-1][unknown][0].item()
             raise ValueError(
-                f"{name}: rate({where:g}) is not a number, since alpha({where:g}) is {alpha[1:-1][unknown][0]:g}: "
+                f"{name}: rate({where:g}) is not a number, since alpha({where:g}) is "
+                f"{alpha[1:-1][unknown][0]:g}: "
                 "override rate and hazard by formulas that do not divide by alpha"
             )
         if self.exact_ends:
-            require(abs(alpha[0].item() - 1) < 1e-9, f"{name}: alpha(0) is {alpha[0].item()}, must be 1")
-            require(abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0")
+            require(
+                abs(alpha[0].item() - 1) < 1e-9, f"{name}: alpha(0) is {alpha[0].item()}, must be 1"
+            )
+            require(
+                abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0"
+            )
 
     def check_resolves(self, what: str, left: Callable[[float], float]) -> None:
-        """Raise unless -log alpha is finite until all but a negligible share of the tokens are noise.
+        """Raise unless -log alpha is finite until all but a negligible share of the tokens are
+        noise.
 
-        If alpha underflows to 0 before t = 1, -log alpha is infinite from then on. An edge of speed about 1 has no
-        tokens left at that time; an edge of speed 0.001 still has half of them.
+        If alpha underflows to 0 before t = 1, -log alpha is infinite from then on. An edge of speed
+        about 1 has no tokens left at that time; an edge of speed 0.001 still has half of them.
 
         Args:
             what: name of the part that is too slow, for the error message.
@@ -161,8 +194,10 @@ class Schedule(Part):
         if share > _NOTHING:
             end = float(self.inverse(torch.tensor(5e-324, dtype=torch.float64)))
             raise ValueError(
-                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at that time a share "
-                f"of {share:.2g} of the tokens is not noise. Use a speed of at least 0.05, or a schedule that "
+                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at "
+                "that time a share "
+                f"of {share:.2g} of the tokens is not noise. Use a speed of at least 0.05, or a "
+                "schedule that "
                 "overrides hazard"
             )
 
@@ -175,5 +210,7 @@ class Schedule(Part):
 
 
 def breaks(schedules: Iterable[Schedule]) -> list[float]:
-    """Return the times inside (0, 1) at which a schedule begins or ends or has another kink, sorted."""
+    """Return the times inside (0, 1) at which a schedule begins or ends or has another kink,
+    sorted.
+    """
     return sorted({kink for schedule in schedules for kink in schedule.kinks} - {0.0, 1.0})

@@ -19,7 +19,8 @@ class Cosine(Schedule):
         return xp.cos(xp.pi * t / 2)
 
     def rate(self, t: Tensor) -> Tensor:
-        early, late = torch.tan(math.pi / 2 * t.clamp_max(0.5)), torch.tan(math.pi / 2 * (1 - t.clamp_min(0.5)))
+        early = torch.tan(math.pi / 2 * t.clamp_max(0.5))
+        late = torch.tan(math.pi / 2 * (1 - t.clamp_min(0.5)))
         return math.pi / 2 * torch.where(t < 0.5, early, 1 / late)
 
     def hazard(self, t: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ class Geometric(Schedule):
 
     .. math:: \alpha(t) = \exp(-\sigma_{min}^{1-t} \sigma_{max}^{t})
 
-    The "geometric" noise of SEDD (Lou et al., 2024). It starts at exp(-sigma_min) and ends at exp(-sigma_max), so the
-    bound has a reconstruction term at t = 0 and a prior term at t = 1.
+    The "geometric" noise of SEDD (Lou et al., 2024). It starts at exp(-sigma_min) and ends at
+    exp(-sigma_max), so the bound has a reconstruction term at t = 0 and a prior term at t = 1.
 
     Args:
         sigma_min: total noise at t = 0, > 0.
@@ -31,7 +31,10 @@ class Geometric(Schedule):
     def __init__(self, sigma_min: float = 1e-4, sigma_max: float = 20.0) -> None:
         self.sigma_min = check_number("sigma_min", sigma_min, 1e-12, 500, "in [1e-12, 500]")
         self.sigma_max = check_number("sigma_max", sigma_max, 1e-12, 500, "in [1e-12, 500]")
-        require(sigma_min < sigma_max, f"sigma_min is {sigma_min}, must be below sigma_max = {sigma_max}")
+        require(
+            sigma_min < sigma_max,
+            f"sigma_min is {sigma_min}, must be below sigma_max = {sigma_max}",
+        )
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         return xp.exp(-self.sigma_min * (self.sigma_max / self.sigma_min) ** t)

@@ -43,4 +43,6 @@ class Polynomial(Schedule):
 
     def time_of(self, hazard: Tensor) -> Tensor:
         # exp(-hazard) underflows beyond 745, which a large power reaches long before t = 1
-        return torch.where(hazard < 700, super().time_of(hazard), -torch.expm1(-hazard / self.power))
+        return torch.where(
+            hazard < 700, super().time_of(hazard), -torch.expm1(-hazard / self.power)
+        )

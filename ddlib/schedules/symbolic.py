@@ -50,9 +50,12 @@ _OPERATORS = {
 
 
 def parse(text: str) -> sympy.Expr:
-    """Parse a formula in ``t`` into a sympy expression, from its syntax tree; nothing is evaluated as code.
+    """Parse a formula in ``t`` into a sympy expression, from its syntax tree.
 
-    Allowed: numbers, ``t``, ``pi``, ``e``, ``+ - * / **``, parentheses, and exp, log, sqrt, the trigonometric and
+    Nothing is evaluated as code.
+
+    Allowed: numbers, ``t``, ``pi``, ``e``, ``+ - * / **``, parentheses, and exp, log, sqrt, the
+        trigonometric and
     hyperbolic functions and their inverses, erf.
 
     Raises:
@@ -68,7 +71,9 @@ def parse(text: str) -> sympy.Expr:
 def _build(node: ast.expr, text: str) -> sympy.Expr:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            require(abs(value) <= 1e12, f"formula {text!r} holds {value}, numbers must be at most 1e12")
+            require(
+                abs(value) <= 1e12, f"formula {text!r} holds {value}, numbers must be at most 1e12"
+            )
             return sympy.Integer(value) if isinstance(value, int) else sympy.Float(value)
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
@@ -77,7 +82,8 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _build(operand, text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            a, b = _build(left, text), _build(right, text)
+            a = _build(left, text)
+            b = _build(right, text)
             if isinstance(op, ast.Pow):  # sympy would expand 9**9**9 before any check of the result
                 small = not b.is_number or bool(abs(b) <= 1000)
                 require(small, f"formula {text!r} has the exponent {b}, must be at most 1000")
@@ -85,20 +91,31 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_build(argument, text))
     known = ", ".join([*_CONSTANTS, *_FUNCTIONS])
-    raise ValueError(f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, {known}")
+    raise ValueError(
+        f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, "
+        f"{known}"
+    )
 
 
 def compiled(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
-    """Compile an expression to a torch function of one tensor; constants become tensors of the input's shape."""
+    """Compile an expression to a torch function of one tensor.
+
+    Constants become tensors of the input's shape.
+    """
     # torch.exp(1) raises an error: exact numbers of sympy are evaluated first
-    folded = expression.replace(lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20))
+    folded = expression.replace(
+        lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20)
+    )
     function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
     return lambda t: function(t) * torch.ones_like(t)
 
 
 @contextmanager
 def digits(count: int) -> Iterator[None]:
-    """Context manager in which mpmath has this precision, in decimal digits; one thread at a time, as it is global."""
+    """Context manager in which mpmath has this precision, in decimal digits.
+
+    One thread at a time, as it is global.
+    """
     with _PRECISION, mpmath.workdps(count):
         yield
 
@@ -107,18 +124,23 @@ def limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
     """Return the limit at t = 0 or t = 1, and whether it equals ``wanted``."""
     try:
         found = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
-        return found, sympy.simplify(found - wanted) == 0 or abs(complex(sympy.N(found)) - wanted) < 1e-12
+        return found, sympy.simplify(found - wanted) == 0 or abs(
+            complex(sympy.N(found)) - wanted
+        ) < 1e-12
     except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
         return f"a limit that sympy cannot compute ({type(error).__name__})", False
 
 
 def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] | None:
-    """Coefficients of alpha as a power series in d = 1 - t, and the d below which the series is more accurate.
+    """Coefficients of alpha as a power series in d = 1 - t, and the d below which the series is
+    more accurate.
 
-    A formula such as 1 - sin(pi t / 2) suffers from cancellation where alpha is close to 0; its series does not.
-    Returns None if there is no such series, as for exp(-t / (1 - t)), or if the series agrees with the formula nowhere.
+    A formula such as 1 - sin(pi t / 2) suffers from cancellation where alpha is close to 0; its
+    series does not. Returns None if there is no such series, as for exp(-t / (1 - t)), or if the
+    series agrees with the formula nowhere.
     """
-    formula, exact = compiled(expression), sympy.lambdify(TIME, expression, modules="mpmath")
+    formula = compiled(expression)
+    exact = sympy.lambdify(TIME, expression, modules="mpmath")
     with digits(60):
         try:
             taylor = mpmath.taylor(lambda d: exact(1 - d), 0, terms)
@@ -141,7 +163,9 @@ def _horner(coefficients: Sequence[float], d: Tensor) -> Tensor:
 
 
 class _Exact(StrPrinter):
-    """Printer of formulas with all digits of each number, and Euler's number as ``e``, which ``parse`` reads."""
+    """Printer of formulas with all digits of each number, and Euler's number as ``e``, which
+    ``parse`` reads.
+    """
 
     def _print_Float(self, expr: sympy.Float) -> str:  # sympy dispatches on this name
         return repr(float(expr))
@@ -166,7 +190,9 @@ def parsed(formula: str | sympy.Expr) -> sympy.Expr:
 
 
 def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
-    """Return a string that ``parse`` reads as ``expression``: the formula as given, or printed with all digits.
+    """Return a string that ``parse`` reads as ``expression``.
+
+    The formula as given, or printed with all digits.
 
     Raises:
         TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
@@ -178,17 +204,21 @@ def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
         same = False
     if not same:
         raise TypeError(
-            f"formula {text!r} changes when it is converted to a string, must be passed as a string to have plain "
+            f"formula {text!r} changes when it is converted to a string, must be passed as a "
+            "string to have plain "
             "values"
         )
     return text
 
 
 class Symbolic(Schedule):
-    r"""Schedule given by any formula in t, a string or a sympy expression; sympy computes the derivative.
+    r"""Schedule given by any formula in t, a string or a sympy expression.
+
+    Sympy computes the derivative.
 
     Args:
-        formula: e.g. ``"(1 - t)**2 * exp(-t)"``, or a sympy expression whose one free symbol is called t.
+        formula: e.g. ``"(1 - t)**2 * exp(-t)"``, or a sympy expression whose one free symbol is
+            called t.
 
     Raises:
         TypeError: neither a string nor a sympy expression.
@@ -201,14 +231,18 @@ class Symbolic(Schedule):
 
     def __init__(self, formula: str | sympy.Expr) -> None:
         self._expression = parsed(formula)
-        require(self._expression.has(TIME), f"formula {formula} is constant, must decrease from 1 to 0")
+        require(
+            self._expression.has(TIME), f"formula {formula} is constant, must decrease from 1 to 0"
+        )
         self.formula = str(self._expression)
         for point, value in ((0, 1), (1, 0)):
             end, exact = limit(self._expression, point, value)
             require(exact, f"formula {formula} tends to {end} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
         self._alpha, self._alpha_prime = compiled(self._expression), compiled(derivative)
-        self._rate = compiled(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
+        self._rate = compiled(
+            -sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME)
+        )
         self._end, self._late = _tail(self._expression) or (0.0, [0.0, 1.0])
         self.check()
 
@@ -217,10 +251,13 @@ class Symbolic(Schedule):
         return [cls("(1 - t)**2 * exp(-t)"), cls("1 - sin(pi*t/2)"), cls("(1 - t) / (1 + 3*t)")]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the formula as a string; a sympy expression is printed with all digits of its numbers.
+        """Return the formula as a string.
+
+        a sympy expression is printed with all digits of its numbers.
 
         Raises:
-            TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
+            TypeError: the expression has numbers or functions that ``parse`` cannot read from a
+                string.
         """
         return {"formula": exact_text(super().arguments()["formula"], self._expression)}
 

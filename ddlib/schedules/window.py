@@ -17,8 +17,9 @@ class Window(Schedule):
 
     .. math:: \alpha(t) = \alpha_{inner}\left(\frac{t - start}{end - start}\right), \quad start \le t \le end
 
-    One schedule per edge, ``Hierarchical(tree, [...])``, may have windows: an edge acts only within its own. Windows
-    that do not overlap are coarse to fine: all clusters are generated before the first token.
+    One schedule per edge, ``Hierarchical(tree, [...])``, may have windows: an edge acts only within
+    its own. Windows that do not overlap are coarse to fine: all clusters are generated before the
+    first token.
 
     Args:
         schedule: the schedule within the window; with exact ends.
@@ -27,7 +28,8 @@ class Window(Schedule):
 
     Raises:
         TypeError: not a schedule.
-        ValueError: start or end outside its limits, a window shorter than 1e-6, or a schedule without exact ends.
+        ValueError: start or end outside its limits, a window shorter than 1e-6, or a schedule
+            without exact ends.
 
     Example:
         >>> Window(Linear(), 0.5, 1.0).alpha(torch.tensor([0.25, 0.5, 0.75, 1.0]))
@@ -37,13 +39,19 @@ class Window(Schedule):
     def __init__(self, schedule: Schedule, start: float, end: float) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        require(schedule.exact_ends, f"schedule is {schedule!r}, must be 1 at its start and 0 at its end in a window")
+        require(
+            schedule.exact_ends,
+            f"schedule is {schedule!r}, must be 1 at its start and 0 at its end in a window",
+        )
         self.schedule = schedule
         self.start, self.end = (
             check_number("start", start, 0, 1, "in [0, 1)"),
             check_number("end", end, 0, 1, "in (0, 1]"),
         )
-        require(self.end - self.start >= 1e-6, f"the window from {start} to {end} is too short, must be at least 1e-6")
+        require(
+            self.end - self.start >= 1e-6,
+            f"the window from {start} to {end} is too short, must be at least 1e-6",
+        )
 
     @property
     def support(self) -> tuple[float, float]:
@@ -59,16 +67,22 @@ class Window(Schedule):
         if xp is torch:
             return torch.where(t < self.end, self.schedule.alpha(self._inner(t)), 0.0)
         if xp.__name__ == "sympy":
-            start, end = xp.Rational(self.start), xp.Rational(self.end)  # exactly: sympy keeps 15 digits of a float
+            # exactly: sympy keeps 15 digits of a float
+            start = xp.Rational(self.start)
+            end = xp.Rational(self.end)
             inner = self.schedule.alpha((t - start) / (end - start), xp)
             return xp.Piecewise((1, t < start), (inner, t < end), (0, True))
         return self.schedule.alpha(min(max((t - self.start) / (self.end - self.start), 0), 1), xp)
 
     def alpha_prime(self, t: Tensor) -> Tensor:
-        return torch.where(self._acts(t), self.schedule.alpha_prime(self._inner(t)) / (self.end - self.start), 0.0)
+        return torch.where(
+            self._acts(t), self.schedule.alpha_prime(self._inner(t)) / (self.end - self.start), 0.0
+        )
 
     def rate(self, t: Tensor) -> Tensor:
-        return torch.where(self._acts(t), self.schedule.rate(self._inner(t)) / (self.end - self.start), 0.0)
+        return torch.where(
+            self._acts(t), self.schedule.rate(self._inner(t)) / (self.end - self.start), 0.0
+        )
 
     def hazard(self, t: Tensor) -> Tensor:
         return torch.where(t < self.end, self.schedule.hazard(self._inner(t)), torch.inf)
@@ -80,14 +94,18 @@ class Window(Schedule):
         return self.start + (self.end - self.start) * self.schedule.time_of(hazard)
 
     def falls(self, t: Tensor) -> Tensor:
-        """Return whether alpha decreases between consecutive times; True outside the window, where it is constant."""
+        """Return whether alpha decreases between consecutive times.
+
+        True outside the window, where it is constant.
+        """
         outside = (t[1:] <= self.start) | (t[:-1] >= self.end)
         return outside | self.schedule.falls(self._inner(t))
 
     def _inner(self, t: Tensor) -> Tensor:
         """Time of the inner schedule; exact near the end, where 1 minus it counts."""
         length = self.end - self.start
-        early, late = (t - self.start) / length, 1 - (self.end - t) / length
+        early = (t - self.start) / length
+        late = 1 - (self.end - t) / length
         return torch.where(early < 0.5, early, late).clamp(0, 1)
 
     def _acts(self, t: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Contract checks: one call in a plug-in's tests runs every check of ``dd.verify`` on its object."""
+"""Contract checks: one call in a plug-in's tests runs every check of ``dd.verify`` on its
+object.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -11,12 +13,19 @@ from ddlib.verification import Report, verify
 from ddlib.verification.kinds import KINDS
 
 _FORMER = {
-    f"check_{name}": KINDS[kind].base for name, kind in (
-        ("schedule", "schedules"), ("hierarchy", "hierarchies"), ("process", "processes"), ("sampler", "samplers"),
-        ("corrector", "correctors"), ("time_density", "times"), ("pace", "paces"), ("weighting", "weightings"),
+    f"check_{name}": KINDS[kind].base
+    for name, kind in (
+        ("schedule", "schedules"),
+        ("hierarchy", "hierarchies"),
+        ("process", "processes"),
+        ("sampler", "samplers"),
+        ("corrector", "correctors"),
+        ("time_density", "times"),
+        ("pace", "paces"),
+        ("weighting", "weightings"),
         ("guidance", "guidance"),
     )
-}  # fmt: skip
+}
 """Former functions, one for each kind: ``check`` supports all."""
 
 
@@ -42,24 +51,35 @@ def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]
 
     Raises:
         AssertionError: a check failed, or the class has no example.
-        ImportError, ValueError: as ``registry.get``; a kind whose classes have no examples, such as backbones.
+        ImportError, ValueError: as ``registry.get``; a kind whose classes have no examples, such as
+            backbones.
     """
-    require(kind not in GROUPS or kind in PROVED, f"kind is {kind!r}, must be one of {', '.join(PROVED)}")
+    require(
+        kind not in GROUPS or kind in PROVED,
+        f"kind is {kind!r}, must be one of {', '.join(PROVED)}",
+    )
     cls = get(kind, name)
     try:
         examples = list(cls.examples())
     except TypeError as error:
-        raise AssertionError(f"{cls.__name__} has no examples, override examples(): {error}") from error
+        raise AssertionError(
+            f"{cls.__name__} has no examples, override examples(): {error}"
+        ) from error
     if not examples:
         raise AssertionError(f"{cls.__name__}.examples() is empty, must return at least one")
     return [_check_kind(cls, example, level) for example in examples]
 
 
 def former(name: str) -> Callable[..., Report]:
-    """Return a former function of ``ddlib.testing`` by name, with a warning: ``check`` for objects of one kind."""
+    """Return a former function of ``ddlib.testing`` by name, with a warning.
+
+    ``check`` for objects of one kind.
+    """
     if name not in _FORMER:
         raise AttributeError(f"module 'ddlib.testing' has no attribute {name!r}")
-    message = f"ddlib.testing.{name} is ddlib.testing.check now; the next release removes the former name"
+    message = (
+        f"ddlib.testing.{name} is ddlib.testing.check now; the next release removes the former name"
+    )
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return partial(_check_kind, _FORMER[name])
 

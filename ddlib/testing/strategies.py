@@ -11,10 +11,24 @@ from torch import Tensor
 from ddlib import schedules
 from ddlib import times as densities
 from ddlib.hierarchies import Flat, Hierarchy, Tree
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform, examples
+from ddlib.processes import (
+    GIDD,
+    ForwardProcess,
+    Hierarchical,
+    Masked,
+    RateMatrix,
+    Uniform,
+    examples,
+)
 from ddlib.schedules.window import in_turn
 
-_FORMULAS = ("(1 - t)**2 * exp(-t)", "1 - t**2", "1 - sqrt(t)", "(1 - t) / (1 + 3*t)", "1 - sin(pi*t/2)")
+_FORMULAS = (
+    "(1 - t)**2 * exp(-t)",
+    "1 - t**2",
+    "1 - sqrt(t)",
+    "(1 - t) / (1 + 3*t)",
+    "1 - sin(pi*t/2)",
+)
 _SYMBOLIC = {formula: schedules.Symbolic(formula) for formula in _FORMULAS}
 
 speeds = st.one_of(
@@ -27,7 +41,9 @@ speeds = st.one_of(
 xis = st.one_of(st.just(1.0), st.floats(0.05, 1.0))
 """Probabilities of the right parent, often exactly 1."""
 
-times = st.one_of(st.floats(1e-8, 1 - 2**-24), st.sampled_from([1e-8, 1e-4, 0.5, 1 - 1e-4, 1 - 2**-24]))
+times = st.one_of(
+    st.floats(1e-8, 1 - 2**-24), st.sampled_from([1e-8, 1e-4, 0.5, 1 - 1e-4, 1 - 2**-24])
+)
 """Times inside (0, 1), often near an end."""
 
 
@@ -43,13 +59,20 @@ def exact_schedules() -> st.SearchStrategy[schedules.Schedule]:
 
 def all_schedules() -> st.SearchStrategy[schedules.Schedule]:
     """Strategy of ``exact_schedules`` and geometric noise."""
-    return st.one_of(exact_schedules(), st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0)))
+    return st.one_of(
+        exact_schedules(),
+        st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0)),
+    )
 
 
 @st.composite
 def parents(draw: Callable[..., Any], children: int, clusters: int) -> list[int]:
     """Strategy of surjective maps from ``children`` to ``clusters``."""
-    rest = draw(st.lists(st.integers(0, clusters - 1), min_size=children - clusters, max_size=children - clusters))
+    rest = draw(
+        st.lists(
+            st.integers(0, clusters - 1), min_size=children - clusters, max_size=children - clusters
+        )
+    )
     return draw(st.permutations([*range(clusters), *rest]))
 
 
@@ -60,7 +83,9 @@ def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
     if depth == 1:
         return Flat(draw(st.integers(1, max_words)))
     sizes = [draw(st.integers(depth, max_words))]
-    for above in range(depth - 1, 0, -1):  # leaves enough members for the levels above, each smaller than the one below
+    for above in range(
+        depth - 1, 0, -1
+    ):  # leaves enough members for the levels above, each smaller than the one below
         sizes.append(draw(st.integers(above, sizes[-1] - 1)))
     maps = [draw(parents(a, b)) for a, b in pairwise(sizes)]
     xi = [draw(xis) if size > 1 else 1.0 for size in sizes[1:]]
@@ -71,20 +96,29 @@ def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
 def rate_matrices(draw: Callable[..., Any], max_states: int = 6) -> Tensor:
     """Strategy of irreducible generators."""
     n = draw(st.integers(2, max_states))
-    rates = torch.tensor(draw(st.lists(st.floats(0.05, 2.0), min_size=n * n, max_size=n * n)), dtype=torch.float64)
+    rates = torch.tensor(
+        draw(st.lists(st.floats(0.05, 2.0), min_size=n * n, max_size=n * n)), dtype=torch.float64
+    )
     rates = rates.view(n, n).fill_diagonal_(0)
     return rates - torch.diag(rates.sum(1))
 
 
 @st.composite
-def _rate_matrix_process(draw: Callable[..., Any], schedule: st.SearchStrategy[schedules.Schedule]) -> ForwardProcess:
+def _rate_matrix_process(
+    draw: Callable[..., Any], schedule: st.SearchStrategy[schedules.Schedule]
+) -> ForwardProcess:
     matrix = draw(rate_matrices())
     return RateMatrix(matrix, draw(schedule), draw(st.integers(1, len(matrix))))
 
 
 @st.composite
-def per_edge_processes(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9) -> Hierarchical:
-    """Strategy of processes with a schedule for each edge: unlike ones, or windows that overlap by any share."""
+def per_edge_processes(
+    draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
+) -> Hierarchical:
+    """Strategy of processes with a schedule for each edge.
+
+    Unlike ones, or windows that overlap by any share.
+    """
     tree = draw(hierarchies(max_depth, max_words))
     schedule = exact_schedules()
     if draw(st.booleans()):
@@ -94,9 +128,13 @@ def per_edge_processes(draw: Callable[..., Any], max_depth: int = 5, max_words: 
 
 
 def processes(
-    schedule: st.SearchStrategy[schedules.Schedule] | None = None, max_depth: int = 5, max_words: int = 9
+    schedule: st.SearchStrategy[schedules.Schedule] | None = None,
+    max_depth: int = 5,
+    max_words: int = 9,
 ) -> st.SearchStrategy[ForwardProcess]:
-    """Strategy of processes over small vocabularies, among them ``ddlib.processes.examples`` of every kind."""
+    """Strategy of processes over small vocabularies, among them ``ddlib.processes.examples`` of
+    every kind.
+    """
     schedule = exact_schedules() if schedule is None else schedule
     every = [*examples.three().values(), *examples.four().values(), *examples.special().values()]
     small = [process for process in every if process.vocab_size <= max_words]
@@ -105,7 +143,12 @@ def processes(
         per_edge_processes(max_depth, max_words),
         st.builds(Masked, st.integers(1, max_words), schedule),
         st.builds(Uniform, st.integers(2, max_words), schedule),
-        st.builds(GIDD, st.integers(1, max_words), st.one_of(st.just(0.0), st.floats(0.01, 0.9)), st.floats(0.2, 2.0)),
+        st.builds(
+            GIDD,
+            st.integers(1, max_words),
+            st.one_of(st.just(0.0), st.floats(0.01, 0.9)),
+            st.floats(0.2, 2.0),
+        ),
         _rate_matrix_process(schedule),
         st.sampled_from(small) if small else st.nothing(),
     )
@@ -113,7 +156,9 @@ def processes(
 
 @st.composite
 def _tables(draw: Callable[..., Any]) -> densities.Tabulated:
-    widths = torch.tensor(draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)), dtype=torch.float64)
+    widths = torch.tensor(
+        draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)), dtype=torch.float64
+    )
     edges = torch.cat([widths.new_zeros(1), widths.cumsum(0) / widths.sum()])
     edges[-1] = 1.0
     return densities.Tabulated(edges, [draw(st.floats(0.05, 5.0)) for _ in widths])
@@ -133,4 +178,6 @@ def time_densities() -> st.SearchStrategy[densities.TimeDensity]:
 def token_logits(draw: Callable[..., Any], *shape: int, scale: float = 3.0) -> Tensor:
     """Strategy of float64 logits of the given shape, from a drawn seed."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    return torch.randn(*shape, dtype=torch.float64, generator=generator) * draw(st.floats(0.0, scale))
+    return torch.randn(*shape, dtype=torch.float64, generator=generator) * draw(
+        st.floats(0.0, scale)
+    )

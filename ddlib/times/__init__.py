@@ -1,4 +1,6 @@
-"""Time densities: distributions of the times t at which a batch is noised, and sampling from them (TIMES)."""
+"""Time densities: distributions of the times t at which a batch is noised, and sampling from them
+(TIMES).
+"""
 
 from ddlib.times.base import TimeDensity, Uniform
 from ddlib.times.beta import Beta

@@ -1,4 +1,6 @@
-"""Base class of time densities, with the importance weights of their draws, and the uniform density."""
+"""Base class of time densities, with the importance weights of their draws, and the uniform
+density.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,24 +17,32 @@ from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
 INTERIOR = (1e-16, 1 - 2**-53)
-"""Limits to which t is clamped before rates, bounds and weights are evaluated; at 0 and 1 these may be infinite."""
+"""Limits to which t is clamped before rates, bounds and weights are evaluated.
+
+At 0 and 1 these may be infinite.
+"""
 
 _ROUGHLY = 0.05
-"""Tolerance of a quadrature sum against the integral; jumps and cusps within a cell cause about 0.001."""
+"""Tolerance of a quadrature sum against the integral.
+
+Jumps and cusps within a cell cause about 0.001.
+"""
 
 Interval = tuple[float, float]
 """Subinterval (low, high) of [0, 1] in which times are drawn."""
 
 
 class TimeDensity(Part):
-    r"""Density g(t) of the drawn times on [0, 1], with its distribution function G and the inverse of G.
+    r"""Density g(t) of the drawn times on [0, 1], with its distribution function G and the inverse
+    of G.
 
     .. math:: \int_0^1 f(t)\, dt = E_{t \sim g}\left[\frac{f(t)}{g(t)}\right]
 
-    So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation for every density, and lower
-    variance if g is large where f is. A subclass implements ``density`` and ``cumulative``, and overrides ``inverse``
-    if there is a closed form. g must be positive inside (0, 1); otherwise the bound would miss times that are never
-    drawn. All methods act elementwise on float64.
+    So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation for every
+    density, and lower variance if g is large where f is. A subclass implements ``density`` and
+    ``cumulative``, and overrides ``inverse`` if there is a closed form. g must be positive inside
+    (0, 1); otherwise the bound would miss times that are never drawn. All methods act elementwise
+    on float64.
 
     Example:
         >>> class Late(TimeDensity):
@@ -56,10 +66,15 @@ class TimeDensity(Part):
         """Return the time t with G(t) = ``u``, by bisection to the last bit of float64."""
         return bisected(lambda t: self.cumulative(t) < u, u)
 
-    def weight(self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)) -> Float64[Tensor, "*n"]:
-        """Importance weight of a draw: (G(high) - G(low)) / g(t), so that a mean over draws estimates the integral.
+    def weight(
+        self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)
+    ) -> Float64[Tensor, "*n"]:
+        """Importance weight of a draw.
 
-        At t = 0 and t = 1, where g may be 0 or infinite, g is evaluated a rounding error inside (0, 1).
+        (G(high) - G(low)) / g(t), so that a mean over draws estimates the integral.
+
+        At t = 0 and t = 1, where g may be 0 or infinite, g is evaluated a rounding error inside (0,
+        1).
 
         Args:
             t: times drawn in ``interval``, any shape and floating dtype.
@@ -75,12 +90,17 @@ class TimeDensity(Part):
     def step_weight(
         self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"], interval: Interval = (0.0, 1.0)
     ) -> Float64[Tensor, "*n"]:
-        """Importance weight of the step from ``s`` to ``t``, so that a mean over draws estimates a sum over steps."""
+        """Importance weight of the step from ``s`` to ``t``, so that a mean over draws estimates a
+        sum over steps.
+        """
         low, high = self.within(interval, t)
         return (high - low) / (self.cumulative(t) - self.cumulative(s))
 
     def within(self, interval: Interval, like: Float64[Tensor, "*n"]) -> tuple[Any, Any]:
-        """Return G at both ends of an interval: floats for [0, 1], else float64 scalars on the device of ``like``."""
+        """Return G at both ends of an interval.
+
+        Floats for [0, 1], else float64 scalars on the device of ``like``.
+        """
         check_interval(interval)
         low, high = interval
         if (low, high) == (0, 1):
@@ -89,36 +109,52 @@ class TimeDensity(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        """Instances on which a registered class is verified.
+
+        Override if the constructor requires arguments.
+        """
         return [cls()]
 
     def check(self) -> None:
-        """Raise ValueError unless g is finite and positive inside (0, 1) and its integral is G, from 0 to 1.
+        """Raise ValueError unless g is finite and positive inside (0, 1) and its integral is G,
+        from 0 to 1.
 
         This is a rough check at about 2,000 times; ``dd.verify`` checks more precisely.
         """
-        spread, name = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid(), type(self).__name__
+        spread = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid()
+        name = type(self).__name__
         t = torch.cat([spread, torch.linspace(0, 1, 2049, dtype=torch.float64)[1:-1]]).unique()
-        g, ends = self.density(t), self.cumulative(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        g = self.density(t)
+        ends = self.cumulative(torch.tensor([0.0, 1.0], dtype=torch.float64))
         for bad, rule in (
             (~g.isfinite(), "must be finite"),
             (g < 0, "must not be negative"),
-            (g == 0, "must be positive: the bound's weight is not 0 there, so times without draws would bias it"),
+            (
+                g == 0,
+                "must be positive: the bound's weight is not 0 there, so times without draws "
+                "would bias it",
+            ),
         ):
             if bool(bad.any()):
-                raise ValueError(f"{name}: density({t[bad][0].item():.6g}) is {g[bad][0].item():.6g}, {rule}")
+                raise ValueError(
+                    f"{name}: density({t[bad][0].item():.6g}) is {g[bad][0].item():.6g}, {rule}"
+                )
         for value, end in zip(ends.tolist(), (0, 1), strict=True):
             rule = f"must be {end}: a density integrates to one"
             require(abs(value - end) < 1e-9, f"{name}: cumulative({end}) is {value:.6g}, {rule}")
         rise = self.cumulative(t).diff()
         for bad, rule in ((~rise.isfinite(), "is not finite near"), (rise < 0, "falls after")):
             if bool(bad.any()):
-                raise ValueError(f"{name}: cumulative {rule} t = {t[:-1][bad][0].item():.6g}, must rise from 0 to 1")
+                raise ValueError(
+                    f"{name}: cumulative {rule} t = {t[:-1][bad][0].item():.6g}, must rise from 0 "
+                    "to 1"
+                )
         middle = (t[1:] + t[:-1]) / 2
         apart = float((rise - self.density(middle) * t.diff()).abs().sum())
         require(
             apart < _ROUGHLY,
-            f"{name}: cumulative and the integral of density differ by up to {apart:.3g}, must be equal",
+            f"{name}: cumulative and the integral of density differ by up to {apart:.3g}, must be "
+            "equal",
         )
 
     def __repr__(self) -> str:

@@ -14,13 +14,15 @@ from ddlib.utils.validation import check_number
 
 
 class Beta(TimeDensity):
-    r"""Beta distribution of times: concentrated in the middle or at the ends, depending on ``a`` and ``b``.
+    r"""Beta distribution of times.
+
+    Concentrated in the middle or at the ends, depending on ``a`` and ``b``.
 
     .. math:: g(t) = \frac{t^{a-1} (1 - t)^{b-1}}{B(a, b)}
 
-    a = b = 1 is uniform. With a parameter above 1, times near its end are drawn rarely and have large weights; below 1
-    they are drawn often. The distribution function and its inverse are computed by scipy on the CPU, so an accelerator
-    waits for the host.
+    a = b = 1 is uniform. With a parameter above 1, times near its end are drawn rarely and have
+    large weights; below 1 they are drawn often. The distribution function and its inverse are
+    computed by scipy on the CPU, so an accelerator waits for the host.
 
     Args:
         a: exponent at t = 0, in [0.1, 40]; the larger, the fewer times near 0.
@@ -50,6 +52,8 @@ class Beta(TimeDensity):
         return self._by("betaincinv", u)
 
     def _by(self, name: str, values: Tensor) -> Tensor:
-        function = getattr(imported("scipy.special"), name)  # slow to load, and most training does not need it
+        function = getattr(
+            imported("scipy.special"), name
+        )  # slow to load, and most training does not need it
         found = torch.as_tensor(function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64)
         return found.to(values.device)

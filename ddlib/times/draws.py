@@ -15,7 +15,10 @@ _UNIFORM = Uniform()
 
 
 def _reversed_bits(index: Tensor) -> Tensor:
-    """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times 2^32."""
+    """The low 32 bits of ``index`` in reverse order.
+
+    The van der Corput sequence in base 2, times 2^32.
+    """
     masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
     token = index & 0xFFFFFFFF
     for mask, shift in zip(masks, (1, 2, 4, 8, 16), strict=True):
@@ -26,7 +29,8 @@ def _reversed_bits(index: Tensor) -> Tensor:
 def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:
     """One uniform time per slot, slots spread evenly over [0, 1)."""
     if isinstance(generator, KeyedGenerator):
-        # a shift common to all would be an error of the mean that no difference of two rows can tell
+        # a shift common to all would be an error of the mean that no difference of two rows can
+        # tell
         return (generator.scrambled(_reversed_bits(slots)) + within) / 2**32
     # without the turn the first row would always be early: its own bound would be biased
     turn = (rand((1,), generator, within.device) * count).to(torch.int64)
@@ -38,15 +42,19 @@ def _iid(n: int, generator: Generator, device: torch.device) -> Tensor:
 
 
 def _stratified(n: int, generator: Generator, device: torch.device) -> Tensor:
-    slots = generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
+    slots = (
+        generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
+    )
     return _strata(slots, generator, rand((n,), generator, device), n)
 
 
 def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
     within = rand((n,), generator, device)
     if isinstance(generator, KeyedGenerator):
-        # partners may sit on different ranks and cannot share a draw; the scrambling alone makes the time uniform
-        index, within = generator.index, torch.full_like(within, 0.5)
+        # partners may sit on different ranks and cannot share a draw; the scrambling alone makes
+        # the time uniform
+        index = generator.index
+        within = torch.full_like(within, 0.5)
     else:
         index = torch.arange(n, device=device)
         within = within[index // 2 * 2]
@@ -55,11 +63,14 @@ def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
 
 
 def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
-    """Warn of an index that holds no positions of a global order: equal numbers, or ones drawn from a data set.
+    """Warn of an index that holds no positions of a global order.
 
-    Positions of one process, of every n-th process and of accumulated batches lie side by side, or a constant apart.
-    The median of their distances, over the greatest common divisor, is then 1. For n numbers drawn from N it is about
-    0.7 N / n. The threshold allows for rows picked from a batch: few of them may lie further apart than many.
+    Equal numbers, or ones drawn from a data set.
+
+    Positions of one process, of every n-th process and of accumulated batches lie side by side, or
+    a constant apart. The median of their distances, over the greatest common divisor, is then 1.
+    For n numbers drawn from N it is about 0.7 N / n. The threshold allows for rows picked from a
+    batch: few of them may lie further apart than many.
     """
     if generator.scattered or len(generator.index) < 2 or not visible(generator.index):
         return
@@ -69,17 +80,22 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
         twice = generator.index.sort().values[:-1][gaps == 0][0]
         warn_once(
             "keyed twice",
-            f"the index of the KeyedGenerator holds {int(twice)} twice: these rows have the same time and noise; it "
+            f"the index of the KeyedGenerator holds {int(twice)} twice: these rows have the same "
+            "time and noise; it "
             f"{must}, or pass scattered=True if rows share their noise intentionally",
         )
         return
-    median, most = int(gaps.median()), 2 + 64 / len(gaps)
+    median = int(gaps.median())
+    most = 2 + 64 / len(gaps)
     if strata and median > most and median > most * math.gcd(*gaps.tolist()):
         warn_once(
             "keyed apart",
-            f"the values in the index of the KeyedGenerator are {median} apart (the median of {len(gaps)} "
-            "distances), like numbers of random examples: times are then not stratified, and means over them have a "
-            f"larger error; it {must}, or pass scattered=True if other calls use the positions between them",
+            f"the values in the index of the KeyedGenerator are {median} apart (the median of "
+            f"{len(gaps)} "
+            "distances), like numbers of random examples: times are then not stratified, and means "
+            "over them have a "
+            f"larger error; it {must}, or pass scattered=True if other calls use the positions "
+            "between them",
         )
 
 
@@ -98,20 +114,23 @@ def sample_times(
 ) -> Float[Tensor, "n"]:
     """Times for ``n`` sequences, each uniform on ``interval``, or by ``density`` within it.
 
-    ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices. ``"antithetic"`` does so
-    for pairs (t, 1 - t) of neighbours. Under a density the slices are of equal probability: uniforms so drawn go
-    through the inverse of its distribution function, and a mean over times counts each ``density.weight(t)``.
+    ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices.
+    ``"antithetic"`` does so for pairs (t, 1 - t) of neighbours. Under a density the slices are of
+    equal probability: uniforms so drawn go through the inverse of its distribution function, and a
+    mean over times counts each ``density.weight(t)``.
 
     No time is rounded up to 1, where weights may be infinite.
 
-    With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the global example index:
-    each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices, anywhere in it.
-    So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
-    depend on its process. The index must therefore hold positions in the order of training, not numbers of examples
-    in a data set. Where it seems not to (numbers that occur twice, or lie as far apart as random ones do), a
-    ``ddlib.utils.validation.UsageWarning`` is issued once; a batch of one or two rows, and an index on an accelerator,
-    cannot be judged. Another call with the same generator draws other times, as every draw of a generator is a new one;
-    another generator with the same seed, step and index draws the same ones.
+    With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the
+    global example index: each aligned window of 2^k consecutive indices has exactly one time in
+    each of the 2^k equal slices, anywhere in it. So stratification holds over ranks and gradient
+    accumulation with no communication, and an example's time does not depend on its process. The
+    index must therefore hold positions in the order of training, not numbers of examples in a data
+    set. Where it seems not to (numbers that occur twice, or lie as far apart as random ones do), a
+    ``ddlib.utils.validation.UsageWarning`` is issued once; a batch of one or two rows, and an index
+    on an accelerator, cannot be judged. Another call with the same generator draws other times, as
+    every draw of a generator is a new one; another generator with the same seed, step and index
+    draws the same ones.
 
     Args:
         n: number of sequences; with a KeyedGenerator the length of its index.
@@ -124,8 +143,8 @@ def sample_times(
 
     Raises:
         TypeError: a density of another kind.
-        ValueError: unknown method, n < 1, n not the generator's length, a bad interval, or a density that is negative,
-            0 inside (0, 1) or does not integrate to one.
+        ValueError: unknown method, n < 1, n not the generator's length, a bad interval, or a
+            density that is negative, 0 inside (0, 1) or does not integrate to one.
 
     Example:
         >>> from ddlib.times import Tabulated
@@ -135,7 +154,9 @@ def sample_times(
         (6, 1.0)
     """
     check_count("n", n)
-    require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
+    require(
+        method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}"
+    )
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
     check_interval(interval)
     if isinstance(generator, KeyedGenerator):
@@ -167,7 +188,9 @@ def placed(
     interval: Interval = (0.0, 1.0),
     steps: int | None = None,
 ) -> Place:
-    """Times by a density, from uniform numbers of any shape, in float64: ``rounded`` gives those of another dtype.
+    """Times by a density, from uniform numbers of any shape, in float64.
+
+    ``rounded`` gives those of another dtype.
 
     Args:
         unit: in [0, 1).
@@ -176,7 +199,8 @@ def placed(
         steps: of an even grid between its ends, None for none.
 
     Raises:
-        TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two times are one.
+        TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two
+            times are one.
     """
     check_interval(interval)
     density = sound(density) or _UNIFORM
@@ -199,7 +223,10 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
 
 
 def rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
-    """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may be infinite."""
+    """In torch's default or another dtype, never up to 1.
+
+    No time is drawn there, and weights may be infinite.
+    """
     dtype = dtype or torch.get_default_dtype()
     return time.to(dtype).clamp(max=latest(dtype))
 

@@ -13,17 +13,20 @@ from ddlib.utils.validation import check_number
 
 
 class Bell(TimeDensity):
-    r"""Logit-normal distribution of times (Esser et al., 2024): normal log-odds, few times near 0 and 1.
+    r"""Logit-normal distribution of times (Esser et al., 2024).
+
+    Normal log-odds, few times near 0 and 1.
 
     .. math:: \log \frac{t}{1-t} \sim N(\mathrm{mean}, \mathrm{spread}^2)
 
-    If the bound's integrand does not vanish at the ends, as for masked diffusion, the few draws there have large
-    weights. So this density is meant for training with ``weigh_times: false`` rather than for a bound.
+    If the bound's integrand does not vanish at the ends, as for masked diffusion, the few draws
+    there have large weights. So this density is meant for training with ``weigh_times: false``
+    rather than for a bound.
 
     Args:
         mean: mean of the log-odds, in [-3, 3]; 0 is t = 1/2.
-        spread: standard deviation of the log-odds, in [0.5, 10]; about 1.8 is nearest to uniform. Below 0.5, g would
-            underflow near 0 and 1.
+        spread: standard deviation of the log-odds, in [0.5, 10]; about 1.8 is nearest to uniform.
+            Below 0.5, g would underflow near 0 and 1.
 
     Raises:
         ValueError: a parameter out of range.
@@ -39,7 +42,9 @@ class Bell(TimeDensity):
 
     def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         scaled = self._scaled(t)
-        return torch.exp(-(scaled**2) / 2 - t.log() - torch.log1p(-t)) / (self.spread * math.sqrt(2 * math.pi))
+        return torch.exp(-(scaled**2) / 2 - t.log() - torch.log1p(-t)) / (
+            self.spread * math.sqrt(2 * math.pi)
+        )
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.special.ndtr(self._scaled(t))

@@ -1,8 +1,9 @@
 """Sampling from categorical distributions over large vocabularies, exact far into the tail.
 
-Float32 Gumbel noise cannot exceed 16.6. So over 50,257 tokens it never draws very rare tokens, and samples a sharper
-distribution than requested. Here the cumulative distribution is inverted in two stages, blocks and then members, with
-cumulative sums and uniforms in float64 and without a float64 copy of the distribution.
+Float32 Gumbel noise cannot exceed 16.6. So over 50,257 tokens it never draws very rare tokens, and
+samples a sharper distribution than requested. Here the cumulative distribution is inverted in two
+stages, blocks and then members, with cumulative sums and uniforms in float64 and without a float64
+copy of the distribution.
 """
 
 import math
@@ -15,7 +16,9 @@ from ddlib.utils.validation import require, visible
 
 
 def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[Tensor, Tensor]:
-    """Return the index of the first cumulative sum above ``target`` (never of zero mass), and the remainder there."""
+    """Return the index of the first cumulative sum above ``target`` (never of zero mass), and the
+    remainder there.
+    """
     cumulative = mass.to(torch.float64).cumsum(-1)
     total = cumulative[:, -1:]
     reach = target[:, None].clamp(max=torch.nextafter(total, torch.zeros_like(total)))
@@ -25,7 +28,8 @@ def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[T
 
 
 def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-    """Draw one index per row in proportion to nonnegative ``weights``, from the uniforms ``u`` in [0, 1).
+    """Draw one index per row in proportion to nonnegative ``weights``, from the uniforms ``u`` in
+    [0, 1).
 
     Rows need not be normalised. An index of zero weight is never returned.
 
@@ -33,29 +37,38 @@ def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tens
         ValueError: a row of zeros, or with NaN.
     """
     count = weights.shape[-1]
-    rows, shape, u = u.numel(), u.shape, u.flatten()
+    rows = u.numel()
+    shape = u.shape
+    u = u.flatten()
     width = max(1, math.isqrt(count))
     blocks = -(-count // width)
-    padded = torch.nn.functional.pad(weights, (0, blocks * width - count)).reshape(rows, blocks, width)
+    padded = torch.nn.functional.pad(weights, (0, blocks * width - count)).reshape(
+        rows, blocks, width
+    )
     sums = padded.sum(-1)
     if visible(sums):
         require(
             bool((sums.sum(-1) > 0).all()),
-            "weights holds a row that is 0 everywhere or has NaN, must have a positive sum in each row",
+            "weights holds a row that is 0 everywhere or has NaN, must have a positive sum in "
+            "each row",
         )
     block, left = _invert(sums, u * sums.sum(-1, dtype=torch.float64))
     members = padded[torch.arange(rows, device=weights.device), block]
     # block sums are rounded: rescale the remainder of the uniform to the block's float64 total
     chosen = sums.gather(1, block[:, None]).squeeze(1).to(torch.float64)
-    left = left / chosen.clamp_min(torch.finfo(torch.float64).tiny) * members.sum(-1, dtype=torch.float64)
+    left = (
+        left
+        / chosen.clamp_min(torch.finfo(torch.float64).tiny)
+        * members.sum(-1, dtype=torch.float64)
+    )
     return (block * width + _invert(members, left)[0]).view(shape)
 
 
 def draw_logits(logits: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
     """Draw one index per row from ``softmax(logits)``, from the uniforms ``u`` in [0, 1).
 
-    Half-precision logits are cast to float32 first; float32 suffices, since only relative errors of the probabilities
-    matter.
+    Half-precision logits are cast to float32 first; float32 suffices, since only relative errors of
+    the probabilities matter.
     """
     logits = logits if logits.dtype == torch.float64 else logits.to(torch.float32)
     return draw((logits - logits.amax(-1, keepdim=True)).exp(), u)

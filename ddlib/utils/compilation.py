@@ -11,7 +11,10 @@ R = TypeVar("R")
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from ``torch.compile``, at one graph break: shapes depend on noisy states or times."""
+    """Exclude a function from ``torch.compile``, at one graph break.
+
+    Shapes depend on noisy states or times.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -6,6 +6,9 @@ from typing import Any
 
 
 def imported(name: str) -> Any:
-    """Import and return a module; restore the warning filters, to which sympy and scipy add their own."""
+    """Import and return a module.
+
+    Restore the warning filters, to which sympy and scipy add their own.
+    """
     with warnings.catch_warnings():
         return import_module(name)

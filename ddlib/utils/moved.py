@@ -77,13 +77,17 @@ MOVED = {
 class Redirection(MetaPathFinder, Loader):
     """Import finder for the modules in ``MOVED``: it imports the present module and warns."""
 
-    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         warnings.warn(
-            f"{name} is {MOVED[name]} now; the next release removes the former path", DeprecationWarning, stacklevel=2
+            f"{name} is {MOVED[name]} now; the next release removes the former path",
+            DeprecationWarning,
+            stacklevel=2,
         )
         sys.modules[name] = import_module(MOVED[name])
 

@@ -14,21 +14,30 @@ from ddlib.utils.validation import check_number
 LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
 """Limits of all given or learned values."""
 
-_SHOWN, _SHARP = 6, 16.0
+_SHOWN = 6
+_SHARP = 16.0
 
 
 def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return the values as floats after checking the limits; error messages name value i ``name[i]``."""
-    return tuple(check_number(f"{name}[{i}]", value, LOW, HIGH, RULE) for i, value in enumerate(values))
+    """Return the values as floats after checking the limits.
+
+    Error messages name value i ``name[i]``.
+    """
+    return tuple(
+        check_number(f"{name}[{i}]", value, LOW, HIGH, RULE) for i, value in enumerate(values)
+    )
 
 
 class PositiveParameter(Float64Module):
-    r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: only ratios are learned.
+    r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`.
 
-    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, and c its initial value, so
-    the smallest number stays nearly constant. A common factor of speeds only reparameterises time. The bound of a
-    network without time input does not depend on it. But tokens leave a slow edge late, where floating-point times near
-    1 are no longer resolved, and tokens that have not jumped by then would be missing in the bound.
+    Only ratios are learned.
+
+    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, and c its
+    initial value, so the smallest number stays nearly constant. A common factor of speeds only
+    reparameterises time. The bound of a network without time input does not depend on it. But
+    tokens leave a slow edge late, where floating-point times near 1 are no longer resolved, and
+    tokens that have not jumped by then would be missing in the bound.
 
     Args:
         name: name of the numbers in error messages.
@@ -81,7 +90,8 @@ class PositiveParameter(Float64Module):
         # an initial value at a limit may exceed it by rounding
         if not LOW * (1 - 1e-9) <= value <= HIGH * (1 + 1e-9):
             raise ValueError(
-                f"{self.name}[{worst}] has the learned value {value:g}, must stay {RULE}: the optimum of the bound is "
+                f"{self.name}[{worst}] has the learned value {value:g}, must stay {RULE}: the "
+                "optimum of the bound is "
                 "0 or infinity, or the learning rate is too large"
             )
 

@@ -1,4 +1,6 @@
-"""Modules with float64 constants that move between devices but are never cast and not in the state dict."""
+"""Modules with float64 constants that move between devices but are never cast and not in the state
+dict.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -15,17 +17,19 @@ _OWN = frozenset(vars(nn.Module()))
 class Float64Module(nn.Module):
     """An ``nn.Module`` of constants: tensors that are plain attributes, ``self.speeds = tensor``.
 
-    A constant is a function of the constructor's arguments, so it is not a buffer: it is not in the state dict, and
-    weight averaging (``torch.optim.swa_utils.AveragedModel``) or broadcasts do not change it. ``.to(device)`` and
-    similar methods move constants, also in lists, tuples and dicts. Learned values are ``nn.Parameter``.
+    A constant is a function of the constructor's arguments, so it is not a buffer: it is not in the
+    state dict, and weight averaging (``torch.optim.swa_utils.AveragedModel``) or broadcasts do not
+    change it. ``.to(device)`` and similar methods move constants, also in lists, tuples and dicts.
+    Learned values are ``nn.Parameter``.
 
-    A speed of 0.7 rounded to bfloat16 is 0.69921875, i.e. another process. So ``.to(device, dtype)``, ``.half`` and
-    similar methods do not change the dtype of constants; the precision of a result is determined by the arguments of
-    the call.
+    A speed of 0.7 rounded to bfloat16 is 0.69921875, i.e. another process. So ``.to(device,
+    dtype)``, ``.half`` and similar methods do not change the dtype of constants; the precision of a
+    result is determined by the arguments of the call.
     """
 
     retired: ClassVar[tuple[str, ...]] = ()
-    """Names of tensors in state dicts of earlier versions that are ignored, since they follow from others. A dotted
+    """Names of tensors in state dicts of earlier versions that are ignored, since they follow from
+    others. A dotted
     name refers to a tensor of a former submodule."""
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
@@ -43,7 +47,8 @@ class Float64Module(nn.Module):
             device = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device)).device
             if tensor.is_meta and device.type != "meta":
                 raise RuntimeError(
-                    f"the constants of {type(self).__name__} are on the meta device, where they have no values: "
+                    f"the constants of {type(self).__name__} are on the meta device, where they "
+                    "have no values: "
                     "create it again, or keep it on the CPU until it moves to a device"
                 )
             return tensor.to(device)

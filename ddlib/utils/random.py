@@ -1,8 +1,9 @@
 """Uniform random numbers keyed by example, independent of batch size and device count.
 
-``rand`` draws float64 uniforms from a ``torch.Generator``, from torch's global state, or from a ``KeyedGenerator``,
-whose numbers are a function of (seed, step, global example index) alone. With a ``KeyedGenerator`` an example has the
-same time and the same noise for every batch size, number of ranks, gradient accumulation and resume point.
+``rand`` draws float64 uniforms from a ``torch.Generator``, from torch's global state, or from a
+``KeyedGenerator``, whose numbers are a function of (seed, step, global example index) alone. With a
+``KeyedGenerator`` an example has the same time and the same noise for every batch size, number of
+ranks, gradient accumulation and resume point.
 """
 
 import copy
@@ -25,10 +26,12 @@ _SCRAMBLE = 0x73637262  # separates the numbers of a scrambling
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Compute four random words from four words of counter and two of key (Philox-4x32-10).
 
-    Words are 32-bit values in int64 tensors that broadcast against each other. The bits are the same on every device.
-    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+    Words are 32-bit values in int64 tensors that broadcast against each other. The bits are the
+    same on every device. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
     """
-    if usable(counter[0].device) and not torch.compiler.is_compiling():  # a compiler fuses the operations below
+    if (
+        usable(counter[0].device) and not torch.compiler.is_compiling()
+    ):  # a compiler fuses the operations below
         from ddlib.utils.philox_kernel import words  # imports Triton
 
         return words(counter, key)
@@ -36,29 +39,37 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ..
     k0, k1 = key
     for _ in range(10):
         # int64 products wrap; the wrapped bits are those of the unsigned 64-bit product
-        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = ((p1 >> 32) & _LOW) ^ c1 ^ k0, p1 & _LOW, ((p0 >> 32) & _LOW) ^ c3 ^ k1, p0 & _LOW
-        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
+        p0 = c0 * 0xD2511F53
+        p1 = c2 * 0xCD9E8D57
+        c0 = ((p1 >> 32) & _LOW) ^ c1 ^ k0
+        c1 = p1 & _LOW
+        c2 = ((p0 >> 32) & _LOW) ^ c3 ^ k1
+        c3 = p0 & _LOW
+        k0 = (k0 + 0x9E3779B9) & _LOW
+        k1 = (k1 + 0xBB67AE85) & _LOW
     return c0, c1, c2, c3
 
 
 class KeyedGenerator:
     """Uniform numbers keyed by (seed, step, global example index).
 
-    Row ``b`` of every draw depends on ``(seed, step, index[b])`` and on the number of earlier draws from this object,
-    and on nothing else. Construct one per step; draw the times first, then the noise. A second object with the same
-    seed, step and index repeats the numbers of the first; a second call of one object does not.
+    Row ``b`` of every draw depends on ``(seed, step, index[b])`` and on the number of earlier draws
+    from this object, and on nothing else. Construct one per step; draw the times first, then the
+    noise. A second object with the same seed, step and index repeats the numbers of the first; a
+    second call of one object does not.
 
-    The index is a position in the order of training or evaluation, not the number of an example in its data set:
-    ``step * batch + arange(batch)`` for the batches of one process. ``ddlib.sample_times`` stratifies times over
-    consecutive positions. Arbitrary numbers of a data set give no stratification.
+    The index is a position in the order of training or evaluation, not the number of an example in
+    its data set: ``step * batch + arange(batch)`` for the batches of one process.
+    ``ddlib.sample_times`` stratifies times over consecutive positions. Arbitrary numbers of a data
+    set give no stratification.
 
     Args:
         seed: seed of the run, >= 0.
         step: step of the optimiser (or the number of the evaluation pass), >= 0.
         index: (B,) int64, position of each example in the global data order, >= 0.
-        scattered: whether positions may lie far apart or occur twice by intention, e.g. in a batch of the rows of one
-            length out of a long order. ``ddlib.sample_times`` then issues no warning.
+        scattered: whether positions may lie far apart or occur twice by intention, e.g. in a batch
+            of the rows of one length out of a long order. ``ddlib.sample_times`` then issues no
+            warning.
 
     Raises:
         TypeError, ValueError: seed or step negative or not int; index not int64 (B,) or negative.
@@ -70,7 +81,9 @@ class KeyedGenerator:
         True
     """
 
-    def __init__(self, seed: int, step: int, index: Int64[Tensor, "B"], *, scattered: bool = False) -> None:
+    def __init__(
+        self, seed: int, step: int, index: Int64[Tensor, "B"], *, scattered: bool = False
+    ) -> None:
         for name, value in (("seed", seed), ("step", step)):
             check_count(name, value, 0)
             require(value < 2**63, f"{name} is {value}, must be below 2^63")
@@ -79,47 +92,61 @@ class KeyedGenerator:
         check_shape("index", index, (None,), "(B,)")
         if visible(index) and index.numel():
             require(int(index.min()) >= 0, f"index holds {int(index.min())}, must be >= 0")
-        self.seed, self.step, self.index, self.scattered = seed, step, index, scattered
-        zero = torch.zeros((), dtype=torch.int64)  # on the CPU, where these many small operations launch no kernels
+        self.seed = seed
+        self.step = step
+        self.index = index
+        self.scattered = scattered
+        zero = torch.zeros(
+            (), dtype=torch.int64
+        )  # on the CPU, where these many small operations launch no kernels
         counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
         self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
         self._draws = self._scramblings = 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
-        """Draw float64 uniforms in [0, 1) with 53 random bits; ``shape[0]`` must be B. Every call is a new draw."""
-        rows, per_row = self.index.shape[0], math.prod(shape[1:])
+        """Draw float64 uniforms in [0, 1) with 53 random bits; ``shape[0]`` must be B. Every call
+        is a new draw.
+        """
+        rows = self.index.shape[0]
+        per_row = math.prod(shape[1:])
         require(
             len(shape) > 0 and shape[0] == rows,
-            f"shape is {tuple(shape)}, must start with {rows}, the number of examples of this generator",
+            f"shape is {tuple(shape)}, must start with {rows}, the number of examples of this "
+            "generator",
         )
         block = torch.arange((per_row + 1) // 2, device=self.index.device)
         index = self.index[:, None]
         draw = torch.full_like(index, self._draws)
         self._draws += 1
         words = philox((block[None], draw, index & _LOW, (index >> 32) & _LOW), self._key)
-        high, low = torch.stack(words[:2], -1) >> 5, torch.stack(words[2:], -1) >> 6
+        high = torch.stack(words[:2], -1) >> 5
+        low = torch.stack(words[2:], -1) >> 6
         uniform = (high * 2**26 + low).to(torch.float64) / 2**53
         return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
 
     def scrambled(self, words: Int64[Tensor, "B"]) -> Int64[Tensor, "B"]:
-        """Scramble 32-bit words: flip each bit at random, alike for all words that agree in the higher bits.
+        """Scramble 32-bit words: flip each bit at random, alike for all words that agree in the
+        higher bits.
 
-        Nested uniform scrambling (Owen, 1995): each word becomes uniform. Words that share their first k bits still
-        share exactly these after the scrambling. The result is a function of (seed, step), the word and the number of
-        earlier calls. Every call is a new scrambling.
+        Nested uniform scrambling (Owen, 1995): each word becomes uniform. Words that share their
+        first k bits still share exactly these after the scrambling. The result is a function of
+        (seed, step), the word and the number of earlier calls. Every call is a new scrambling.
         """
         bit = torch.arange(32, device=words.device)
-        above, zero = words[:, None] >> (32 - bit), torch.zeros_like(words)[:, None]
+        above = words[:, None] >> (32 - bit)
+        zero = torch.zeros_like(words)[:, None]
         counter = (above, bit[None] + zero, zero + self._scramblings, zero)
         self._scramblings += 1
         chance = philox(counter, (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]
         return words ^ ((chance & 1) << (31 - bit)).sum(1)
 
     def split(self, number: int) -> Self:
-        """Return a generator for ``number`` copies of every example, the copies of the first example first.
+        """Return a generator for ``number`` copies of every example, the copies of the first
+        example first.
 
-        Every copy has a separate stream. It depends on the example, on the index of the copy and on the number of
-        earlier draws from this object, but neither on the batch nor on ``number``. Every call is a new split.
+        Every copy has a separate stream. It depends on the example, on the index of the copy and on
+        the number of earlier draws from this object, but neither on the batch nor on ``number``.
+        Every call is a new split.
 
         Raises:
             TypeError, ValueError: number below 1 or not int.
@@ -132,12 +159,17 @@ class KeyedGenerator:
         check_count("number", number)
         index = self.index.repeat_interleave(number)
         which = torch.arange(number, device=index.device).repeat(len(self.index))
-        key = [word if word.ndim == 0 else word.repeat_interleave(number, 0)[:, 0] for word in self._key]
+        key = [
+            word if word.ndim == 0 else word.repeat_interleave(number, 0)[:, 0]
+            for word in self._key
+        ]
         counter = (which, torch.full_like(index, self._draws), index & _LOW, (index >> 32) & _LOW)
         words = philox(counter, (key[0] ^ _SPLIT, key[1]))
         self._draws += 1
         copies = copy.copy(self)
-        copies.index, copies._draws, copies._scramblings = index, 0, 0
+        copies.index = index
+        copies._draws = 0
+        copies._scramblings = 0
         copies.scattered = True  # copies of an example have its position
         copies._key = [word[:, None] for word in words[:2]]
         return copies
@@ -147,7 +179,9 @@ Generator = torch.Generator | KeyedGenerator | None
 """Source of random numbers; None is torch's global state."""
 
 
-def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Float64[Tensor, "..."]:
+def rand(
+    shape: Sequence[int], generator: Generator, device: torch.device
+) -> Float64[Tensor, "..."]:
     """Draw float64 uniforms in [0, 1) of ``shape`` on ``device``.
 
     Raises:
@@ -156,7 +190,9 @@ def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Fl
     """
     if generator is not None:
         if not isinstance(generator, (torch.Generator, KeyedGenerator)):
-            raise TypeError(f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None")
+            raise TypeError(
+                f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None"
+            )
         home = generator.index.device if isinstance(generator, KeyedGenerator) else generator.device
         require(
             home.type == torch.device(device).type,

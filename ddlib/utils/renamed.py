@@ -1,4 +1,6 @@
-"""Attributes of modules and classes by former names, which warn for one release, and messages for unknown names."""
+"""Attributes of modules and classes by former names, which warn for one release, and messages for
+unknown names.
+"""
 
 import sys
 import warnings
@@ -6,7 +8,14 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Renamed", "module_getattr", "provide_renamed", "renamed_attribute", "renamed_keyword", "renamed_value"]
+__all__ = [
+    "Renamed",
+    "module_getattr",
+    "provide_renamed",
+    "renamed_attribute",
+    "renamed_keyword",
+    "renamed_value",
+]
 
 
 P = ParamSpec("P")
@@ -23,7 +32,10 @@ def _plain(name: str, module: str) -> str:
 
 
 unknown: Callable[[str, str], str] = _plain
-"""Message for an attribute that a module lacks; ``ddlib`` sets one with suggestions, which need all of its packages."""
+"""Message for an attribute that a module lacks.
+
+``ddlib`` sets one with suggestions, which need all of its packages.
+"""
 
 
 class Renamed:
@@ -45,7 +57,9 @@ class Renamed:
 
 
 def renamed_attribute(subject: Any, former: str, present: str) -> Any:
-    """Return an attribute of an object of a user's class, which may have it under its former name, with a warning."""
+    """Return an attribute of an object of a user's class, which may have it under its former name,
+    with a warning.
+    """
     if hasattr(subject, present) or not hasattr(subject, former):
         return getattr(subject, present)
     owner = type(subject).__name__
@@ -54,13 +68,17 @@ def renamed_attribute(subject: Any, former: str, present: str) -> Any:
 
 
 def provide_renamed(subject: Any, former: str, present: str) -> None:
-    """Set an attribute of an object of a user's class that has it under its former name only, with a warning."""
+    """Set an attribute of an object of a user's class that has it under its former name only, with
+    a warning.
+    """
     if hasattr(subject, former):
         setattr(subject, present, renamed_attribute(subject, former, present))
 
 
 def renamed_value(argument: str, value: Any, former: str, present: str) -> Any:
-    """Return the value of an argument, the present name in place of its former name, with a warning."""
+    """Return the value of an argument, the present name in place of its former name, with a
+    warning.
+    """
     if value != former:
         return value
     _warn(f"{argument}={former!r}", f"{argument}={present!r}")
@@ -68,7 +86,8 @@ def renamed_value(argument: str, value: Any, former: str, present: str) -> Any:
 
 
 def renamed_keyword(former: str, present: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator of a constructor that accepts an argument by its former name too, with a warning.
+    """Return a decorator of a constructor that accepts an argument by its former name too, with a
+    warning.
 
     Args:
         former: the former name of the argument.

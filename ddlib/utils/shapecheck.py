@@ -1,7 +1,10 @@
-"""Run-time checks of shapes and types by jaxtyping and beartype; off by default, never in compiled code.
+"""Run-time checks of shapes and types by jaxtyping and beartype.
 
-``DDLIB_SHAPECHECK=1`` in the environment checks all of ddlib and ddlib_models, ``checked`` one function or class,
-``install`` another package. Annotations may be jaxtyping's, torchtyping's, or both in one signature.
+Off by default, never in compiled code.
+
+``DDLIB_SHAPECHECK=1`` in the environment checks all of ddlib and ddlib_models, ``checked`` one
+function or class, ``install`` another package. Annotations may be jaxtyping's, torchtyping's, or
+both in one signature.
 """
 
 import ast
@@ -29,24 +32,29 @@ _Axes = type(Shaped[Tensor, "..."])
 
 
 def checked(target: T) -> T:
-    """Check annotated arguments and results at every call; for a class, those of the methods it defines.
+    """Check annotated arguments and results at every call.
 
-    Axes of the same name must have the same size within one call. Compiled code runs the function without checks. As
-    usual in beartype, one item of a list is checked per call. String annotations are evaluated at the first call at the
-    latest.
+    For a class, those of the methods it defines.
+
+    Axes of the same name must have the same size within one call. Compiled code runs the function
+    without checks. As usual in beartype, one item of a list is checked per call. String annotations
+    are evaluated at the first call at the latest.
 
     Args:
         target: a function, a class (changed in place), or a classmethod, staticmethod or property.
 
     Raises:
-        TypeError: ``target`` is of another type, or has a torchtyping annotation that cannot be checked.
+        TypeError: ``target`` is of another type, or has a torchtyping annotation that cannot be
+            checked.
         ModuleNotFoundError: beartype is not installed.
         NameError: at the first call, a string annotation that still cannot be evaluated.
     """
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
             # not __new__: that of a NamedTuple is generated, and torch.compile special-cases it
-            if name != "__new__" and isinstance(member, FunctionType | classmethod | staticmethod | property):
+            if name != "__new__" and isinstance(
+                member, FunctionType | classmethod | staticmethod | property
+            ):
                 setattr(target, name, checked(member))
         return target
     if isinstance(target, classmethod | staticmethod):
@@ -64,14 +72,19 @@ def checked(target: T) -> T:
 
 def _checked_function(function: FunctionType) -> Callable[..., Any]:
     _typechecker()
-    with contextlib.suppress(NameError):  # a string annotation that refers to a later definition, such as its class
+    with contextlib.suppress(
+        NameError
+    ):  # a string annotation that refers to a later definition, such as its class
         _hints(function)
-    strict: Callable[..., Any] | None = None  # created at the first call: most functions are never called
+    strict: Callable[..., Any] | None = (
+        None  # created at the first call: most functions are never called
+    )
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal strict
-        # torch.compile traces this condition as a constant, so the checks, which it does not support, are never traced
+        # torch.compile traces this condition as a constant, so the checks, which it does not
+        # support, are never traced
         if torch.compiler.is_compiling() or config.jaxtyping_disable:
             return function(*args, **kwargs)
         if strict is None:
@@ -86,7 +99,10 @@ def _checked_function(function: FunctionType) -> Callable[..., Any]:
 
 
 def _hints(function: FunctionType) -> dict[str, Any]:
-    return {name: _hint(function, name, annotation) for name, annotation in function.__annotations__.items()}
+    return {
+        name: _hint(function, name, annotation)
+        for name, annotation in function.__annotations__.items()
+    }
 
 
 def _strict(function: FunctionType) -> Callable[..., Any]:
@@ -96,10 +112,16 @@ def _strict(function: FunctionType) -> Callable[..., Any]:
 
     translated.__annotations__ = hints = _hints(function)
     if not any(map(_has_axes, hints.values())):
-        return cast(Callable[..., Any], _typechecker()(translated))  # six times as fast without jaxtyped
+        return cast(
+            Callable[..., Any], _typechecker()(translated)
+        )  # six times as fast without jaxtyped
     signature = inspect.signature(function)
-    parts = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
-    whole = signature.replace(parameters=parts, return_annotation=hints.get("return", signature.empty))
+    parts = [
+        p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()
+    ]
+    whole = signature.replace(
+        parameters=parts, return_annotation=hints.get("return", signature.empty)
+    )
     vars(translated)["__signature__"] = whole
     return jaxtyped(translated, typechecker=_typechecker())
 
@@ -113,19 +135,28 @@ def _typechecker() -> Callable[..., Any]:
     try:
         from beartype import BeartypeConf, beartype
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("checking shapes and types needs beartype: pip install beartype") from error
-    return beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=TypeError))  # an int is a float
+        raise ModuleNotFoundError(
+            "checking shapes and types needs beartype: pip install beartype"
+        ) from error
+    return beartype(
+        conf=BeartypeConf(is_pep484_tower=True, violation_type=TypeError)
+    )  # an int is a float
 
 
 def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
-    """Return the annotation for jaxtyping and beartype: strings evaluated, torchtyping translated."""
+    """Return the annotation for jaxtyping and beartype.
+
+    Strings evaluated, torchtyping translated.
+    """
 
     def holder() -> None: ...
 
     holder.__annotations__ = {"it": annotation}
     where = f"{function.__module__}.{function.__qualname__}, annotation of {name!r}"
     try:
-        hint = typing.get_type_hints(holder, inspect.unwrap(function).__globals__, include_extras=True)["it"]
+        hint = typing.get_type_hints(
+            holder, inspect.unwrap(function).__globals__, include_extras=True
+        )["it"]
     except Exception as reason:  # evaluating an arbitrary string may raise anything
         raise NameError(f"{where}: {reason}") from reason
     try:
@@ -135,7 +166,8 @@ def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
 
 
 def install(*packages: str) -> None:
-    """Apply ``checked`` to every function and class of ``packages``, which must not be imported yet.
+    """Apply ``checked`` to every function and class of ``packages``, which must not be imported
+    yet.
 
     Raises:
         RuntimeError: a package is already imported; its functions would not be checked.
@@ -145,7 +177,9 @@ def install(*packages: str) -> None:
     for name in packages:
         # ddlib calls this on its first line, when it is partially imported
         if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
-            raise RuntimeError(f"{name} is imported already: call shapecheck.install({name!r}) before its import")
+            raise RuntimeError(
+                f"{name} is imported already: call shapecheck.install({name!r}) before its import"
+            )
     sys.meta_path.insert(0, _Finder(packages))
 
 
@@ -158,7 +192,11 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not any(f"{fullname}.".startswith(f"{package}.") for package in self.packages):
             return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        others = (
+            finder.find_spec(fullname, path, target)
+            for finder in sys.meta_path
+            if finder is not self
+        )
         spec = next(filter(None, others), None)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
@@ -166,7 +204,8 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    # the cached bytecode contains the checks: a file of its own, and another one when this module changes
+    # the cached bytecode contains the checks: a file of its own, and another one when this module
+    # changes
     suffix = f".checked{os.stat(__file__).st_mtime_ns}.pyc"
 
     def get_data(self, path: str) -> bytes:
@@ -183,7 +222,9 @@ class _Loader(SourceFileLoader):
 
 
 class _Decorate(ast.NodeTransformer):
-    """Adds ``checked`` below a function's decorators (which may hide its annotations) and above those of a class."""
+    """Adds ``checked`` below a function's decorators (which may hide its annotations) and above
+    those of a class.
+    """
 
     # an expression, since a module run by `python -m` starts with an empty namespace
     checked = f"__import__({__name__!r}, fromlist=['checked']).checked"

@@ -1,8 +1,8 @@
 """Annotations of torchtyping as annotations of jaxtyping.
 
-The checks of torchtyping broke when torch 2.13 removed named tensors. But ``TensorType["B", 3, float]`` still is
-``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail, DtypeDetail)}]``, which is read here without
-importing torchtyping.
+The checks of torchtyping broke when torch 2.13 removed named tensors. But ``TensorType["B", 3,
+float]`` still is ``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail,
+DtypeDetail)}]``, which is read here without importing torchtyping.
 """
 
 import types
@@ -16,7 +16,9 @@ from torch import Tensor
 
 
 def translated_hint(hint: Any) -> Any:
-    """Replace each torchtyping annotation in ``hint``, at any depth, by its jaxtyping equivalent."""
+    """Replace each torchtyping annotation in ``hint``, at any depth, by its jaxtyping
+    equivalent.
+    """
     if hint is typing.Self:
         return Any  # a method is decorated before its class exists
     if typing.get_origin(hint) is Annotated:
@@ -33,7 +35,9 @@ def translated_hint(hint: Any) -> Any:
 
 
 def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
-    """Translate one ``TensorType[...]``; details are recognised by the names of torchtyping's classes.
+    """Translate one ``TensorType[...]``.
+
+    Details are recognised by the names of torchtyping's classes.
 
     Raises:
         TypeError: a detail that is neither a shape nor a dtype.
@@ -51,9 +55,15 @@ def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
             case "_FloatDetail":
                 dtypes = {d for d in dtypes if d.is_floating_point}
             case "LayoutDetail":
-                raise TypeError(f"{detail!r} cannot be checked: jaxtyping checks shapes and dtypes, not memory layouts")
+                raise TypeError(
+                    f"{detail!r} cannot be checked: jaxtyping checks shapes and dtypes, not memory "
+                    "layouts"
+                )
             case other:
-                raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are supported")
+                raise TypeError(
+                    f"a detail of class {other} cannot be checked: only shapes and dtypes are "
+                    "supported"
+                )
     kind: Any = Shaped
     if dtypes is not every:
         names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -64,11 +74,15 @@ def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
 def _shape(base: type[Tensor], kind: Any, dims: Sequence[Any]) -> Any:
     axes, sizes = zip(*map(_axis, dims), strict=True) if dims else ((), ())
     if sum(axis[0] in "*." for axis in axes) > 1:
-        raise TypeError(f"{' '.join(axes)} has more than one '...', of which jaxtyping allows one per tensor")
+        raise TypeError(
+            f"{' '.join(axes)} has more than one '...', of which jaxtyping allows one per tensor"
+        )
     twice = {i - len(dims): size for i, size in enumerate(sizes) if size}
     if not twice:
         return kind[base, " ".join(axes)]
-    shown = " ".join(f"{axis}={size}" if size else axis for axis, size in zip(axes, sizes, strict=True))
+    shown = " ".join(
+        f"{axis}={size}" if size else axis for axis, size in zip(axes, sizes, strict=True)
+    )
     return NamedAndSized(
         f"{kind.__name__}[{base.__name__}, '{shown}']",
         (),
@@ -88,7 +102,10 @@ def _axis(dim: tuple[Any, Any]) -> tuple[str, str | None]:
     named = isinstance(name, str)  # otherwise None or a sentinel: any name
     for word in (name, size):
         if isinstance(word, str) and (word.startswith("_") or not word.isidentifier()):
-            raise TypeError(f"axis {word!r} cannot be checked: an axis in jaxtyping must have a name like 'batch'")
+            raise TypeError(
+                f"axis {word!r} cannot be checked: an axis in jaxtyping must have a name like "
+                "'batch'"
+            )
     if size is ...:
         return (f"*{name}" if named else "..."), None
     if not named:
@@ -102,10 +119,11 @@ class _Seen(NamedTuple):
 
 
 class NamedAndSized(type):
-    """Type of tensors with an axis like ``"a": 4``, repeated since jaxtyping's ``a=4`` does not bind the name.
+    """Type of tensors with an axis like ``"a": 4``, repeated since jaxtyping's ``a=4`` does not
+    bind the name.
 
-    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``. This is one check,
-    which binds all names or none.
+    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``.
+    This is one check, which binds all names or none.
     """
 
     base: type[Tensor]
@@ -116,4 +134,6 @@ class NamedAndSized(type):
     def __instancecheck__(cls, value: Any) -> bool:
         if not isinstance(value, cls.base) or value.ndim < cls.least:
             return False
-        return isinstance(_Seen((*(value.shape[i] for i in cls.twice), *value.shape), value.dtype), cls.axes)
+        return isinstance(
+            _Seen((*(value.shape[i] for i in cls.twice), *value.shape), value.dtype), cls.axes
+        )

@@ -1,4 +1,7 @@
-"""Condition and decorator of Triton kernels; Triton is not imported before the first kernel is needed."""
+"""Condition and decorator of Triton kernels.
+
+Triton is not imported before the first kernel is needed.
+"""
 
 import inspect
 import os
@@ -11,9 +14,12 @@ import torch
 
 
 def usable(device: torch.device) -> bool:
-    """Return whether Triton kernels run on ``device``: it is a CUDA device, and Triton is installed.
+    """Return whether Triton kernels run on ``device``.
 
-    With DDLIB_TRITON=0 in the environment (read at each call) the implementation for CPUs is used on CUDA too.
+    It is a CUDA device, and Triton is installed.
+
+    With DDLIB_TRITON=0 in the environment (read at each call) the implementation for CPUs is used
+    on CUDA too.
     """
     return device.type == "cuda" and os.environ.get("DDLIB_TRITON", "1") != "0" and _installed()
 
@@ -24,7 +30,10 @@ def _installed() -> bool:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Apply ``triton.jit`` to the unwrapped function: Triton reads its source, and shape checks may wrap it."""
+    """Apply ``triton.jit`` to the unwrapped function.
+
+    Triton reads its source, and shape checks may wrap it.
+    """
     import triton
 
     return triton.jit(inspect.unwrap(function))

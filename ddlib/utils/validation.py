@@ -1,8 +1,9 @@
 """Validation of arguments; error messages contain the argument, its value and the violated rule.
 
-Types and shapes are always checked. Values (ranges, NaN) are checked on CPU tensors. On an accelerator such a check
-synchronises with the host, so it is done only after ``debug(True)`` or with ``DDLIB_DEBUG=1`` in the environment.
-Values are not checked while ``torch.compile`` is tracing.
+Types and shapes are always checked. Values (ranges, NaN) are checked on CPU tensors. On an
+accelerator such a check synchronises with the host, so it is done only after ``debug(True)`` or
+with ``DDLIB_DEBUG=1`` in the environment. Values are not checked while ``torch.compile`` is
+tracing.
 """
 
 import math
@@ -19,31 +20,46 @@ _debug = os.environ.get("DDLIB_DEBUG", "0") not in ("", "0")
 
 
 def debug(active: bool = True) -> None:
-    """Turn value checks on (or off) for tensors on an accelerator, at one synchronisation per check."""
+    """Turn value checks on (or off) for tensors on an accelerator, at one synchronisation per
+    check.
+    """
     global _debug
     _debug = active
 
 
 def visible(tensor: Tensor) -> bool:
-    """Return whether the values of ``tensor`` may be checked: it is on the CPU, or ``debug(True)`` was called."""
+    """Return whether the values of ``tensor`` may be checked.
+
+    It is on the CPU, or ``debug(True)`` was called.
+    """
     return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
 
 
 class UsageWarning(UserWarning):
-    """Warning about usage that is valid but probably not intended; issued once per process and kind."""
+    """Warning about usage that is valid but probably not intended.
+
+    Issued once per process and kind.
+    """
 
 
 _warned: set[str] = set()
 
 
 def warn_once(kind: str, message: str) -> None:
-    """Issue a ``UsageWarning`` at the line of the caller outside ddlib, the first time for each ``kind``."""
+    """Issue a ``UsageWarning`` at the line of the caller outside ddlib, the first time for each
+    ``kind``.
+    """
     if kind in _warned or torch.compiler.is_compiling():
         return
     _warned.add(kind)
-    frame, depth = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("ddlib", "torch"):
-        frame, depth = frame.f_back, depth + 1
+    frame = sys._getframe(1)
+    depth = 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "ddlib",
+        "torch",
+    ):
+        frame = frame.f_back
+        depth = depth + 1
     warnings.warn(message, UsageWarning, stacklevel=depth)
 
 
@@ -66,13 +82,17 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "tokens") ->
 
     Raises:
         TypeError: another dtype (torch would accept or wrap it silently).
-        ValueError: an empty batch, another shape, or an id out of range, including -100 and other negative ids.
+        ValueError: an empty batch, another shape, or an id out of range, including -100 and other
+            negative ids.
     """
     if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
         got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
         raise TypeError(f"{name} has dtype {got}, must be a torch.int64 tensor of {what}")
     check_shape(name, tokens, (None, None), "(B, L)")
-    require(tokens.numel() > 0, f"{name} is empty, shape {tuple(tokens.shape)}: a batch needs at least one token")
+    require(
+        tokens.numel() > 0,
+        f"{name} is empty, shape {tuple(tokens.shape)}: a batch needs at least one token",
+    )
     if visible(tokens):
         low, high = (int(v) for v in torch.aminmax(tokens))
         worst = low if low < 0 else high
@@ -80,7 +100,8 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "tokens") ->
 
 
 def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> None:
-    """Raise unless ``t`` is floating point, of shape (B,), or (B, L) if ``length`` is given, and within [0, 1].
+    """Raise unless ``t`` is floating point, of shape (B,), or (B, L) if ``length`` is given, and
+    within [0, 1].
 
     Raises:
         TypeError: an integer dtype.
@@ -95,7 +116,9 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
         rule += "" if length is None else f", or (B, L) = ({batch}, {length}), one per position"
         check_shape(name, t, (batch,), rule)
     else:
-        check_shape(name, t, (batch, length), f"{rule}, or (B, L) = ({batch}, {length}), one per position")
+        check_shape(
+            name, t, (batch, length), f"{rule}, or (B, L) = ({batch}, {length}), one per position"
+        )
     if visible(t):
         outside = ~((t >= 0) & (t <= 1))
         if bool(outside.any()):
@@ -103,16 +126,23 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
 
 
 def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
-    """Raise ValueError unless ``s <= t`` (or ``s < t``) everywhere; the message has the first violation."""
+    """Raise ValueError unless ``s <= t`` (or ``s < t``) everywhere.
+
+    The message has the first violation.
+    """
     if visible(s) and visible(t):
         bad = ~(s < t) if strictly else ~(s <= t)
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])
             rule = "below" if strictly else "at most"
-            raise ValueError(f"s = {s[where].item()} must be {rule} t = {t[where].item()}, at {where}")
+            raise ValueError(
+                f"s = {s[where].item()} must be {rule} t = {t[where].item()}, at {where}"
+            )
 
 
-def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None) -> None:
+def check_logits(
+    logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None
+) -> None:
     """Raise unless ``logits`` is floating point of shape (B, L, V) for the process's V tokens.
 
     Args:
@@ -133,23 +163,29 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: 
     found = logits.shape[-1]
     if states is None:
         rule = f"the process has vocab_size {vocab_size}: " + (
-            "the network must have one logit per token of this process and no others (no mask, no clusters, no padding)"
+            "the network must have one logit per token of this process and no others (no mask, no "
+            "clusters, no padding)"
         )
     else:
-        tokens = ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""
+        tokens = (
+            ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""
+        )
         rule = f"must have {states}: child logits have S - 1, one per state but the root{tokens}"
     require(found == columns, f"logits has {found} columns, {rule}")
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raise ValueError if a row holds NaN, +inf or only -inf, as detected by its maximum (amax propagates NaN)."""
+    """Raise ValueError if a row holds NaN, +inf or only -inf, as detected by its maximum (amax
+    propagates NaN).
+    """
     if visible(logits):
         largest = logits.detach().amax(-1)
         bad = ~largest.isfinite()
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])
             raise ValueError(
-                f"logits at position {where} hold NaN, +inf, or -inf only (the largest is {largest[where].item()}), "
+                f"logits at position {where} hold NaN, +inf, or -inf only (the largest is "
+                f"{largest[where].item()}), "
                 "must be finite or -inf with at least one finite entry"
             )
 
@@ -165,7 +201,9 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
 
 
 def check_padding(x: Tensor, mask: Tensor | None) -> None:
-    """Raise unless the padding mask of tokens ``x``, if there is one, is bool, of their shape and on their device."""
+    """Raise unless the padding mask of tokens ``x``, if there is one, is bool, of their shape and
+    on their device.
+    """
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
@@ -176,12 +214,15 @@ def check_devices(**tensors: Tensor | None) -> None:
     devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
     require(
         len({(d.type, d.index) for d in devices.values()}) <= 1,
-        "all tensors must be on one device, got " + ", ".join(f"{name} on {d}" for name, d in devices.items()),
+        "all tensors must be on one device, got "
+        + ", ".join(f"{name} on {d}" for name, d in devices.items()),
     )
 
 
 def check_number(name: str, value: float, low: float, high: float, rule: str) -> float:
-    """Return ``float(value)`` if it is a finite number in [low, high], else raise with ``rule`` in the message."""
+    """Return ``float(value)`` if it is a finite number in [low, high], else raise with ``rule`` in
+    the message.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, must be a number {rule}")
     require(math.isfinite(value) and low <= value <= high, f"{name} is {value}, must be {rule}")

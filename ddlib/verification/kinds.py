@@ -18,7 +18,8 @@ class Kind(NamedTuple):
     base: type[Any]
     """Base class, with ``examples()``."""
     claims: str
-    """Module in ``ddlib.verification.claims`` whose ``verify(subject, full)`` returns the checks of an object and a
+    """Module in ``ddlib.verification.claims`` whose ``verify(subject, full)`` returns the checks of
+    an object and a
     note. It is imported on demand, since claims import sympy."""
     registered: bool = True
     """True if classes are plug-ins: entry points in the group ``ddlib.<kind>``."""

@@ -23,7 +23,9 @@ class Place:
     code: str
 
     def __str__(self) -> str:
-        return f"{self.method}, {self.file}, line {self.line}" + (f": {self.code}" if self.code else "")
+        return f"{self.method}, {self.file}, line {self.line}" + (
+            f": {self.code}" if self.code else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,13 @@ class Counterexample:
         return self.text()
 
     def text(self, digits: int = 12) -> str:
-        """Format place and numbers with ``digits`` digits, or more if needed to distinguish the two numbers."""
-        place = ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items()) or "any time"
+        """Format place and numbers with ``digits`` digits, or more if needed to distinguish the two
+        numbers.
+        """
+        place = (
+            ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items())
+            or "any time"
+        )
         if self.message:
             return self.message
         if self.allowed == math.inf:
@@ -76,7 +83,9 @@ class Check:
     """Result of one claim."""
 
     topic: str
-    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of the subject."""
+    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of
+    the subject.
+    """
     name: str
     proves: str
     tolerance: str
@@ -112,11 +121,17 @@ class Check:
             return f"{line}\n       does not apply: {self.note}"
         if self.ok:
             return f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of it{self.worst_at}"
-        found, after = self.counterexample, [f"follows from {self.follows}"] if self.follows else []
+        found = self.counterexample
+        after = [f"follows from {self.follows}"] if self.follows else []
         if found is None:
             return _indented(line, [f"tolerance {self.tolerance}", self.note, *after])
         if found.message or self.note:
-            lines = [f"on {found.subject}", str(found), self.note, f"in {self.place}" if self.place else ""]
+            lines = [
+                f"on {found.subject}",
+                str(found),
+                self.note,
+                f"in {self.place}" if self.place else "",
+            ]
         else:
             lines = [f"tolerance {self.tolerance}", f"on {found.subject}", str(found), self.means]
         return _indented(line, [*dict.fromkeys(lines), found.hint, *after])
@@ -129,7 +144,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of ``verify``. Printed, it lists the passed checks and shows the failures, causes first."""
+    """Result of ``verify``. Printed, it lists the passed checks and shows the failures, causes
+    first.
+    """
 
     subject: str
     level: str
@@ -145,7 +162,9 @@ class Report:
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """Failed checks: first those that no other failure explains, sorted by the number of failures they explain."""
+        """Failed checks: first those that no other failure explains, sorted by the number of
+        failures they explain.
+        """
         failed = [check for check in self.checks if check.ok is False]
         causes = [check for check in failed if not check.follows]
         causes.sort(key=lambda check: -len(self.followers(check)))
@@ -162,7 +181,8 @@ class Report:
         """Format the report: names of passed checks, failures in full, the verdict.
 
         Args:
-            verbose: whether to print every check with its claim, tolerance and worst case before the failures.
+            verbose: whether to print every check with its claim, tolerance and worst case before
+                the failures.
         """
         lines = [f"{self.subject}, level {self.level}"]
         lines += [self.note] if self.note else []
@@ -171,7 +191,10 @@ class Report:
 
     @property
     def refutation(self) -> str:
-        """The failures only, as a string: each cause in full, followed by the failures it explains in short."""
+        """The failures only, as a string.
+
+        Each cause in full, followed by the failures it explains in short.
+        """
         return "\n".join(self._refuted(check) for check in self.failures if not check.follows)
 
     def to_json(self) -> str:
@@ -207,14 +230,18 @@ class Report:
             count = _counted(same, "more check fails", "more checks fail")
             lines.append(_wrapped(f"{_INDENT}{count} at this line: ", same))
         if reasons:
-            count = _counted([name for names in reasons.values() for name in names], "failure", "failures")
+            count = _counted(
+                [name for names in reasons.values() for name in names], "failure", "failures"
+            )
             lines.append(f"{_INDENT}{count} that may follow from it:")
         for why, names in reasons.items():
             name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             lines.append(f"{_INDENT}  {name}: {why}")
         if unanswered:
             count = _counted(unanswered, "check", "checks")
-            lines.append(_wrapped(f"{_INDENT}{count} without a result, possibly because of it: ", unanswered))
+            lines.append(
+                _wrapped(f"{_INDENT}{count} without a result, possibly because of it: ", unanswered)
+            )
         return "\n".join(lines)
 
     def _verdict(self) -> str:
@@ -224,7 +251,9 @@ class Report:
             return f"verified: {held} ({self.seconds:.1f} s)"
         causes = [check for check in self.failures if not check.follows]
         follow = len(self.failures) - len(causes)
-        failures = _counted(causes, "failure", "failures") + (f", {follow} that may follow" if follow else "")
+        failures = _counted(causes, "failure", "failures") + (
+            f", {follow} that may follow" if follow else ""
+        )
         return f"NOT VERIFIED: {failures}; {held} ({self.seconds:.1f} s)"
 
 
@@ -243,9 +272,14 @@ def _indented(first: str, lines: Sequence[str]) -> str:
 
 
 def _wrapped(first: str, names: Sequence[str]) -> str:
-    """Format a list of names after ``first``, in lines of at most ``WIDTH``; names are not broken."""
+    """Format a list of names after ``first``, in lines of at most ``WIDTH``.
+
+    Names are not broken.
+    """
     listed = ", ".join(name.replace(" ", "\0") for name in names)
-    lines = textwrap.fill(listed, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False)
+    lines = textwrap.fill(
+        listed, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
+    )
     return lines.replace("\0", " ")
 
 

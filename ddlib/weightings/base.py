@@ -17,15 +17,17 @@ from ddlib.utils.validation import require, visible
 
 
 class Weighting(Part):
-    """Weights of the training loss in place of the weights of the bound. A subclass implements ``__call__``.
+    """Weights of the training loss in place of the weights of the bound.
+
+    A subclass implements ``__call__``.
 
     The bound is the mean of weight times divergence. A weighting replaces the weight and leaves the
-    divergence: it multiplies the bound's integrand by the new weight over ``process.loss_weight``, in
-    float64. Where both depend on state and time alone, as for masks and hierarchies, this determines how
-    much each state counts, and the optimal prediction stays the same. Where the bound's weight also
-    depends on the token, as for uniform noise and without a closed form, a weighting that limits it moves
-    the optimum at a state towards tokens of smaller weight. A weight must not depend on the network or on
-    other rows of the batch.
+    divergence: it multiplies the bound's integrand by the new weight over ``process.loss_weight``,
+    in float64. Where both depend on state and time alone, as for masks and hierarchies, this
+    determines how much each state counts, and the optimal prediction stays the same. Where the
+    bound's weight also depends on the token, as for uniform noise and without a closed form, a
+    weighting that limits it moves the optimum at a state towards tokens of smaller weight. A weight
+    must not depend on the network or on other rows of the batch.
     """
 
     @property
@@ -44,11 +46,18 @@ class Weighting(Part):
         return repr(self)
 
     def check(self, process: ForwardProcess) -> None:  # most weightings support every process
-        """Raise TypeError or ValueError if the process is not supported, with the reason and an alternative."""
+        """Raise TypeError or ValueError if the process is not supported, with the reason and an
+        alternative.
+        """
 
     @abstractmethod
     def __call__(
-        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
     ) -> Float64[Tensor, "B L"]:
         """Return the training weights, finite and nonnegative; 0 wherever the bound's weight is 0.
 
@@ -57,13 +66,16 @@ class Weighting(Part):
             weight: (B, L) weights of the bound, ``process.loss_weight(x, z, t)``, in float64.
             x: (B, L) clean tokens.
             z: (B, L) noisy states.
-            t: (B,) times, or (B, L); ``ddlib.processes.unsqueeze_times`` makes functions of (B,) times broadcast with
-                the weights.
+            t: (B,) times, or (B, L); ``ddlib.processes.unsqueeze_times`` makes functions of (B,)
+                times broadcast with the weights.
         """
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        """Instances on which a registered class is verified.
+
+        Override if the constructor requires arguments.
+        """
         return [cls()]
 
     def __repr__(self) -> str:
@@ -71,9 +83,16 @@ class Weighting(Part):
 
 
 def weighted(
-    weighting: Weighting | None, process: ForwardProcess, weight: PerToken, x: Tokens, z: Tokens, t: Times
+    weighting: Weighting | None,
+    process: ForwardProcess,
+    weight: PerToken,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
 ) -> PerToken:
-    """Return the weights of a loss: the bound's weights if ``weighting`` is None, else the result of the weighting.
+    """Return the weights of a loss.
+
+    The bound's weights if ``weighting`` is None, else the result of the weighting.
 
     Raises:
         ValueError: the weighting returns another shape, NaN or a negative weight.
@@ -83,8 +102,11 @@ def weighted(
     found = weighting(process, weight.to(torch.float64), x, z, t)
     require(
         found.shape == z.shape,
-        f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, {tuple(z.shape)}",
+        f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, "
+        f"{tuple(z.shape)}",
     )
     if visible(found) and not bool((found >= 0).all()):
-        raise ValueError(f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more")
+        raise ValueError(
+            f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more"
+        )
     return found

@@ -16,7 +16,8 @@ from ddlib.weightings.base import Weighting
 
 
 class Clip(Weighting):
-    """Weights of the bound, clipped to an interval, so that a few draws with huge weights do not dominate the loss.
+    """Weights of the bound, clipped to an interval, so that a few draws with huge weights do not
+    dominate the loss.
 
     HDLM and GIDD clip at 2 or 10. Without arguments the weights are those of the bound.
 
@@ -34,7 +35,10 @@ class Clip(Weighting):
         for name, value in (("high", high), ("low", low)):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} is {value!r}, must be a number")
-        require(0 <= low <= high and high > 0, f"low is {low}, high {high}, must be 0 <= low <= high, high > 0")
+        require(
+            0 <= low <= high and high > 0,
+            f"low is {low}, high {high}, must be 0 <= low <= high, high > 0",
+        )
         self.high, self.low = float(high), float(low)
 
     @property
@@ -47,11 +51,22 @@ class Clip(Weighting):
 
     @property
     def about(self) -> str:
-        clipped = [f"clipped at {self.high:g}"] if self.high < math.inf else [] if self.low else ["not clipped"]
+        clipped = (
+            [f"clipped at {self.high:g}"]
+            if self.high < math.inf
+            else []
+            if self.low
+            else ["not clipped"]
+        )
         return ", ".join(clipped + [f"no weight below {self.low:g}"] * (self.low > 0))
 
     def __call__(
-        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
     ) -> Float64[Tensor, "B L"]:
         return torch.where(weight > 0, weight.clamp(self.low, self.high), 0.0)
 

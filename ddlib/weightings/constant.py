@@ -11,7 +11,9 @@ from ddlib.weightings.base import Weighting
 
 
 class Constant(Weighting):
-    """One constant in place of every nonzero weight; for masks the loss is the mean cross-entropy of masked tokens.
+    """One constant in place of every nonzero weight.
+
+    For masks the loss is the mean cross-entropy of masked tokens.
 
     Args:
         value: the weight, in nats per nat of divergence.
@@ -28,6 +30,11 @@ class Constant(Weighting):
         return f"all weights {self.value:g}"
 
     def __call__(
-        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
     ) -> Float64[Tensor, "B L"]:
         return torch.where(weight > 0, self.value, 0.0).to(weight)

@@ -14,14 +14,17 @@ from ddlib.weightings.base import Weighting
 
 
 class Optimal(Weighting):
-    r"""Weights of the bound divided by the standard deviation of the integrand: all times have equal magnitude.
+    r"""Weights of the bound divided by the standard deviation of the integrand.
+
+    All times have equal magnitude.
 
     .. math:: w'(z, t) = \frac{w(z, t)}{C \sqrt{m(t)^2 + v(t) / L}}
 
-    with m and v the mean and the variance of the bound's integrand at one position (theory section 12). The denominator
-    is the root mean square of the loss per token of a sequence of L tokens at time t. The standard deviation about the
-    mean would vanish at t = 1, where all positions are noise. The factor is computed once per process from
-    ``process.time_density(length)``; C normalises its mean over times to 1.
+    with m and v the mean and the variance of the bound's integrand at one position (theory section
+    12). The denominator is the root mean square of the loss per token of a sequence of L tokens at
+    time t. The standard deviation about the mean would vanish at t = 1, where all positions are
+    noise. The factor is computed once per process from ``process.time_density(length)``; C
+    normalises its mean over times to 1.
 
     Args:
         length: number of tokens L over which terms are summed; 1 for single tokens.
@@ -35,7 +38,10 @@ class Optimal(Weighting):
         self._densities: WeakKeyDictionary[ForwardProcess, Tabulated] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes without the cached densities, whose keys are weak references: they cannot be pickled."""
+        """Attributes without the cached densities, whose keys are weak references.
+
+        They cannot be pickled.
+        """
         return {name: value for name, value in vars(self).items() if name != "_densities"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -47,7 +53,12 @@ class Optimal(Weighting):
         return f"equal magnitude at all times, for {self.length} token{'s' * (self.length > 1)}"
 
     def __call__(
-        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
     ) -> Float64[Tensor, "B L"]:
         return weight * unsqueeze_times(self.factor(process, t))
 

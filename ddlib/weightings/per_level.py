@@ -15,7 +15,9 @@ from ddlib.weightings.base import Weighting, weighted
 
 
 class PerLevel(Weighting):
-    """One factor per level above the tokens: in a hierarchy (token loss, cluster loss, ...), else one for the mask.
+    """One factor per level above the tokens.
+
+    In a hierarchy (token loss, cluster loss, ...), else one for the mask.
 
     The weights of tokens (level 0) are unchanged.
 
@@ -30,12 +32,21 @@ class PerLevel(Weighting):
 
     def __init__(self, factors: Sequence[float], weighting: Weighting | None = None) -> None:
         if not isinstance(factors, Sequence) or isinstance(factors, str):
-            raise TypeError(f"factors is {factors!r}, must be a list of numbers, one per level above the tokens")
+            raise TypeError(
+                f"factors is {factors!r}, must be a list of numbers, one per level above the tokens"
+            )
         rule = "in [0, 1e6]"
-        self.factors = tuple(check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors))
-        require(len(self.factors) > 0, "factors is empty, must have one factor per level above the tokens")
+        self.factors = tuple(
+            check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors)
+        )
+        require(
+            len(self.factors) > 0,
+            "factors is empty, must have one factor per level above the tokens",
+        )
         if weighting is not None and not isinstance(weighting, Weighting):
-            raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")
+            raise TypeError(
+                f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None"
+            )
         self.weighting = weighting
 
     @property
@@ -55,17 +66,24 @@ class PerLevel(Weighting):
         depth = len(process.levels) - 1
         if depth == 0:
             raise TypeError(
-                f"factors is {self.factors}, {type(process).__name__} has only tokens: no level above them to weight"
+                f"factors is {self.factors}, {type(process).__name__} has only tokens: no level "
+                "above them to weight"
             )
         require(
             len(self.factors) == depth,
-            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the tokens",
+            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the "
+            "tokens",
         )
         if self.weighting is not None:
             self.weighting.check(process)
 
     def __call__(
-        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
     ) -> Float64[Tensor, "B L"]:
         factors = torch.tensor([1.0, *self.factors], dtype=torch.float64, device=z.device)
         return weighted(self.weighting, process, weight, x, z, t) * factors[process.level_of(z)]

@@ -12,4 +12,14 @@ from ddlib_models.attention.backends import (
     owners,
 )
 
-__all__ = ["BACKENDS", "SDPA", "Attention", "Flex", "Varlen", "XFormers", "backend", "kept_mask", "owners"]
+__all__ = [
+    "BACKENDS",
+    "SDPA",
+    "Attention",
+    "Flex",
+    "Varlen",
+    "XFormers",
+    "backend",
+    "kept_mask",
+    "owners",
+]

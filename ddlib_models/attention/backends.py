@@ -1,8 +1,11 @@
-"""Attention back ends behind one interface: SDPA, torch's variable-length kernels, FlexAttention, xformers.
+"""Attention back ends behind one interface.
 
-A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v, attend.mask(offsets))``
-on one row into which sequences are packed, ``attend(q, k, v, attend.mask_by(rule, n, L, device))`` with a mask given as
-a predicate. It holds no tensors, so it can be shared, copied, pickled and hashed.
+SDPA, torch's variable-length kernels, FlexAttention, xformers.
+
+A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v,
+attend.mask(offsets))`` on one row into which sequences are packed, ``attend(q, k, v,
+attend.mask_by(rule, n, L, device))`` with a mask given as a predicate. It holds no tensors, so it
+can be shared, copied, pickled and hashed.
 """
 
 from abc import ABC, abstractmethod
@@ -24,15 +27,22 @@ from ddlib_models.attention.masks import Rows, Rule, within
 def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
     """Return the index of the sequence of each position in a pack: offsets 0, 2, 5 give 0 0 1 1 1.
 
-    Reads the offsets on the host, so an accelerator synchronises: call it once per batch, outside compiled regions.
+    Reads the offsets on the host, so an accelerator synchronises: call it once per batch, outside
+    compiled regions.
 
     Raises:
         ValueError: unless the offsets begin at 0 and increase.
     """
     lengths = cu_seqlens.diff().long()
-    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or int(cu_seqlens[0]) != 0 or int(lengths.min()) < 1:
+    if (
+        cu_seqlens.ndim != 1
+        or len(cu_seqlens) < 2
+        or int(cu_seqlens[0]) != 0
+        or int(lengths.min()) < 1
+    ):
         raise ValueError(
-            f"cu_seqlens={cu_seqlens.tolist()}: must start at 0 and increase, with one offset more than sequences"
+            f"cu_seqlens={cu_seqlens.tolist()}: must start at 0 and increase, with one offset more "
+            "than sequences"
         )
     return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
 
@@ -51,7 +61,9 @@ class Attention(ABC):
             cu_seqlens: where the sequences begin, and the total length: 0, ..., L.
         """
 
-    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
+    def mask_by(
+        self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device
+    ) -> Any:
         """Build the mask in which every query attends to the keys that the rule allows.
 
         Args:
@@ -63,11 +75,18 @@ class Attention(ABC):
         Raises:
             ValueError: the back end does not support such masks.
         """
-        raise ValueError(f"attention {type(self).__name__}: does not support this attention mask; 'sdpa' and 'flex' do")
+        raise ValueError(
+            f"attention {type(self).__name__}: does not support this attention mask; 'sdpa' and "
+            "'flex' do"
+        )
 
     @abstractmethod
     def __call__(
-        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+        self,
+        q: Float[Tensor, "B n H K"],
+        k: Float[Tensor, "B L H K"],
+        v: Float[Tensor, "B L H K"],
+        mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
         """Compute attention in the dtype of ``v``; for a pack B is 1 and L = n the total length."""
 
@@ -76,8 +95,9 @@ class Attention(ABC):
 class SDPA(Attention):
     """``scaled_dot_product_attention``: every device, every dtype.
 
-    A mask is dense, which the flash kernels do not take: for packs and blocks on a GPU use another. A pack of many
-    sequences is cut into rows of the longest, unless one dense mask of the pack has fewer scores.
+    A mask is dense, which the flash kernels do not take: for packs and blocks on a GPU use another.
+    A pack of many sequences is cut into rows of the longest, unless one dense mask of the pack has
+    fewer scores.
     """
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor | Rows:
@@ -87,7 +107,9 @@ class SDPA(Attention):
             return rows
         return self.mask_by(within(owner), len(owner), len(owner), owner.device)
 
-    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Tensor:
+    def mask_by(
+        self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device
+    ) -> Tensor:
         if isinstance(queries, int):
             index = torch.arange(queries, device=device)[:, None]
         else:
@@ -95,13 +117,19 @@ class SDPA(Attention):
         return rule(index, torch.arange(keys, device=device))
 
     def __call__(
-        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+        self,
+        q: Float[Tensor, "B n H K"],
+        k: Float[Tensor, "B L H K"],
+        v: Float[Tensor, "B L H K"],
+        mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
         if isinstance(mask, Rows):
             out = self(*(x[0, mask.index] for x in (q, k, v)), mask.mask)
             return out.flatten(0, 1)[mask.place][None]
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
-        return rearrange(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), "b h l k -> b l h k")
+        return rearrange(
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask), "b h l k -> b l h k"
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +145,9 @@ class Varlen(Attention):
 
     def __post_init__(self) -> None:
         if find_spec("torch.nn.attention.varlen") is None:
-            raise ImportError(f"attention 'varlen' needs torch >= 2.10, this is {torch.__version__}")
+            raise ImportError(
+                f"attention 'varlen' needs torch >= 2.10, this is {torch.__version__}"
+            )
         _require_cuda("varlen")
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> tuple[Tensor, int]:
@@ -125,7 +155,11 @@ class Varlen(Attention):
         return cu_seqlens.int(), int(cu_seqlens.diff().max())
 
     def __call__(
-        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+        self,
+        q: Float[Tensor, "B n H K"],
+        k: Float[Tensor, "B L H K"],
+        v: Float[Tensor, "B L H K"],
+        mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
         _require_half_precision("varlen", q)
         from torch.nn.attention.varlen import varlen_attn
@@ -141,26 +175,33 @@ class Varlen(Attention):
     def _even(x: Float[Tensor, "B L H K"]) -> tuple[Tensor, int]:
         """Return the result of ``mask`` for sequences of one length."""
         batch, length = x.shape[:2]
-        return torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=x.device), length
+        return torch.arange(
+            0, (batch + 1) * length, length, dtype=torch.int32, device=x.device
+        ), length
 
 
 @dataclass(frozen=True)
 class Flex(Attention):
     """FlexAttention: one kernel compiled for the mask, which is stored by blocks of 128 positions.
 
-    The mask is made from a dense one, (n, L) booleans. On the CPU it runs unfused, with the full score matrix and no
-    backward pass, and torch warns: the kernel that it would compile there (2.13, AVX2) returns uninitialised memory in
-    some results. A network compiled whole for the CPU gets that kernel; give it ``SDPA``.
+    The mask is made from a dense one, (n, L) booleans. On the CPU it runs unfused, with the full
+    score matrix and no backward pass, and torch warns: the kernel that it would compile there
+    (2.13, AVX2) returns uninitialised memory in some results. A network compiled whole for the CPU
+    gets that kernel; give it ``SDPA``.
     """
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Any:
         owner = owners(cu_seqlens)
         return self.mask_by(within(owner), len(owner), len(owner), owner.device)
 
-    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
+    def mask_by(
+        self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device
+    ) -> Any:
         from torch.nn.attention.flex_attention import create_block_mask
 
-        def of_all(batch, head, query, key):  # not annotated: torch counts the arguments, the shape check hides them
+        def of_all(
+            batch, head, query, key
+        ):  # not annotated: torch counts the arguments, the shape check hides them
             return rule(query, key)
 
         def of_some(batch, head, query, key):
@@ -171,17 +212,26 @@ class Flex(Attention):
         return create_block_mask(of_some, len(queries), None, queries.shape[1], keys, device=device)
 
     def __call__(
-        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+        self,
+        q: Float[Tensor, "B n H K"],
+        k: Float[Tensor, "B L H K"],
+        v: Float[Tensor, "B L H K"],
+        mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
-        return rearrange(_flex(compiled=q.device.type != "cpu")(q, k, v, block_mask=mask), "b h l k -> b l h k")
+        return rearrange(
+            _flex(compiled=q.device.type != "cpu")(q, k, v, block_mask=mask), "b h l k -> b l h k"
+        )
 
 
 @dataclass(frozen=True)
 class XFormers(Attention):
-    """xformers' ``memory_efficient_attention`` with a ``BlockDiagonalMask``: a GPU, bfloat16 or float16.
+    """xformers' ``memory_efficient_attention`` with a ``BlockDiagonalMask``.
 
-    The mask carries the lengths as Python numbers: under ``torch.compile`` a new packing can recompile.
+    a GPU, bfloat16 or float16.
+
+    The mask carries the lengths as Python numbers: under ``torch.compile`` a new packing can
+    recompile.
 
     Raises:
         ImportError: where xformers is not installed.
@@ -209,7 +259,11 @@ class XFormers(Attention):
         return self.block_diagonal(cu_seqlens)
 
     def __call__(
-        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+        self,
+        q: Float[Tensor, "B n H K"],
+        k: Float[Tensor, "B L H K"],
+        v: Float[Tensor, "B L H K"],
+        mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
         _require_half_precision("xformers", q)
         from xformers.ops import memory_efficient_attention
@@ -217,7 +271,12 @@ class XFormers(Attention):
         return memory_efficient_attention(q, k, v, attn_bias=mask)
 
 
-BACKENDS: dict[str, Callable[[], Attention]] = {"sdpa": SDPA, "varlen": Varlen, "flex": Flex, "xformers": XFormers}
+BACKENDS: dict[str, Callable[[], Attention]] = {
+    "sdpa": SDPA,
+    "varlen": Varlen,
+    "flex": Flex,
+    "xformers": XFormers,
+}
 """The back ends by their name in a configuration."""
 
 
@@ -244,7 +303,9 @@ def kept_mask(attend: Attention, rule: Rule, queries: int, keys: int, device: to
 
 
 @lru_cache(maxsize=4)
-def _remembered(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
+def _remembered(
+    attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device
+) -> Any:
     with torch.inference_mode(False):  # the next caller may be training
         return attend.mask_by(rule, queries, keys, device)
 
@@ -258,17 +319,23 @@ def _flex(compiled: bool) -> Callable[..., Tensor]:
 
 def _require_cuda(name: str) -> None:
     if not torch.cuda.is_available():
-        raise RuntimeError(f"attention {name!r} needs a CUDA device and torch finds none; 'sdpa' runs on every device")
+        raise RuntimeError(
+            f"attention {name!r} needs a CUDA device and torch finds none; 'sdpa' runs on every "
+            "device"
+        )
 
 
 def _require_xformers() -> None:
     if find_spec("xformers") is None:
         raise ImportError(
-            "attention 'xformers' needs xformers >= 0.0.35 for the CUDA version of your torch (>= 2.10): "
+            "attention 'xformers' needs xformers >= 0.0.35 for the CUDA version of your torch (>= "
+            "2.10): "
             "pip install 'ddlib[gpu]'"
         )
 
 
 def _require_half_precision(name: str, q: Tensor) -> None:
     if q.dtype not in (torch.bfloat16, torch.float16):
-        raise TypeError(f"attention {name!r} got {q.dtype}: needs bfloat16 or float16, such as under autocast")
+        raise TypeError(
+            f"attention {name!r} got {q.dtype}: needs bfloat16 or float16, such as under autocast"
+        )

@@ -1,4 +1,6 @@
-"""Attention masks and logit shifts that turn a causal language model into a bidirectional denoiser."""
+"""Attention masks and logit shifts that turn a causal language model into a bidirectional
+denoiser.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +11,27 @@ from ddlib_models.attention.masks import ByBlocks
 
 
 def seen_by(
-    row: int, length: int, block_size: int, sight: float, device: torch.device, first: int = 0, behind: int = 0
+    row: int,
+    length: int,
+    block_size: int,
+    sight: float,
+    device: torch.device,
+    first: int = 0,
+    behind: int = 0,
 ) -> Bool[Tensor, "n m"]:
     """Return the attention mask of a row, (queries, keys), True where the query attends to the key.
 
     Args:
-        row: positions of the row, ``length``, or twice that where the clean sequence follows the noisy one.
+        row: positions of the row, ``length``, or twice that where the clean sequence follows the
+            noisy one.
         length: length of the sequence.
-        block_size: a position attends to its own block and to the clean ones before it; 0: all to all.
+        block_size: a position attends to its own block and to the clean ones before it; 0: all to
+            all.
         sight: probability of attending to a later position; drawn from torch's default generator.
         device: device of the mask.
         first: number of positions in front of the row that have keys only.
-        behind: number of positions behind the row that have keys only; their keys stand before those of the row.
+        behind: number of positions behind the row that have keys only; their keys stand before
+            those of the row.
     """
     index = torch.arange(first + row + behind, device=device)
     seen = torch.ones(row, len(index), dtype=torch.bool, device=device)
@@ -29,12 +40,17 @@ def seen_by(
         seen = ByBlocks(block_size, row - length, first)(index[:row, None], keys)
     if sight < 1:
         position = keys % (first + length + behind)
-        seen = seen & ((torch.rand(seen.shape, device=device) < sight) | (position[-row:, None] >= position))
+        seen = seen & (
+            (torch.rand(seen.shape, device=device) < sight) | (position[-row:, None] >= position)
+        )
     return seen
 
 
 def added(seen: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
-    """Return the additive mask that transformers' attention functions take; finite in half precision too."""
+    """Return the additive mask that transformers' attention functions take.
+
+    Finite in half precision too.
+    """
     least = torch.finfo(torch.float16 if dtype == torch.float16 else torch.bfloat16).min
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, least)
 
@@ -46,23 +62,29 @@ def shifted(
     present: Bool[Tensor, "B L"] | None,
     last: Float[Tensor, "B ... D"] | None = None,
 ) -> Float[Tensor, "B L D"]:
-    """Return for each position the features of the one before; the first position present keeps its features.
+    """Return for each position the features of the one before.
+
+    The first position present keeps its features.
 
     With padding the one before is the last that is present, wherever the padding stands.
 
     Args:
         features: features of a row laid out as in ``seen_by``.
         length: length of the sequence.
-        block_size: with clean tokens, the position before a block is the last one of the clean block before it.
+        block_size: with clean tokens, the position before a block is the last one of the clean
+            block before it.
         present: False at padding.
         last: features of the position in front of the row, if there is one.
     """
-    noisy, clean = features[:, :length], features[:, length:]
+    noisy = features[:, :length]
+    clean = features[:, length:]
     ahead = noisy[:, :1] if last is None or not last.shape[1] else last
     before = torch.cat([ahead, noisy[:, :-1]], 1)
     if present is not None:
         index = torch.arange(length, device=features.device)
-        latest = torch.where(present, index, -1).cummax(1).values  # the last position present so far
+        latest = (
+            torch.where(present, index, -1).cummax(1).values
+        )  # the last position present so far
         source = F.pad(latest[:, :-1], (1, 0), value=-1)
         source = torch.where(source < 0, index, source)
         return noisy.gather(1, source[..., None].expand(noisy.shape))

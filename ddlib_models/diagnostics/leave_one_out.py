@@ -1,4 +1,6 @@
-"""Test whether a checkpoint's logits are the posterior p(x given z) or the leave-one-out distribution (cavity)."""
+"""Test whether a checkpoint's logits are the posterior p(x given z) or the leave-one-out
+distribution (cavity).
+"""
 
 from dataclasses import dataclass
 
@@ -16,24 +18,34 @@ from ddlib.utils.validation import check_count, check_shape, require
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """Change of a token's distribution when the state at its position changes: total variations in [0, 1].
+    """Change of a token's distribution when the state at its position changes.
 
-    ``cavity`` is 0 for a network that returns the cavity, ``posterior`` for one that returns the posterior. A network
-    that is not well trained has neither at 0; the smaller one is the better description.
+    Total variations in [0, 1].
+
+    ``cavity`` is 0 for a network that returns the cavity, ``posterior`` for one that returns the
+    posterior. A network that is not well trained has neither at 0; the smaller one is the better
+    description.
     """
 
     cavity: Float[Tensor, "B n"]
     """Between the two distributions as returned by the network."""
     posterior: Float[Tensor, "B n"]
-    """Between the two distributions without the evidence of the state, if the network returns posteriors."""
+    """Between the two distributions without the evidence of the state, if the network returns
+    posteriors.
+    """
 
     @property
     def parameterization(self) -> str:
         """The better description of the network, "cavity" or "posterior"."""
-        return "cavity" if float(self.cavity.mean()) <= float(self.posterior.mean()) else "posterior"
+        return (
+            "cavity" if float(self.cavity.mean()) <= float(self.posterior.mean()) else "posterior"
+        )
 
     def __repr__(self) -> str:
-        moved = ", ".join(f"read as {name} it moves by {float(value.mean()):.4f}" for name, value in vars(self).items())
+        moved = ", ".join(
+            f"read as {name} it moves by {float(value.mean()):.4f}"
+            for name, value in vars(self).items()
+        )
         return f"Probe({self.parameterization}: {moved})"
 
 
@@ -46,23 +58,26 @@ def leave_one_out_probe(
     positions: int = 4,
     generator: Generator = None,
 ) -> Probe:
-    r"""Change the states of noisy sequences one at a time and compare the network's outputs at that position.
+    r"""Change the states of noisy sequences one at a time and compare the network's outputs at that
+    position.
 
     The cavity :math:`p(x_i | z_j, j \ne i)` does not depend on :math:`z_i`. The posterior is
-    :math:`\mathrm{cavity}(x_i)\, q_t(z_i | x_i)`, normalised, so that taking out the evidence gives the cavity again.
-    (It is the leave-one-out distribution of arXiv:2605.22765.) The result decides which ``parameterization`` makes the
-    bound and the samples of a checkpoint exact.
+    :math:`\mathrm{cavity}(x_i)\, q_t(z_i | x_i)`, normalised, so that taking out the evidence gives
+    the cavity again. (It is the leave-one-out distribution of arXiv:2605.22765.) The result decides
+    which ``parameterization`` makes the bound and the samples of a checkpoint exact.
 
     Args:
         process: the noise. Under masks the test has no result, as both are the same distribution.
         denoiser: ``(z, t) -> logits`` over tokens.
         x: (B, L) clean tokens.
         t: (B,) times, inside of (0, 1).
-        positions: n, number of positions of each sequence, drawn with repetition; costs n + 1 network calls.
+        positions: n, number of positions of each sequence, drawn with repetition; costs n + 1
+            network calls.
         generator: source of noise.
 
     Raises:
-        TypeError, ValueError: bad tokens or times; a process with fewer than two states that every token can reach.
+        TypeError, ValueError: bad tokens or times; a process with fewer than two states that every
+            token can reach.
     """
     process.check_inputs(x=x, t=t)
     check_shape("t", t, (len(x),), "(B,), one time per sequence")
@@ -71,7 +86,8 @@ def leave_one_out_probe(
     possible = states[process.reachable_from_all_tokens(states[None])[0]]
     require(
         len(possible) > 1,
-        f"process has {len(possible)} states that every token can reach, must have at least two: at a mask the cavity "
+        f"process has {len(possible)} states that every token can reach, must have at least two: "
+        "at a mask the cavity "
         "and the posterior are the same distribution",
     )
     z = process.sample(x, t, generator)
@@ -79,14 +95,20 @@ def leave_one_out_probe(
     others = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
     instead = possible[draw(others, rand(where.shape, generator, x.device))]
     times = t.to(torch.get_default_dtype())
-    before, moved = denoiser(z, times), []
+    before = denoiser(z, times)
+    moved = []
     for i, token in zip(where.T, instead.T, strict=True):
         other = z.scatter(1, i[:, None], token[:, None])
         pairs = (_at(before, i), z), (_at(denoiser(other, times), i), other)
         moved.append(
             torch.stack(
                 [
-                    _apart(*(cavity_logits(process, out, at.gather(1, i[:, None]), t, kind) for out, at in pairs))
+                    _apart(
+                        *(
+                            cavity_logits(process, out, at.gather(1, i[:, None]), t, kind)
+                            for out, at in pairs
+                        )
+                    )
                     for kind in ("cavity", "posterior")
                 ]
             )

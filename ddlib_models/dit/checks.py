@@ -15,7 +15,9 @@ def check_states(num_states: int, vocab_size: int) -> None:
     """Raise ValueError unless all tokens, at least one, are states."""
     check_least(1, vocab_size=vocab_size)
     if vocab_size > num_states:
-        raise ValueError(f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}")
+        raise ValueError(
+            f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}"
+        )
 
 
 def check_shares(**values: float) -> None:
@@ -26,9 +28,13 @@ def check_shares(**values: float) -> None:
 
 
 def check_range(what: str, index: Tensor, least: int, size: int, rule: str) -> None:
-    """Raise for indices outside of least..size-1; on a CPU only, as an accelerator would synchronise at every call."""
+    """Raise for indices outside of least..size-1.
+
+    On a CPU only, as an accelerator would synchronise at every call.
+    """
     if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
-        low, high = int(index.min()), int(index.max())
+        low = int(index.min())
+        high = int(index.max())
         if low < least or high >= size:
             raise ValueError(f"{what} {low}..{high}: {rule}")
 
@@ -45,14 +51,19 @@ def check_noisy(z: Tensor, num_states: int) -> None:
 
 
 def check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
-    """Raise ValueError for features of a previous call that the network or the call does not take."""
+    """Raise ValueError for features of a previous call that the network or the call does not
+    take.
+    """
     if not taken:
         raise ValueError("memory: must be None with memory=False; build the model with memory=True")
     if not plain:
-        raise ValueError("memory: not with clean or cache, as their tokens have no features of a previous call")
+        raise ValueError(
+            "memory: not with clean or cache, as their tokens have no features of a previous call"
+        )
     if memory.shape != shape:
         raise ValueError(
-            f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of features"
+            f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of "
+            "features"
         )
 
 
@@ -60,7 +71,8 @@ def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
     """Raise unless ``x`` holds tokens in whole blocks."""
     if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
         raise ValueError(
-            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
+            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a "
+            "multiple of block_size, "
             "which is at least 1"
         )
     check_indices("x holds tokens", x, vocab_size, "vocab_size")

@@ -19,17 +19,18 @@ class StateEmbedding(Constants, nn.Embedding):
         e(z) = table[z]                                             without ``parents``
         e(c) = table[c] + mean of table[w] over the tokens w of c   with them, for a cluster c
 
-    States are tokens, then each level's clusters in order, then any others. The table starts uniform in
-    +-1/sqrt(D), as in MDLM and its successors; with ``parents`` the clusters' rows start at zero, so that a fresh
-    cluster is the mean of its tokens.
+    States are tokens, then each level's clusters in order, then any others. The table starts
+    uniform in +-1/sqrt(D), as in MDLM and its successors; with ``parents`` the clusters' rows start
+    at zero, so that a fresh cluster is the mean of its tokens.
 
     Args:
         num_states: number of states.
         vocab_size: number of tokens, which are the first states.
         dim: width D.
-        pad_to: the number of rows is rounded up to a multiple of this; no state uses the additional rows.
-        parents: one vector per level, finest first: the parent of every token, then of every cluster; each counts from
-            0 within its own level.
+        pad_to: the number of rows is rounded up to a multiple of this; no state uses the additional
+            rows.
+        parents: one vector per level, finest first: the parent of every token, then of every
+            cluster; each counts from 0 within its own level.
         rows: minimum number of rows; an output layer may use those beyond the states.
 
     Raises:
@@ -46,13 +47,16 @@ class StateEmbedding(Constants, nn.Embedding):
         rows: int = 0,
     ) -> None:
         super().__init__(round_up(max(num_states, rows), pad_to), dim)
-        self.num_states, self.vocab_size = num_states, vocab_size
+        self.num_states = num_states
+        self.vocab_size = vocab_size
         tokens, sizes = tokens_beneath(vocab_size, parents)
-        tokens, sizes = tokens.to(self.weight.device), sizes.to(self.weight.device)
+        tokens = tokens.to(self.weight.device)
+        sizes = sizes.to(self.weight.device)
         self.num_clusters = len(sizes)
         if vocab_size + self.num_clusters > num_states:
             raise ValueError(
-                f"parents: {vocab_size} tokens and {self.num_clusters} clusters exceed num_states={num_states}"
+                f"parents: {vocab_size} tokens and {self.num_clusters} clusters exceed "
+                f"num_states={num_states}"
             )
         self.tokens, self.starts = tokens, sizes.cumsum(0) - sizes
         with torch.no_grad():
@@ -64,7 +68,10 @@ class StateEmbedding(Constants, nn.Embedding):
 
     @torch.no_grad()
     def set_vectors(self, vectors: Float[Tensor, "S D"]) -> None:
-        """Set the embeddings of all states; with ``parents`` the rows of clusters are differences to their means."""
+        """Set the embeddings of all states.
+
+        With ``parents`` the rows of clusters are differences to their means.
+        """
         self.weight[: self.num_states] = vectors
         self.start_clusters_at(vectors[self.vocab_size : self.vocab_size + self.num_clusters])
 
@@ -74,7 +81,9 @@ class StateEmbedding(Constants, nn.Embedding):
             return x
         cluster = z - self.vocab_size
         # tokens, the mask and all else read the last row, which is zero
-        row = torch.where((cluster >= 0) & (cluster < self.num_clusters), cluster, self.num_clusters)
+        row = torch.where(
+            (cluster >= 0) & (cluster < self.num_clusters), cluster, self.num_clusters
+        )
         return x + F.embedding(row, F.pad(self.means(), (0, 0, 0, 1)))
 
     def means(self) -> Float[Tensor, "n D"]:
@@ -83,17 +92,24 @@ class StateEmbedding(Constants, nn.Embedding):
 
     @torch.no_grad()
     def start_clusters_at(self, centroids: Float[Tensor, "n D"]) -> None:
-        """Set the first clusters' embeddings to these vectors, such as the centroids of the clustering.
+        """Set the first clusters' embeddings to these vectors, such as the centroids of the
+        clustering.
 
-        With ``parents`` it sets the difference to the current mean of the cluster's tokens: set the tokens first.
+        With ``parents`` it sets the difference to the current mean of the cluster's tokens: set the
+        tokens first.
 
         Raises:
             ValueError: another width, or more rows than there are states besides the tokens.
         """
         limit = self.num_clusters or self.num_states - self.vocab_size
-        if centroids.ndim != 2 or len(centroids) > limit or centroids.shape[1] != self.embedding_dim:
+        if (
+            centroids.ndim != 2
+            or len(centroids) > limit
+            or centroids.shape[1] != self.embedding_dim
+        ):
             raise ValueError(
-                f"centroids have shape {tuple(centroids.shape)}: must be (n, {self.embedding_dim}), n <= {limit}"
+                f"centroids have shape {tuple(centroids.shape)}: must be (n, "
+                f"{self.embedding_dim}), n <= {limit}"
             )
         learned = centroids.to(self.weight)
         if self.num_clusters:
@@ -105,8 +121,9 @@ class SharedEmbedding(Constants, nn.Embedding):
     """Sum of vectors that states share: ``e(z) = sum over k of table[rows[z, k]]``.
 
     Args:
-        rows: (S, F) row of the table for each vector of a state, -1 for none, e.g. ``hierarchy.shared_rows()``: for a
-            tree a token's own vector, those of its clusters and that of its level; for a blur a value and a level.
+        rows: (S, F) row of the table for each vector of a state, -1 for none, e.g.
+            ``hierarchy.shared_rows()``: for a tree a token's own vector, those of its clusters and
+            that of its level; for a blur a value and a level.
         dim: width D.
 
     Raises:
@@ -116,9 +133,14 @@ class SharedEmbedding(Constants, nn.Embedding):
     def __init__(self, rows: Sequence[Sequence[int]] | Int[Tensor, "S F"], dim: int) -> None:
         index = torch.as_tensor(rows, device="cpu")
         if index.ndim != 2 or index.is_floating_point() or int(index.min()) < -1:
-            raise ValueError(f"shared_rows has shape {tuple(index.shape)}: must be (S, F) integers of at least -1")
+            raise ValueError(
+                f"shared_rows has shape {tuple(index.shape)}: must be (S, F) integers of at least "
+                "-1"
+            )
         if bool((index.amax(1) < 0).any()):
-            raise ValueError(f"shared_rows: state {int((index.amax(1) < 0).nonzero()[0])} has no row")
+            raise ValueError(
+                f"shared_rows: state {int((index.amax(1) < 0).nonzero()[0])} has no row"
+            )
         super().__init__(int(index.max()) + 2, dim, padding_idx=int(index.max()) + 1)
         self.rows = torch.where(index < 0, self.padding_idx, index).to(self.weight.device)
 
@@ -131,22 +153,35 @@ class SharedEmbedding(Constants, nn.Embedding):
 
     @torch.no_grad()
     def set_vectors(self, vectors: Float[Tensor, "S D"]) -> None:
-        """Set the table so that each state has its vector, as far as shared rows allow; those of tokens are exact."""
+        """Set the table so that each state has its vector, as far as shared rows allow.
+
+        Those of tokens are exact.
+        """
         for state in reversed(range(len(self.rows))):
             first, *others = self.rows[state].tolist()
             self.weight[first] = vectors[state] - self.weight[others].sum(0)
 
 
 def check_shared(rows: int, num_states: int, tied: bool, levels: int) -> None:
-    """Raise ValueError unless shared rows are one list per state, and neither ``tied`` nor ``parents`` is given."""
+    """Raise ValueError unless shared rows are one list per state, and neither ``tied`` nor
+    ``parents`` is given.
+    """
     if rows != num_states:
-        raise ValueError(f"shared_rows has {rows} rows: must have one for each of the {num_states} states")
+        raise ValueError(
+            f"shared_rows has {rows} rows: must have one for each of the {num_states} states"
+        )
     if tied or levels:
-        raise ValueError(f"shared_rows cannot be combined with {'tied=True' if tied else 'parents'}: leave one out")
+        raise ValueError(
+            f"shared_rows cannot be combined with {'tied=True' if tied else 'parents'}: leave one "
+            "out"
+        )
 
 
-def cluster_means(rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | Tensor]) -> Float[Tensor, "n D"]:
-    """Compute the mean of its tokens' vectors for every cluster of ``parents``, in the format of ``StateEmbedding``.
+def cluster_means(
+    rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | Tensor]
+) -> Float[Tensor, "n D"]:
+    """Compute the mean of its tokens' vectors for every cluster of ``parents``, in the format of
+    ``StateEmbedding``.
 
     Raises:
         ValueError: naming the level and the rule it breaks.

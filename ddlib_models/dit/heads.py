@@ -1,4 +1,6 @@
-"""Output heads: logits over tokens, over the children of each state, over clusters for the paper's ablation."""
+"""Output heads: logits over tokens, over the children of each state, over clusters for the paper's
+ablation.
+"""
 
 from collections.abc import Sequence
 
@@ -18,10 +20,12 @@ def round_up(size: int, multiple: int) -> int:
 
 
 class TokenHead(nn.Linear):
-    """Logits over tokens, logits = W x + b, from a matrix that may have more rows than there are tokens.
+    """Logits over tokens, logits = W x + b, from a matrix that may have more rows than there are
+    tokens.
 
-    The additional rows pad the product to a size that GPUs multiply fast, or belong to other states when the matrix is
-    that of the embedding. Their logits are cut off, so they get no probability and no gradient.
+    The additional rows pad the product to a size that GPUs multiply fast, or belong to other states
+    when the matrix is that of the embedding. Their logits are cut off, so they get no probability
+    and no gradient.
 
     Shapes: (B, L, D) -> (B, L, V).
 
@@ -52,25 +56,31 @@ class TokenHead(nn.Linear):
 
 
 class ChildHead(Constants, nn.Linear):
-    """Logits for every state of a token tree but its root; a softmax over siblings is the distribution of a child.
+    """Logits for every state of a token tree but its root.
 
-    The token probabilities are products of child probabilities along the path from the root, so a loss needs the logits
-    of some sibling groups and not of the vocabulary (``ddlib.Children``). Siblings are adjacent in memory; ``forward``
-    and ``tokens`` return them in the order of the states: tokens, then each level's clusters.
+    a softmax over siblings is the distribution of a child.
+
+    The token probabilities are products of child probabilities along the path from the root, so a
+    loss needs the logits of some sibling groups and not of the vocabulary (``ddlib.Children``).
+    Siblings are adjacent in memory; ``forward`` and ``tokens`` return them in the order of the
+    states: tokens, then each level's clusters.
 
     Shapes: (B, L, D) -> (B, L, S - 1).
 
     Args:
         dim: width D.
         vocab_size: number of tokens V.
-        tree: one vector per level, finest first: the parent of every token, then of every cluster; each counts from 0
-            within its own level. The root above the last is implied. Empty: only tokens.
-        pad_to: rows of the matrix are rounded up to a multiple of this. They start at zero, and so does the bias.
-        spare: set if the matrix is shared with an embedding, where tokens are the first rows and clusters follow the
-            first ``spare`` rows. None: the matrix is not shared.
+        tree: one vector per level, finest first: the parent of every token, then of every cluster;
+            each counts from 0 within its own level. The root above the last is implied. Empty: only
+            tokens.
+        pad_to: rows of the matrix are rounded up to a multiple of this. They start at zero, and so
+            does the bias.
+        spare: set if the matrix is shared with an embedding, where tokens are the first rows and
+            clusters follow the first ``spare`` rows. None: the matrix is not shared.
 
     Raises:
-        ValueError: a level whose length is not the number of clusters below, or with a cluster that has no child.
+        ValueError: a level whose length is not the number of clusters below, or with a cluster that
+            has no child.
     """
 
     def __init__(
@@ -83,13 +93,20 @@ class ChildHead(Constants, nn.Linear):
     ) -> None:
         parents = parents_of("tree", vocab_size, tree)
         sizes = level_sizes(vocab_size, parents)
-        count, clusters = sum(sizes), sum(sizes[1:])
+        count = sum(sizes)
+        clusters = sum(sizes[1:])
         super().__init__(dim, round_up(count if spare is None else spare + clusters, pad_to))
-        self.vocab_size, self.tree = vocab_size, parents
+        self.vocab_size = vocab_size
+        self.tree = parents
         rows = torch.arange(count, device="cpu")
         if spare is None:
             levels = zip(rows.split(sizes), [*parents, rows[:0]], strict=True)
-            rows = torch.cat([states[edge.argsort(stable=True)] if len(edge) else states for states, edge in levels])
+            rows = torch.cat(
+                [
+                    states[edge.argsort(stable=True)] if len(edge) else states
+                    for states, edge in levels
+                ]
+            )
             rows = rows.argsort()
         else:
             rows[vocab_size:] += spare - vocab_size
@@ -110,7 +127,10 @@ class ChildHead(Constants, nn.Linear):
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
-        """Set the bias to start at given token probabilities: the log of the total probability below each state."""
+        """Set the bias to start at given token probabilities.
+
+        The log of the total probability below each state.
+        """
         levels = [log_probs.double().exp()]
         for parents in self.tree:
             above = levels[-1].new_zeros(int(parents.max()) + 1)
@@ -123,8 +143,9 @@ class ChildHead(Constants, nn.Linear):
     def to_token_head(self, pad_to: int = 1) -> TokenHead:
         """Return a token head with the same token probabilities, which needs one softmax only.
 
-        It exists if, below the first level that branches, the normaliser of each sibling group does not depend on the
-        features: children of one cluster must have equal rows of the matrix, as an only child has.
+        It exists if, below the first level that branches, the normaliser of each sibling group does
+        not depend on the features: children of one cluster must have equal rows of the matrix, as
+        an only child has.
 
         Raises:
             ValueError: with the number of clusters for which that does not hold.
@@ -132,21 +153,26 @@ class ChildHead(Constants, nn.Linear):
         sizes = level_sizes(self.vocab_size, self.tree)
         weights, biases = (part.split(sizes) for part in self.output_weights())
         top = max((level for level, size in enumerate(sizes) if size > 1), default=0)
-        uneven, above = 0, torch.arange(self.vocab_size, device=self.weight.device)
+        uneven = 0
+        above = torch.arange(self.vocab_size, device=self.weight.device)
         share = torch.zeros(self.vocab_size, dtype=torch.float64, device=self.weight.device)
         for weight, bias, edge in zip(weights[:top], biases[:top], self.tree, strict=False):
-            parents, count = edge.to(weight.device), int(edge.max()) + 1
+            parents = edge.to(weight.device)
+            count = int(edge.max()) + 1
             first = torch.empty(count, dtype=torch.int64, device=weight.device).index_copy_(
                 0, parents, torch.arange(len(parents), device=weight.device)
             )
             other = (weight != weight[first[parents]]).any(1)
             uneven += len(parents[other].unique())
-            mass = bias.new_zeros(count, dtype=torch.float64).index_add_(0, parents, bias.double().exp())
+            mass = bias.new_zeros(count, dtype=torch.float64).index_add_(
+                0, parents, bias.double().exp()
+            )
             share += (bias.double() - mass.log()[parents])[above]
             above = parents[above]
         if uneven:
             raise ValueError(
-                f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: their normalisation "
+                f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: their "
+                "normalisation "
                 "depends on the features, so no head over tokens has the same distribution"
             )
         head = TokenHead(self.in_features, self.vocab_size, self.vocab_size, pad_to).to(self.weight)
@@ -156,7 +182,9 @@ class ChildHead(Constants, nn.Linear):
 
 
 class ClusterHead(nn.Module):
-    """Logits over clusters beside those over tokens: the auxiliary classifier c(z, t) of HDLM's ablation.
+    """Logits over clusters beside those over tokens.
+
+    The auxiliary classifier c(z, t) of HDLM's ablation.
 
     It has a separate norm and modulation. It starts at the uniform distribution.
 

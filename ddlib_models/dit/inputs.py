@@ -1,4 +1,7 @@
-"""Inputs of one pass through the layers: a plain row, a packed one, noisy beside clean tokens, a window."""
+"""Inputs of one pass through the layers.
+
+a plain row, a packed one, noisy beside clean tokens, a window.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +21,9 @@ from ddlib_models.window_cache import WindowCache, WindowSlot
 
 @dataclass(frozen=True)
 class Packing:
-    """Metadata of sequences packed into one row, computed by ``DiT.pack`` from their offsets once per batch."""
+    """Metadata of sequences packed into one row, computed by ``DiT.pack`` from their offsets once
+    per batch.
+    """
 
     num_sequences: int
     owner: Int[Tensor, " L"]
@@ -69,11 +74,21 @@ class InputBuilder:
         total = (1, len(packing.owner))
         if z.shape != total or t.shape not in ((packing.num_sequences,), total):
             raise ValueError(
-                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
+                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and "
+                f"({packing.num_sequences},), "
                 "as given by cu_seqlens, or a time per position"
             )
         check_noisy(z, self.num_states)
-        return ModelInputs(z, t, packing.position, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
+        return ModelInputs(
+            z,
+            t,
+            packing.position,
+            [None] * self.depth,
+            packing.owner,
+            packing.mask,
+            None,
+            packing.mask,
+        )
 
     def row(
         self,
@@ -82,38 +97,56 @@ class InputBuilder:
         positions: Tensor | slice | None = None,
         cache: Cache | WindowCache | None = None,
     ) -> ModelInputs:
-        """Build the inputs of a sequence, or of the part of one behind the tokens of the cache or in its window."""
+        """Build the inputs of a sequence, or of the part of one behind the tokens of the cache or
+        in its window.
+        """
         self._check(z, t)
         if isinstance(cache, WindowCache):
             return self._window(z, t, positions, cache)
-        first, slots = 0, [None] * self.depth
+        first = 0
+        slots = [None] * self.depth
         if cache is not None:
-            first, slots = cache.length, cache.slots(z.shape[1])
+            first = cache.length
+            slots = cache.slots(z.shape[1])
         self.check_length(first + z.shape[1])
         index = torch.arange(first, first + z.shape[1], device=z.device)
         # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(ModelInputs(z, t, index, slots, positions=positions), rule, first + z.shape[1])
+        return self._ruled(
+            ModelInputs(z, t, index, slots, positions=positions), rule, first + z.shape[1]
+        )
 
-    def _window(self, z: Tensor, t: Tensor, positions: Tensor | slice | None, cache: WindowCache) -> ModelInputs:
+    def _window(
+        self, z: Tensor, t: Tensor, positions: Tensor | slice | None, cache: WindowCache
+    ) -> ModelInputs:
         length = cache.length
         self.check_length(length)
         index = torch.arange(cache.start, cache.stop, device=z.device)
         rule = ByBlocks(self.block_size, 0, cache.start) if self.block_size else None
-        return self._ruled(ModelInputs(z, t, index, cache.slots(), positions=positions), rule, length)
+        return self._ruled(
+            ModelInputs(z, t, index, cache.slots(), positions=positions), rule, length
+        )
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
-        """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs: the noisy ones."""
+        """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs.
+
+        The noisy ones.
+        """
         self._check(z, t)
         if self.block_size == 0:
             raise ValueError(
-                "clean: not with block_size=0, where all positions attend to each other; build the model with "
+                "clean: not with block_size=0, where all positions attend to each other; build the "
+                "model with "
                 "block_size above 0"
             )
         if clean.dtype != z.dtype:
-            raise TypeError(f"clean has dtype {clean.dtype}: expected tokens, of the dtype of z, {z.dtype}")
+            raise TypeError(
+                f"clean has dtype {clean.dtype}: expected tokens, of the dtype of z, {z.dtype}"
+            )
         if clean.shape != z.shape:
-            raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
+            raise ValueError(
+                f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}"
+            )
         check_indices("clean holds tokens", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
         if length <= self.block_size:
@@ -126,23 +159,33 @@ class InputBuilder:
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError for a length that the positions do not have; with blocks shorter ones are prefixes."""
+        """Raise ValueError for a length that the positions do not have.
+
+        With blocks shorter ones are prefixes.
+        """
         self.positions.check_length(length, prefix=self.block_size > 0)
 
     def _ruled(self, found: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
         """Return the inputs with their masks."""
         if rule is None:
             return found
-        count, device, positions = found.z.shape[1], found.z.device, found.positions
+        count = found.z.shape[1]
+        device = found.z.device
+        positions = found.positions
         mask = last = kept_mask(self.attention, rule, count, keys, device)
         if isinstance(positions, Tensor):
             last = self.attention.mask_by(rule, positions, keys, device)
         elif positions is not None:
             num_queries = len(range(count)[positions])
-            last = kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
+            last = (
+                kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
+            )
         return ModelInputs(found.z, found.t, found.index, found.slots, None, mask, positions, last)
 
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):
-            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or "
+                "(B, L)"
+            )
         check_noisy(z, self.num_states)

@@ -14,16 +14,21 @@ from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
 
 Label = Tensor | int | None
-"""Classes of the sequences, (B,) int64; one class for all of them; or None. -1 and None are the null class."""
+"""Classes of the sequences, (B,) int64; one class for all of them; or None.
+
+-1 and None are the null class.
+"""
 
 
 class LabelEmbedding(nn.Embedding):
-    """One vector per class, and a last one for the null class, which means "no label": (n,) -> (n, C).
+    """One vector per class, and a last one for the null class, which means "no label".
 
-    In training mode each label is replaced by the null class with probability ``dropout`` (Ho & Salimans 2022, arXiv
-    2207.12598), so that one network learns both distributions that classifier-free guidance needs. Draws are those of
-    torch's generator. Without dropout there is no null class, as in DiT (Peebles & Xie 2023, arXiv 2212.09748): nothing
-    would train it.
+    (n,) -> (n, C).
+
+    In training mode each label is replaced by the null class with probability ``dropout`` (Ho &
+    Salimans 2022, arXiv 2207.12598), so that one network learns both distributions that
+    classifier-free guidance needs. Draws are those of torch's generator. Without dropout there is
+    no null class, as in DiT (Peebles & Xie 2023, arXiv 2212.09748): nothing would train it.
 
     Args:
         num_classes: number of classes.
@@ -33,7 +38,8 @@ class LabelEmbedding(nn.Embedding):
 
     def __init__(self, num_classes: int, cond_dim: int, dropout: float) -> None:
         super().__init__(num_classes + (dropout > 0), cond_dim)
-        self.num_classes, self.dropout = num_classes, dropout
+        self.num_classes = num_classes
+        self.dropout = dropout
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
@@ -48,12 +54,17 @@ class LabelEmbedding(nn.Embedding):
 
         Raises:
             TypeError: a label that is neither int64 nor an int nor None.
-            ValueError: another number of labels than of sequences; a class out of range (of a tensor: on a CPU only, as
-                an accelerator would synchronise); no label, and there is no null class.
+            ValueError: another number of labels than of sequences; a class out of range (of a
+                tensor: on a CPU only, as an accelerator would synchronise); no label, and there is
+                no null class.
         """
         least = 0 if self.null is None else -1
         rule = f"must lie in 0..num_classes-1={self.num_classes - 1}"
-        rule += "; label_dropout=0 trains no null class" if self.null is None else ", or be -1 or None for no label"
+        rule += (
+            "; label_dropout=0 trains no null class"
+            if self.null is None
+            else ", or be -1 or None for no label"
+        )
         if label is None or (isinstance(label, int) and not isinstance(label, bool)):
             number = -1 if label is None else label
             if not least <= number < self.num_classes:
@@ -64,16 +75,22 @@ class LabelEmbedding(nn.Embedding):
             raise TypeError(f"label {got}: must be int64 (B,), an int, or None")
         if label.shape != (rows,):
             raise ValueError(
-                f"label has shape {tuple(label.shape)}: expected ({rows},), one for each sequence, or an int for all. "
-                "Samplers leave finished rows out of a batch: one label per row requires dd.sample(..., compact=False)"
+                f"label has shape {tuple(label.shape)}: expected ({rows},), one for each sequence, "
+                "or an int for all. "
+                "Samplers leave finished rows out of a batch: one label per row requires "
+                "dd.sample(..., compact=False)"
             )
         check_range("label holds", label, least, self.num_classes, rule)
-        index = label.where(label != self.num_classes, self.num_embeddings)  # no class: fails in the table everywhere
+        index = label.where(
+            label != self.num_classes, self.num_embeddings
+        )  # no class: fails in the table everywhere
         return index.where(label != -1, self.num_classes).to(device)
 
     def forward(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n C"]:
         if self.training and self.null is not None:
-            index = torch.where(torch.rand(index.shape, device=index.device) < self.dropout, self.null, index)
+            index = torch.where(
+                torch.rand(index.shape, device=index.device) < self.dropout, self.null, index
+            )
         return super().forward(index)
 
 
@@ -117,16 +134,16 @@ class Wrapper(ABC):
 class Conditioned(Wrapper):
     """A ``DiT`` at fixed labels: a denoiser ``(z, t) -> logits``, from ``DiT.conditioned``.
 
-    It has the methods of the model that samplers and losses use, so it is a split, sparse and block denoiser like the
-    model (``ddlib.typing``). It holds the model and no copy of it.
+    It has the methods of the model that samplers and losses use, so it is a split, sparse and block
+    denoiser like the model (``ddlib.typing``). It holds the model and no copy of it.
 
     Args:
         model: a ``DiT`` with ``num_classes``.
         label: one class for all sequences, or (B,) int64, one per sequence of a batch.
 
     Raises:
-        TypeError, ValueError: at construction a model without classes, a label of another type or out of range; at a
-            call another number of sequences than of labels.
+        TypeError, ValueError: at construction a model without classes, a label of another type or
+            out of range; at a call another number of sequences than of labels.
     """
 
     own_times = True
@@ -139,11 +156,15 @@ class Conditioned(Wrapper):
     def __init__(self, model: nn.Module, label: Label) -> None:
         if model.labels is None:
             raise ValueError(
-                f"label is {shown(label)}: must be None with num_classes=0; build the model with the number of classes"
+                f"label is {shown(label)}: must be None with num_classes=0; build the model with "
+                "the number of classes"
             )
         rows = len(label) if isinstance(label, Tensor) and label.ndim else 1
-        model.labels.indices(label, rows, model.labels.weight.device)  # raises for a label that no call would accept
-        self.model, self.label = model, label
+        model.labels.indices(
+            label, rows, model.labels.weight.device
+        )  # raises for a label that no call would accept
+        self.model = model
+        self.label = label
 
     def __call__(
         self,
@@ -166,7 +187,11 @@ class Conditioned(Wrapper):
         return self.model.features(z, t, cu_seqlens, label=self.label, **options)
 
     def features_at(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], positions: Int[Tensor, "B n"], **options: Any
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        positions: Int[Tensor, "B n"],
+        **options: Any,
     ) -> Float[Tensor, "B n D"]:
         """Compute the head's input at some positions; see ``DiT.features_at``."""
         return self.model.features_at(z, t, positions, label=self.label, **options)
@@ -175,7 +200,9 @@ class Conditioned(Wrapper):
         """Compute a cache; see ``DiT.prefill``."""
         return self.model.prefill(x, cache, label=self.label)
 
-    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> WindowCache:
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int
+    ) -> WindowCache:
         """Compute the cache around a window; see ``DiT.prefill_around``."""
         return self.model.prefill_around(z, t, start, stop, label=self.label)
 

@@ -1,10 +1,13 @@
-"""Layers of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
+"""Layers of a diffusion transformer.
 
-Every layer takes and returns activations (B, L, D). Precision-critical parts (norm statistics, rotary angles, time
-features) are computed in float32 whatever the dtype of the weights or of an enclosing autocast; float64 stays float64.
+Normalisation, rotary positions, time conditioning, attention, block.
 
-Where several sequences are packed into one row, B is 1, ``owner`` is the index of the sequence of each position, and
-``mask`` is the attention mask that the back end built to separate them.
+Every layer takes and returns activations (B, L, D). Precision-critical parts (norm statistics,
+rotary angles, time features) are computed in float32 whatever the dtype of the weights or of an
+enclosing autocast; float64 stays float64.
+
+Where several sequences are packed into one row, B is 1, ``owner`` is the index of the sequence of
+each position, and ``mask`` is the attention mask that the back end built to separate them.
 """
 
 import math
@@ -27,7 +30,9 @@ def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
 
 
 def dtype_of(layer: nn.Linear) -> torch.dtype:
-    """Return the dtype that a linear layer computes in at present, which an enclosing autocast may set."""
+    """Return the dtype that a linear layer computes in at present, which an enclosing autocast may
+    set.
+    """
     return layer(layer.weight.new_empty(0, layer.in_features)).dtype
 
 
@@ -47,10 +52,13 @@ class LayerNorm(nn.Module):
 
 
 class MemoryInput(nn.Module):
-    r"""Features of the previous call as a further input, :math:`W\, \mathrm{norm}(h)`; W is zero at the start.
+    r"""Features of the previous call as a further input, :math:`W\, \mathrm{norm}(h)`.
 
-    Self-conditioning (Chen et al. 2022, arXiv 2208.04202) by features in place of probabilities (arXiv 2510.19304).
-    There is no bias, so rows of zeros add nothing: a sequence without a previous call.
+    W is zero at the start.
+
+    Self-conditioning (Chen et al. 2022, arXiv 2208.04202) by features in place of probabilities
+    (arXiv 2510.19304). There is no bias, so rows of zeros add nothing: a sequence without a
+    previous call.
 
     Shapes: (B, L, D) -> (B, L, D).
     """
@@ -66,7 +74,9 @@ class MemoryInput(nn.Module):
 def rotary_angles(
     length: int, head_dim: int, device: torch.device, base: float = 1e4, first: int = 0
 ) -> Float[Tensor, "L half"]:
-    """Angle in radians of every position (row) in every plane (column): position * base^(-2 k / head_dim).
+    """Angle in radians of every position (row) in every plane (column).
+
+    Position * base^(-2 k / head_dim).
 
     Computed for the length at hand, from position ``first`` on, so there is no maximum length.
     """
@@ -74,13 +84,20 @@ def rotary_angles(
 
 
 def turns(place: Int[Tensor, " L"], width: int, base: float = 1e4) -> Float[Tensor, "L half"]:
-    """Angle in radians of every place (row) in every plane (column): place * base^(-2 k / width), k < width / 2."""
+    """Angle in radians of every place (row) in every plane (column).
+
+    Place * base^(-2 k / width), k < width / 2.
+    """
     exponent = torch.arange(0, width, 2, device=place.device, dtype=torch.float32) / width
     return place.to(torch.float32)[:, None] * base**-exponent
 
 
-def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None) -> Float[Tensor, "B L H K"]:
-    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane.
+def rotate(
+    x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None
+) -> Float[Tensor, "B L H K"]:
+    """Turn queries or keys by the angles of their positions, half-split.
+
+    Dimensions k and k + K/2 form a plane.
 
     None leaves them as they are.
     """
@@ -92,19 +109,29 @@ def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None) 
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L, C).
+    """Sinusoidal features of t in [0, 1], then a two-layer MLP.
 
-    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use. The vectors of
-    labels, if given, are added before the last nonlinearity, as in DiT (Peebles & Xie 2023): silu(mlp(t) + e(label)).
+    (B,) -> (B, C), or (B, L) -> (B, L, C).
+
+    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM
+    use. The vectors of labels, if given, are added before the last nonlinearity, as in DiT (Peebles
+    & Xie 2023): silu(mlp(t) + e(label)).
     """
 
     def __init__(self, cond_dim: int, num_features: int = 256) -> None:
         super().__init__()
         self.num_frequencies = num_features // 2
-        self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+        self.mlp = nn.Sequential(
+            nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim)
+        )
 
-    def forward(self, t: Float[Tensor, "*batch"], labels: Tensor | None = None) -> Float[Tensor, "*batch C"]:
-        exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
+    def forward(
+        self, t: Float[Tensor, "*batch"], labels: Tensor | None = None
+    ) -> Float[Tensor, "*batch C"]:
+        exponent = (
+            torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32)
+            / self.num_frequencies
+        )
         phase = t.float()[..., None] * torch.exp(-math.log(1e4) * exponent)
         features = torch.cat([phase.cos(), phase.sin()], dim=-1)
         condition = self.mlp(features.to(self.mlp[0].weight.dtype))
@@ -112,12 +139,16 @@ class TimeEmbedding(nn.Module):
 
 
 class Modulation(nn.Module):
-    """Adaptive-norm parameters: ``num`` vectors of width D per sequence, all zero at the start (adaLN-zero).
+    """Adaptive-norm parameters: ``num`` vectors of width D per sequence, all zero at the start
+    (adaLN-zero).
 
-    With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for every sequence.
+    With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for
+    every sequence.
 
-    Shapes: condition (N, C) of N sequences -> num tensors (N, 1, D), or (1, L, D) with the ``owner`` (L,) of each
-    position of a pack; condition (B, L, C) of each position -> (B, L, D); condition None -> (1, 1, D).
+    Shapes: condition (N, C) of N sequences -> num tensors (N, 1, D), or (1, L, D) with the
+        ``owner`` (L,) of each
+    position of a pack; condition (B, L, C) of each position -> (B, L, D); condition None -> (1, 1,
+    D).
     """
 
     def __init__(self, dim: int, num: int, cond_dim: int | None) -> None:
@@ -140,8 +171,13 @@ class Modulation(nn.Module):
         return vectors.chunk(self.num, dim=-1)
 
 
-def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
-    """Select some positions of each sequence, in the given order; those of a slice; all of them for None."""
+def pick(
+    x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None
+) -> Float[Tensor, "B n *batch"]:
+    """Select some positions of each sequence, in the given order.
+
+    Those of a slice; all of them for None.
+    """
     if isinstance(positions, slice):
         return x[:, positions]
     return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
@@ -160,8 +196,9 @@ def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[T
 class SelfAttention(nn.Module):
     """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
 
-    With ``positions`` (B, n), or a slice, it computes only their outputs, (B, n, D), with attention to all positions.
-    With a ``slot`` it also attends to the positions whose keys and values are stored there.
+    With ``positions`` (B, n), or a slice, it computes only their outputs, (B, n, D), with attention
+    to all positions. With a ``slot`` it also attends to the positions whose keys and values are
+    stored there.
 
     Raises:
         ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
@@ -173,7 +210,8 @@ class SelfAttention(nn.Module):
             raise ValueError(f"dim={dim}, heads={heads}: dim must be a positive multiple of heads")
         if dim // heads % 2:
             raise ValueError(
-                f"dim/heads={dim // heads}: rotary positions rotate pairs of dimensions, so it must be even"
+                f"dim/heads={dim // heads}: rotary positions rotate pairs of dimensions, so it "
+                "must be even"
             )
         self.heads, self.attend = heads, attend or SDPA()
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
@@ -193,7 +231,8 @@ class SelfAttention(nn.Module):
         slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
-        q, k = pick(rotate(q, angles), positions), rotate(k, angles)
+        q = pick(rotate(q, angles), positions)
+        k = rotate(k, angles)
         if slot is not None:
             k, v = slot.join(k, v)
         y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends accept zero queries
@@ -201,24 +240,38 @@ class SelfAttention(nn.Module):
 
 
 class GELU(nn.GELU):
-    """GELU by tanh; in place where no gradient needs its input, which is the widest tensor of a block."""
+    """GELU by tanh; in place where no gradient needs its input, which is the widest tensor of a
+    block.
+    """
 
     def __init__(self) -> None:
         super().__init__(approximate="tanh")
 
     def forward(self, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        return super().forward(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x, approximate=self.approximate)
+        return (
+            super().forward(x)
+            if torch.is_grad_enabled()
+            else torch.ops.aten.gelu_(x, approximate=self.approximate)
+        )
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
+    """Pre-norm transformer block.
 
-    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a slice, everything but
-    keys and values is computed there only; for ``slot`` see ``SelfAttention``.
+    Both branches are shifted, scaled and gated by the time condition.
+
+    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a
+    slice, everything but keys and values is computed there only; for ``slot`` see
+    ``SelfAttention``.
     """
 
     def __init__(
-        self, dim: int, heads: int, cond_dim: int | None, dropout: float = 0.0, attend: Attention | None = None
+        self,
+        dim: int,
+        heads: int,
+        cond_dim: int | None,
+        dropout: float = 0.0,
+        attend: Attention | None = None,
     ) -> None:
         super().__init__()
         self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads, attend)
@@ -239,7 +292,9 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
         y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)
-        gate1, shift2, scale2, gate2 = (pick_own(each, positions) for each in (gate1, shift2, scale2, gate2))
+        gate1, shift2, scale2, gate2 = (
+            pick_own(each, positions) for each in (gate1, shift2, scale2, gate2)
+        )
         x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
         y = self.mlp(modulate(self.norm2(x), shift2, scale2))
         return torch.addcmul(x, gate2.to(x.dtype), self.dropout(y).to(x.dtype))

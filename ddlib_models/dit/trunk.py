@@ -12,14 +12,23 @@ from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
 from ddlib_models.dit.heads import ClusterHead
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
-from ddlib_models.dit.layers import LayerNorm, MemoryInput, Modulation, TimeEmbedding, modulate, pick
+from ddlib_models.dit.layers import (
+    LayerNorm,
+    MemoryInput,
+    Modulation,
+    TimeEmbedding,
+    modulate,
+    pick,
+)
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Store, check_cache
 from ddlib_models.window_cache import WindowCache, check_window
 
 
 class Body(nn.Module):
-    """Embedding, condition and layers of a DiT, with packing and key/value caching; no head over tokens.
+    """Embedding, condition and layers of a DiT, with packing and key/value caching.
+
+    No head over tokens.
 
     The subclass creates these parts.
     """
@@ -46,8 +55,13 @@ class Body(nn.Module):
         label: Label = None,
         memory: Float[Tensor, "B L D"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
-        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory))
+        """Compute the head's input, so that ``forward`` is ``head(features(...))``.
+
+        For losses that fuse the head.
+        """
+        return self._final(
+            self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory)
+        )
 
     def features_with_clusters(
         self,
@@ -62,7 +76,8 @@ class Body(nn.Module):
         """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
         if self.cluster_head is None:
             raise ValueError(
-                "num_clusters=0: the model has no head over clusters; build it with the number of clusters"
+                "num_clusters=0: the model has no head over clusters; build it with the number of "
+                "clusters"
             )
         trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label, memory=memory)
         return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
@@ -76,7 +91,9 @@ class Body(nn.Module):
         cache: Cache | WindowCache | None = None,
         label: Label = None,
     ) -> Float[Tensor, "B n D"]:
-        """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
+        """Compute ``features`` at some positions.
+
+        The last layer computes only keys and values of the others.
 
         Args:
             z: noisy states in 0..num_states-1.
@@ -86,15 +103,20 @@ class Body(nn.Module):
             label: see ``DiT.forward``.
 
         Raises:
-            ValueError: as in ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+            ValueError: as in ``features``; ``positions`` of another number of sequences, or on a
+                CPU out of range.
         """
         if positions.ndim != 2 or len(positions) != len(z):
-            raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
+            raise ValueError(
+                f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}"
+            )
         check_indices("positions holds", positions, z.shape[1], "L")
         return self._final(self._trunk(z, t, positions=positions, cache=cache, label=label))
 
     @torch.no_grad()
-    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None) -> Cache:
+    def prefill(
+        self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None
+    ) -> Cache:
         """Compute keys and values of clean tokens, at time 0, for the tokens that follow them.
 
         Args:
@@ -111,21 +133,37 @@ class Body(nn.Module):
         check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
             layer = self.blocks[0].attention
-            empty = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
-            cache = Cache(x[:, :0], Store(empty.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
-        self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
+            empty = self.embedding.weight.new_empty(
+                len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim
+            )
+            cache = Cache(
+                x[:, :0],
+                Store(empty.to(layer.dtype), 0),
+                self,
+                self._classes(label, len(x), x.device),
+            )
+        self._trunk(
+            x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label
+        )
         return cache.grown(x)
 
     @torch.no_grad()
     def prefill_around(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int, *, label: Label = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        start: int,
+        stop: int,
+        *,
+        label: Label = None,
     ) -> WindowCache:
         """Compute keys and values of the positions around a window, for other states in it.
 
             extend(z[:, start:stop], t[:, start:stop], prefill_around(z, t, start, stop)) = model(z, t)   in the window
 
-        For other states or times of the window, ``extend`` is approximate. The cached keys and values are those that
-        the states and times of this call gave; with attention to all positions they would change with the window.
+        For other states or times of the window, ``extend`` is approximate. The cached keys and
+        values are those that the states and times of this call gave; with attention to all
+        positions they would change with the window.
 
         Args:
             z: states in 0..num_states-1 of the full sequence.
@@ -138,27 +176,38 @@ class Body(nn.Module):
             ValueError: no window of z, and as in ``forward``.
         """
         check_window(z, start, stop)
-        layer, labels = self.blocks[0].attention, self._classes(label, len(z), z.device)
-        with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
+        layer = self.blocks[0].attention
+        labels = self._classes(label, len(z), z.device)
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):  # later writes may happen outside of that mode
             like = self.embedding.weight.new_empty(0, dtype=layer.dtype)
             size = len(self.blocks), 2, *z.shape, layer.heads, self.reader.head_dim
             pairs = tuple((keys, values) for keys, values in like.new_empty(size))
         # a window of all positions fills them
-        self._trunk(z, t, positions=slice(0), cache=WindowCache(z, self, 0, z.shape[1], pairs), label=label)
+        self._trunk(
+            z, t, positions=slice(0), cache=WindowCache(z, self, 0, z.shape[1], pairs), label=label
+        )
         return WindowCache(z, self, start, stop, pairs, labels=labels)
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
-        """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
+        """Compute positions, owners and the attention mask of packed sequences.
+
+        Synchronises with the accelerator.
 
         Raises:
-            ValueError: unless the offsets begin at 0 and increase; a sequence whose length is not that of the shape.
+            ValueError: unless the offsets begin at 0 and increase; a sequence whose length is not
+                that of the shape.
         """
         owner = owners(cu_seqlens)
         for length in set(cu_seqlens.diff().tolist()):
             self.reader.check_length(length)
         position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
         if self.reader.block_size == 0:
-            return Packing(len(cu_seqlens) - 1, owner, position, self.reader.attention.mask(cu_seqlens))
+            return Packing(
+                len(cu_seqlens) - 1, owner, position, self.reader.attention.mask(cu_seqlens)
+            )
         rule = within(owner, position, ByBlocks(self.reader.block_size))
         mask = self.reader.attention.mask_by(rule, len(owner), len(owner), owner.device)
         return Packing(len(cu_seqlens) - 1, owner, position, mask)
@@ -178,7 +227,8 @@ class Body(nn.Module):
         given = [name for name, value in options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(
-                f"{' and '.join(given)}: at most one of them may be given, since each gives a row another meaning"
+                f"{' and '.join(given)}: at most one of them may be given, since each gives a row "
+                "another meaning"
             )
         if cache is not None:
             check_cache(cache, Cache, WindowCache)
@@ -186,7 +236,8 @@ class Body(nn.Module):
         rows = len(z)
         if cu_seqlens is not None:
             packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
-            found, rows = self.reader.packed(z, t, packing), packing.num_sequences
+            found = self.reader.packed(z, t, packing)
+            rows = packing.num_sequences
         elif clean is not None:
             found = self.reader.beside(z, t, clean)
         else:
@@ -208,17 +259,24 @@ class Body(nn.Module):
         return Trunk(x, pick(condition, found.positions) if own else condition, found.owner)
 
     def _classes(self, label: Label, rows: int, device: torch.device) -> Int[Tensor, " n"] | None:
-        """Return the row of the table of labels for each sequence; None for a network without classes."""
+        """Return the row of the table of labels for each sequence.
+
+        None for a network without classes.
+        """
         if self.labels is not None:
             return self.labels.indices(label, rows, device)
         if label is not None:
             raise ValueError(
-                f"label is {shown(label)}: must be None with num_classes=0; build the model with the number of classes"
+                f"label is {shown(label)}: must be None with num_classes=0; build the model with "
+                "the number of classes"
             )
         return None
 
     def _condition(self, t: Tensor, classes: Tensor | None, owner: Tensor | None) -> Tensor | None:
-        """Compute the vectors that adaLN depends on: per sequence, or per position where times are."""
+        """Compute the vectors that adaLN depends on.
+
+        Per sequence, or per position where times are.
+        """
         if self.labels is None or classes is None:
             return None if self.time is None else self.time(t)
         vectors = self.labels(classes)

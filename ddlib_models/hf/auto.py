@@ -2,8 +2,8 @@
 
 After ``import ddlib_models.hf.auto``, ``AutoModel.from_pretrained`` loads a saved ``DiT``.
 
-No remote code is involved. The files are those of ``DiT.save_pretrained``, with the checks of ``DiT.from_pretrained``.
-Requires transformers: ``pip install 'ddlib[hf]'``.
+No remote code is involved. The files are those of ``DiT.save_pretrained``, with the checks of
+``DiT.from_pretrained``. Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
 from pathlib import Path
@@ -20,7 +20,11 @@ from ddlib_models.dit.labels import Conditioned, Label, Wrapper
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
 
-_OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # passed along by AutoModel; without effect here
+_OF_AUTO_MODEL = (
+    "_from_auto",
+    "adapter_kwargs",
+    "trust_remote_code",
+)  # passed along by AutoModel; without effect here
 
 
 class DiTConfig(PreTrainedConfig):
@@ -28,12 +32,18 @@ class DiTConfig(PreTrainedConfig):
 
     model_type = DiT.model_type
 
-    def __init__(self, **kwargs: Any) -> None:  # the generated one has annotations that only transformers can resolve
+    def __init__(
+        self, **kwargs: Any
+    ) -> None:  # the generated one has annotations that only transformers can resolve
         super().__init__(**kwargs)
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for ``DiT``."""
-        return {name: value for name, value in vars(self).items() if name in DiT.__signature__.parameters}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name in DiT.__signature__.parameters
+        }
 
 
 class DiTModel(Wrapper, PreTrainedModel):
@@ -87,7 +97,11 @@ class DiTModel(Wrapper, PreTrainedModel):
         return self.backbone.features(z, t, cu_seqlens, **options)
 
     def features_at(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], positions: Int[Tensor, "B n"], **options: Any
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        positions: Int[Tensor, "B n"],
+        **options: Any,
     ) -> Float[Tensor, "B n D"]:
         """Compute the head's input at some positions; see ``DiT.features_at``."""
         return self.backbone.features_at(z, t, positions, **options)
@@ -101,18 +115,31 @@ class DiTModel(Wrapper, PreTrainedModel):
         """Return the denoiser at fixed labels; see ``DiT.conditioned``."""
         return self.backbone.conditioned(label)
 
-    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None) -> Cache:
+    def prefill(
+        self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None
+    ) -> Cache:
         """Compute a cache; see ``DiT.prefill``."""
         return self.backbone.prefill(x, cache, label=label)
 
     def prefill_around(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int, *, label: Label = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        start: int,
+        stop: int,
+        *,
+        label: Label = None,
     ) -> WindowCache:
         """Compute the cache around a window; see ``DiT.prefill_around``."""
         return self.backbone.prefill_around(z, t, start, stop, label=label)
 
     def extend(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache | WindowCache, *, label: Label = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cache: Cache | WindowCache,
+        *,
+        label: Label = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits behind a cache, or in its window; see ``DiT.extend``."""
         return self(z, t, cache=cache, label=label)
@@ -126,7 +153,8 @@ class DiTModel(Wrapper, PreTrainedModel):
         dtype: torch.dtype | str | None = None,
         **kwargs: Any,
     ) -> "DiTModel":
-        """Load the model of a folder or a hub repository, in evaluation mode, after checking every file.
+        """Load the model of a folder or a hub repository, in evaluation mode, after checking every
+        file.
 
         Args:
             pretrained_model_name_or_path: see ``DiT.from_pretrained``.
@@ -142,7 +170,9 @@ class DiTModel(Wrapper, PreTrainedModel):
         backbone = DiT.from_pretrained(pretrained_model_name_or_path, **changed)
         if dtype not in (None, "auto"):
             backbone.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-        return cls(DiTConfig(**backbone.saved_arguments()) if config is None else config, backbone).eval()
+        return cls(
+            DiTConfig(**backbone.saved_arguments()) if config is None else config, backbone
+        ).eval()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
         """Save the model in the files of ``DiT.save_pretrained``."""

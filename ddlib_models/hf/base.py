@@ -18,17 +18,26 @@ from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import filled_network
 
-# keys of config.json that concern one machine or copy, and those that could make transformers run code of the hub
-_DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
+# keys of config.json that concern one machine or copy, and those that could make transformers run
+# code of the hub
+_DROPPED = (
+    "_name_or_path",
+    "_attn_implementation",
+    "attn_implementation",
+    "auto_map",
+    "quantization_config",
+)
 
 
 class HFBackbone(Pretrained, nn.Module, ABC):
-    """A language model of transformers whose inputs are states of a process and whose outputs are token logits.
+    """A language model of transformers whose inputs are states of a process and whose outputs are
+    token logits.
 
         logits = features @ weight.T + bias,   weight and bias the output layer's rows of the tokens
 
-    Tokens are the ids 0..V-1 of the model's tokenizer; rows of the model's tables beyond them have no logits. States
-    beyond the tokens have separate embeddings, except for a mask that uses a row of the model's table.
+    Tokens are the ids 0..V-1 of the model's tokenizer; rows of the model's tables beyond them have
+    no logits. States beyond the tokens have separate embeddings, except for a mask that uses a row
+    of the model's table.
 
     Args:
         num_states: number of input states, at least ``vocab_size``.
@@ -37,7 +46,8 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         mask_id: row of the model's table that embeds the last state; None for a separate embedding.
 
     Attributes:
-        blocks: the layers; there is no such attribute if the network has no list of layers of one class.
+        blocks: the layers; there is no such attribute if the network has no list of layers of one
+            class.
         max_length: maximum sequence length, or None.
     """
 
@@ -45,13 +55,21 @@ class HFBackbone(Pretrained, nn.Module, ABC):
     """Name of the transformers class that builds the network from a configuration."""
 
     def __init__(
-        self, num_states: int, vocab_size: int, architecture: dict[str, Any], mask_id: int | None = None
+        self,
+        num_states: int,
+        vocab_size: int,
+        architecture: dict[str, Any],
+        mask_id: int | None = None,
     ) -> None:
         super().__init__()
         check_states(num_states, vocab_size)
         if mask_id is not None and num_states == vocab_size:
-            raise ValueError(f"mask_id={mask_id}: must be None, as all num_states={num_states} states are tokens")
-        self.num_states, self.vocab_size, self.mask_id = num_states, vocab_size, mask_id
+            raise ValueError(
+                f"mask_id={mask_id}: must be None, as all num_states={num_states} states are tokens"
+            )
+        self.num_states = num_states
+        self.vocab_size = vocab_size
+        self.mask_id = mask_id
         config = self.configuration(architecture)
         auto = getattr(transformers_of(self), self.auto)
         self._adopt(auto.from_config(config, dtype=torch.float32, trust_remote_code=False))
@@ -67,12 +85,16 @@ class HFBackbone(Pretrained, nn.Module, ABC):
 
     @abstractmethod
     def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L D"]:
-        """Compute the output layer's input, so that ``forward`` is ``features(...) @ weight.T + bias``."""
+        """Compute the output layer's input, so that ``forward`` is ``features(...) @ weight.T +
+        bias``.
+        """
 
     def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
         """Return the tokens' rows of the output layer's matrix and bias."""
         bias = self.decoder.bias
-        return self.decoder.weight[: self.vocab_size], None if bias is None else bias[: self.vocab_size]
+        return self.decoder.weight[: self.vocab_size], None if bias is None else bias[
+            : self.vocab_size
+        ]
 
     words = former_name("HFBackbone.words", "output_weights")
 
@@ -93,7 +115,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         lists = [part for part in self.network.modules() if isinstance(part, nn.ModuleList)]
         alike = [part for part in lists if len({type(block) for block in part}) == 1]
         if not alike:
-            raise AttributeError(f"{type(self.network).__name__} has no ModuleList of layers of one class")
+            raise AttributeError(
+                f"{type(self.network).__name__} has no ModuleList of layers of one class"
+            )
         return max(alike, key=len)
 
     def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
@@ -102,32 +126,58 @@ class HFBackbone(Pretrained, nn.Module, ABC):
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
         """Return the initial embedding of states that have no row in the network's table."""
-        return table(torch.tensor(self.mask_id, device=table.weight.device))  # through the table: it may scale
+        return table(
+            torch.tensor(self.mask_id, device=table.weight.device)
+        )  # through the table: it may scale
 
     @torch.no_grad()
     def _adopt(self, network: nn.Module) -> None:
-        """Attach the network, split off its output layer, and initialise the embeddings of the additional states."""
-        name, decoder = type(network).__name__, network.get_output_embeddings()
+        """Attach the network, split off its output layer, and initialise the embeddings of the
+        additional states.
+        """
+        name = type(network).__name__
+        decoder = network.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
-            raise ValueError(f"architecture: {name} has no linear output layer, which a language model needs")
+            raise ValueError(
+                f"architecture: {name} has no linear output layer, which a language model needs"
+            )
         table = network.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
-            raise ValueError(f"architecture: the input of {name} is {type(table).__name__}, must be an nn.Embedding")
+            raise ValueError(
+                f"architecture: the input of {name} is {type(table).__name__}, must be an "
+                "nn.Embedding"
+            )
         rows = min(table.num_embeddings, decoder.out_features)
         if self.vocab_size > rows:
-            raise ValueError(f"vocab_size={self.vocab_size}: must be <= {rows}, the rows of {name}'s table")
+            raise ValueError(
+                f"vocab_size={self.vocab_size}: must be <= {rows}, the rows of {name}'s table"
+            )
         if self.mask_id is not None and not 0 <= self.mask_id < table.num_embeddings:
-            raise ValueError(f"mask_id={self.mask_id}: must lie in 0..{table.num_embeddings - 1}, {name}'s table")
-        sample = [token for token in range(min(self.vocab_size, 5)) if token != network.config.pad_token_id]
+            raise ValueError(
+                f"mask_id={self.mask_id}: must lie in 0..{table.num_embeddings - 1}, {name}'s table"
+            )
+        sample = [
+            token
+            for token in range(min(self.vocab_size, 5))
+            if token != network.config.pad_token_id
+        ]
         sample += [] if self.mask_id is None else [self.mask_id]
         self.max_length = _max_length(network)
-        ids = torch.tensor([sample[-self.max_length :] if self.max_length else sample], device=table.weight.device)
-        training, has_values = network.training, ids.numel() > 0 and not ids.is_meta
+        ids = torch.tensor(
+            [sample[-self.max_length :] if self.max_length else sample], device=table.weight.device
+        )
+        training = network.training
+        has_values = ids.numel() > 0 and not ids.is_meta
         network.eval()
-        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if has_values else None
+        whole = (
+            network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size]
+            if has_values
+            else None
+        )
 
         network.set_output_embeddings(_Placeholder())
-        self.network, self.decoder = network, decoder
+        self.network = network
+        self.decoder = decoder
         self.clusters = None
         if (own := self.num_states - self.vocab_size - (self.mask_id is not None)) > 0:
             first = self._begin(table)
@@ -141,31 +191,44 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         network.train(training)
 
     def _compare(self, whole: Tensor, z: Tensor) -> None:
-        """Raise if the two halves do not give the whole network: it scales its input or adds to its output."""
+        """Raise if the two halves do not give the whole network.
+
+        It scales its input or adds to its output.
+        """
         try:
             halves = F.linear(self._read(self.embed(z)), *self.output_weights())
         except (TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
         if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
             raise ValueError(
-                f"architecture: {self._name} returns other logits with inputs_embeds and a separate output layer"
+                f"architecture: {self._name} returns other logits with inputs_embeds and a "
+                "separate output layer"
             )
 
     @property
     def _name(self) -> str:
         return type(self.network).__name__
 
-    def _check(self, z: Tensor, t: Tensor, shapes: Sequence[tuple[int, ...]], expected: str, first: int = 0) -> None:
+    def _check(
+        self, z: Tensor, t: Tensor, shapes: Sequence[tuple[int, ...]], expected: str, first: int = 0
+    ) -> None:
         if z.ndim != 2 or t.shape not in shapes:
-            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and {expected}")
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and {expected}"
+            )
         if self.max_length is not None and (count := first + z.shape[1]) > self.max_length:
             raise ValueError(
-                f"z has {count} positions: must have at most {self.max_length}, the maximum of {self._name}"
+                f"z has {count} positions: must have at most {self.max_length}, the maximum of "
+                f"{self._name}"
             )
         if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
-            low, high = int(z.min()), int(z.max())
+            low = int(z.min())
+            high = int(z.max())
             if low < 0 or high >= self.num_states:
-                raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")
+                raise ValueError(
+                    f"z holds states {low}..{high}: must lie in "
+                    f"0..num_states-1={self.num_states - 1}"
+                )
 
 
 A = TypeVar("A", bound=HFBackbone)
@@ -182,25 +245,33 @@ def transformers_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str
     Raises:
         ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
-    auto = transformers_of(kind).AutoConfig  # raises for a missing transformers before any file is read
+    auto = transformers_of(
+        kind
+    ).AutoConfig  # raises for a missing transformers before any file is read
     described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
         config = auto.from_pretrained(name_or_path, **hub)
     except (OSError, ValueError, StrictDataclassError) as error:
-        raise ValueError(f"name_or_path={name_or_path!r}: no model of transformers: {line(error)}") from error
+        raise ValueError(
+            f"name_or_path={name_or_path!r}: no model of transformers: {line(error)}"
+        ) from error
     if getattr(config, "quantization_config", None):
-        raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have the original ones")
+        raise ValueError(
+            f"name_or_path={name_or_path!r}: has quantised weights, must have the original ones"
+        )
     return config
 
 
 def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[str, Any]) -> A:
     """Load the weights of a folder or a repository into the model, in evaluation mode and float32.
 
-    The weights are read from safetensors only, so nothing is unpickled, and by transformers' classes.
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers'
+    classes.
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: weights missing from the files or unknown to the network, or a network that is not supported.
+        ValueError: weights missing from the files or unknown to the network, or a network that is
+            not supported.
     """
     network = filled_network(
         getattr(transformers_of(model), model.auto),
@@ -220,7 +291,11 @@ def hub_options(revision: str | None) -> dict[str, Any]:
 
 
 def token_id(
-    kind: type[HFBackbone], name: str, mask_token: str | int | None, vocab_size: int, hub: dict[str, Any]
+    kind: type[HFBackbone],
+    name: str,
+    mask_token: str | int | None,
+    vocab_size: int,
+    hub: dict[str, Any],
 ) -> int:
     """Return the id of the token used as the mask.
 
@@ -234,23 +309,36 @@ def token_id(
     try:
         tokenizer = transformers_of(kind).AutoTokenizer.from_pretrained(name, **hub)
     except (OSError, ValueError) as error:
-        raise ValueError(f"mask_token={mask_token!r}: must be an id, as {name} has no valid tokenizer") from error
-    if len(tokenizer) < vocab_size:  # without tokenizer files, transformers makes a tokenizer of a few tokens
         raise ValueError(
-            f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s tokenizer, or give "
+            f"mask_token={mask_token!r}: must be an id, as {name} has no valid tokenizer"
+        ) from error
+    if (
+        len(tokenizer) < vocab_size
+    ):  # without tokenizer files, transformers makes a tokenizer of a few tokens
+        raise ValueError(
+            f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s "
+            "tokenizer, or give "
             f"mask_token as an id"
         )
     token = tokenizer.mask_token if mask_token is None else mask_token
     if token is None:
-        raise ValueError(f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask token")
+        raise ValueError(
+            f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask "
+            "token"
+        )
     vocabulary = tokenizer.get_vocab()
     if token not in vocabulary:
-        raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not contain it")
+        raise ValueError(
+            f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not contain "
+            "it"
+        )
     return vocabulary[token]
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """Return a transformers configuration as JSON with all defaults, which other versions may change."""
+    """Return a transformers configuration as JSON with all defaults, which other versions may
+    change.
+    """
     given = json.loads(config.to_json_string(use_diff=False))
     return {key: value for key, value in given.items() if key not in _DROPPED}
 
@@ -264,7 +352,9 @@ def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any
     given = {key: value for key, value in architecture.items() if key not in _DROPPED}
     name = given.pop("model_type", None)
     if name is None:
-        raise ValueError(f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}")
+        raise ValueError(
+            f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}"
+        )
     try:
         return transformers_of(kind).AutoConfig.for_model(name, **given), name
     except StrictDataclassError as error:
@@ -281,7 +371,9 @@ def transformers_for(module: str) -> ModuleType:
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{module} needs transformers: pip install 'ddlib[hf]'", name=error.name) from error
+        raise ModuleNotFoundError(
+            f"{module} needs transformers: pip install 'ddlib[hf]'", name=error.name
+        ) from error
     return transformers
 
 
@@ -296,5 +388,7 @@ def _max_length(network: nn.Module) -> int | None:
     for name, part in network.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             # RoBERTa-like models count positions from padding_idx + 1
-            limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
+            limits.append(
+                part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+            )
     return min((limit for limit in limits if limit > 0), default=None)

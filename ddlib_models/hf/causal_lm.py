@@ -1,6 +1,7 @@
 """Causal language models of Hugging Face (Llama, Qwen and similar) as bidirectional backbones.
 
-Requires transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code is run.
+Requires transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code
+is run.
 """
 
 import copy
@@ -15,7 +16,15 @@ from torch import Tensor, nn
 from ddlib_models.attention.sight import added, seen_by, shifted
 from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
-from ddlib_models.hf.base import config_of, filled, hub_options, plain, token_id, transformers_config, transformers_of
+from ddlib_models.hf.base import (
+    config_of,
+    filled,
+    hub_options,
+    plain,
+    token_id,
+    transformers_config,
+    transformers_of,
+)
 from ddlib_models.hf.kv_cache import CachedHFBackbone, Kept, Recall
 from ddlib_models.kv_cache import check_cache
 from ddlib_models.window_cache import WindowCache, places
@@ -24,47 +33,57 @@ Attention = Literal["bidirectional", "causal"]
 
 
 class CausalLM(CachedHFBackbone):
-    """A causal language model of transformers over states of a process: (z, t) -> logits over tokens.
+    """A causal language model of transformers over states of a process.
+
+    (z, t) -> logits over tokens.
 
         logits_i(z, t) = features_(i - shift)(z, t) @ weight.T + bias
 
-    Architecture and weights are those of the causal model; the attention mask is not. It is passed through the public
-    argument ``attention_mask``, (1, 1, L, L) numbers added to the products of queries and keys. A class whose earlier
-    positions still do not depend on later ones is rejected.
+    Architecture and weights are those of the causal model; the attention mask is not. It is passed
+    through the public argument ``attention_mask``, (1, 1, L, L) numbers added to the products of
+    queries and keys. A class whose earlier positions still do not depend on later ones is rejected.
 
-    Tokens are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is embedded as the row ``mask_id`` of
-    the model's table, or has a separate embedding, initialised at the mean of the tokens'. Clusters have separate
-    embeddings. The time is ignored, as the noise level is visible in the input. Positions count from 0, or from the
-    first that is ``present``. Layers with a sliding window attend to all positions as well, except with
-    ``attention="causal"``, the original model. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA,
+    Tokens are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is embedded as the
+    row ``mask_id`` of the model's table, or has a separate embedding, initialised at the mean of
+    the tokens'. Clusters have separate embeddings. The time is ignored, as the noise level is
+    visible in the input. Positions count from 0, or from the first that is ``present``. Layers with
+    a sliding window attend to all positions as well, except with ``attention="causal"``, the
+    original model. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA,
     arXiv:2410.17891).
 
-    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser``,
-    ``WindowDenoiser`` and ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that
-    ``from_pretrained`` needs; the source folder is no longer needed.
+    This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a
+    ``SplitDenoiser``, ``WindowDenoiser`` and ``OwnTimes``, with blocks a ``BlockDenoiser`` of
+    ddlib. ``save_pretrained`` writes all that ``from_pretrained`` needs; the source folder is no
+    longer needed.
 
     Args:
         num_states: number of input states, at least ``vocab_size``.
         vocab_size: number of predicted tokens, at most the rows of the model's table.
         architecture: transformers' configuration of the model in JSON, with its ``model_type``.
-        mask_id: row of the model's table that embeds the mask; None gives the mask a separate embedding.
-        attention: to all positions, or causal as in the original model: to a position and those before it.
-        block_size: positions of a block: each attends to its block and all blocks before it. 0: all positions.
-        shift: 1 takes the logits of position i from i - 1, where a causal model has them; 0 from i. The first position
-            has none before it and takes its logits from itself.
-        anneal: steps over which attention to later positions is phased in during training, see ``at_step``; 0: none.
-        lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none: requires peft. Saving
-            merges them.
+        mask_id: row of the model's table that embeds the mask; None gives the mask a separate
+            embedding.
+        attention: to all positions, or causal as in the original model: to a position and those
+            before it.
+        block_size: positions of a block: each attends to its block and all blocks before it. 0: all
+            positions.
+        shift: 1 takes the logits of position i from i - 1, where a causal model has them; 0 from i.
+            The first position has none before it and takes its logits from itself.
+        anneal: steps over which attention to later positions is phased in during training, see
+            ``at_step``; 0: none.
+        lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none:
+            requires peft. Saving merges them.
 
     Attributes:
-        blocks: the layers; there is no such attribute if the network has no list of layers of one class.
+        blocks: the layers; there is no such attribute if the network has no list of layers of one
+            class.
         max_length: maximum sequence length, or None.
         sight: probability of attending to a later position in training mode.
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
-        ValueError: naming the argument, its value and the rule it breaks; or the architecture is not a causal language
-            model, lacks ``inputs_embeds`` or a linear output layer, or stays causal under another attention mask.
+        ValueError: naming the argument, its value and the rule it breaks; or the architecture is
+            not a causal language model, lacks ``inputs_embeds`` or a linear output layer, or stays
+            causal under another attention mask.
     """
 
     auto = "AutoModelForCausalLM"
@@ -92,8 +111,14 @@ class CausalLM(CachedHFBackbone):
             if value < 0:
                 raise ValueError(f"{name}={value}: must be at least 0")
             if value and name != "lora" and attention == "causal":
-                raise ValueError(f"{name}={value}: not with attention='causal', only with 'bidirectional'")
-        self.attention, self.block_size, self.shift, self.anneal, self.lora = attention, block_size, shift, anneal, lora
+                raise ValueError(
+                    f"{name}={value}: not with attention='causal', only with 'bidirectional'"
+                )
+        self.attention = attention
+        self.block_size = block_size
+        self.shift = shift
+        self.anneal = anneal
+        self.lora = lora
         self.at_step(0)
         super().__init__(num_states, vocab_size, architecture, mask_id)
 
@@ -101,18 +126,25 @@ class CausalLM(CachedHFBackbone):
     def configuration(cls, architecture: dict[str, Any]) -> Any:
         config, kind = config_of(cls, architecture)
         transformers = transformers_of(cls)
-        if getattr(config, "is_encoder_decoder", False) or type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        if (
+            getattr(config, "is_encoder_decoder", False)
+            or type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+        ):
             rule = "must be a causal language model; use ddlib_models.hf.masked_lm for a masked one"
             raise ValueError(f"architecture: {kind!r} has an encoder, {rule}")
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise ValueError(f"architecture: transformers has no causal language model of model_type {kind!r}")
+            raise ValueError(
+                f"architecture: transformers has no causal language model of model_type {kind!r}"
+            )
         return config
 
     def at_step(self, step: int) -> None:
-        """Set the training step, 0, 1, ...: later positions are attended to with probability min(1, step / ``anneal``).
+        """Set the training step, 0, 1, ....
 
-        In training mode every call draws from torch's generator which later positions a position attends to, one draw
-        for the whole batch. In evaluation mode it attends to all.
+        Later positions are attended to with probability min(1, step / ``anneal``).
+
+        In training mode every call draws from torch's generator which later positions a position
+        attends to, one draw for the whole batch. In evaluation mode it attends to all.
         """
         self.sight = min(1.0, step / self.anneal) if self.anneal else 1.0
 
@@ -130,16 +162,21 @@ class CausalLM(CachedHFBackbone):
         Args:
             z: noisy states in 0..num_states-1.
             t: times in [0, 1], one per sequence or per position, which are ignored.
-            clean: with blocks, the tokens of the same positions: each block of z attends to the clean ones before it.
-            present: False at padding, which is never attended to; by default there is none. Padding counts in blocks.
-            cache: with blocks, the tokens in front of z, from ``prefill``; or the rest, from ``prefill_around``.
+            clean: with blocks, the tokens of the same positions: each block of z attends to the
+                clean ones before it.
+            present: False at padding, which is never attended to; by default there is none. Padding
+                counts in blocks.
+            cache: with blocks, the tokens in front of z, from ``prefill``; or the rest, from
+                ``prefill_around``.
 
         Raises:
-            ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
-                state out of range; ``clean`` or ``cache`` without blocks, or more than one of these three; a cache of
-                other weights, sequences or dtype.
+            ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a
+                CPU tensor holds a state out of range; ``clean`` or ``cache`` without blocks, or
+                more than one of these three; a cache of other weights, sequences or dtype.
         """
-        logits = F.linear(self.features(z, t, clean=clean, present=present, cache=cache), *self.output_weights())
+        logits = F.linear(
+            self.features(z, t, clean=clean, present=present, cache=cache), *self.output_weights()
+        )
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def features(
@@ -156,26 +193,45 @@ class CausalLM(CachedHFBackbone):
         options = dict(clean=clean, present=present, cache=cache)
         for name, value in options.items():
             if isinstance(value, Tensor) and value.shape != z.shape:
-                raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
+                raise ValueError(
+                    f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}"
+                )
         given = [name for name, value in options.items() if value is not None]
-        if len(given) > 1 or (not self.block_size and (clean is not None or isinstance(cache, Recall))):
+        if len(given) > 1 or (
+            not self.block_size and (clean is not None or isinstance(cache, Recall))
+        ):
             raise ValueError(
-                f"{', '.join(given)}: at most one, clean and cache only with blocks; block_size={self.block_size}"
+                f"{', '.join(given)}: at most one, clean and cache only with blocks; "
+                f"block_size={self.block_size}"
             )
         if cache is not None:
             check_cache(cache, Recall, WindowCache)
             cache.check(self, z, self.dtype)
         features, _ = self._row(z, clean, present, cache)
-        last, length = None if cache is None else cache.last, z.shape[1]
-        return shifted(features, length, self.block_size, present, last) if self.shift else features[:, :length]
+        last = None if cache is None else cache.last
+        length = z.shape[1]
+        return (
+            shifted(features, length, self.block_size, present, last)
+            if self.shift
+            else features[:, :length]
+        )
 
     def _row(
-        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Kept | None = None
+        self,
+        z: Tensor,
+        clean: Tensor | None = None,
+        present: Tensor | None = None,
+        cache: Kept | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
-        length, (first, behind) = z.shape[1], places(cache)
+        length = z.shape[1]
+        (first, behind) = places(cache)
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
-        own = torch.arange(first, first + length, device=z.device).repeat(1 if clean is None else 2)[None]
-        options: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
+        own = torch.arange(first, first + length, device=z.device).repeat(
+            1 if clean is None else 2
+        )[None]
+        options: dict[str, Any] = {
+            "position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)
+        }
         kept = None if cache is None else self.opened(cache)
         if kept is not None:
             options["past_key_values"] = kept
@@ -183,19 +239,27 @@ class CausalLM(CachedHFBackbone):
             options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
-            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first, behind)[None, None]
+            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first, behind)[
+                None, None
+            ]
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined
-                seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)
+                seen = seen & present[:, None, None, :] | torch.eye(
+                    length, dtype=torch.bool, device=z.device
+                )
             options["attention_mask"] = added(seen, x.dtype)
         return self._read(x, **options), kept
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
-        """Save as ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
+        """Save as ``Pretrained.save_pretrained``.
+
+        Adapters are merged into the matrices that they adapt.
+        """
         if not self.lora:
             return super().save_pretrained(save_directory, **options)
         whole = copy.deepcopy(self)
-        whole.network, whole.lora = low_rank.merged(whole.network), 0
+        whole.network = low_rank.merged(whole.network)
+        whole.lora = 0
         whole._hub_mixin_config = self.saved_arguments() | {"lora": 0}
         return whole.save_pretrained(save_directory, **options)
 
@@ -204,15 +268,22 @@ class CausalLM(CachedHFBackbone):
         """Initialise the embedding of every cluster at the mean of its tokens'.
 
         Args:
-            parents: one vector per level, finest first: the parent of every token, then of every cluster.
+            parents: one vector per level, finest first: the parent of every token, then of every
+                cluster.
 
         Raises:
             ValueError: as in ``StateEmbedding``; more clusters than states besides tokens and mask.
         """
-        table, between = self.network.get_input_embeddings(), self.num_states - 1 - self.vocab_size
-        means = cluster_means(table(torch.arange(self.vocab_size, device=table.weight.device)), parents)
+        table = self.network.get_input_embeddings()
+        between = self.num_states - 1 - self.vocab_size
+        means = cluster_means(
+            table(torch.arange(self.vocab_size, device=table.weight.device)), parents
+        )
         if len(means) > between:
-            raise ValueError(f"parents: {len(means)} clusters, must be at most {between}, the states for clusters")
+            raise ValueError(
+                f"parents: {len(means)} clusters, must be at most {between}, the states for "
+                "clusters"
+            )
         if len(means):
             self.clusters.weight[: len(means)] = means
 
@@ -226,7 +297,12 @@ class CausalLM(CachedHFBackbone):
 
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)
-        blind = self.attention == "causal" or self.block_size == 1 or self.max_length == 1 or self.vocab_size < 3
+        blind = (
+            self.attention == "causal"
+            or self.block_size == 1
+            or self.max_length == 1
+            or self.vocab_size < 3
+        )
         if not blind and not self.output_weights()[0].is_meta:
             self._check_sight()
         if self.lora:
@@ -239,12 +315,14 @@ class CausalLM(CachedHFBackbone):
         training = self.training
         self.eval()
         z = torch.tensor([[0, 1], [0, 2]], device=self.output_weights()[0].device)
-        x, all_seen = self.embed(z), torch.ones(1, 1, 2, 2, dtype=torch.bool, device=z.device)
+        x = self.embed(z)
+        all_seen = torch.ones(1, 1, 2, 2, dtype=torch.bool, device=z.device)
         seen = self._read(x, attention_mask=added(all_seen, x.dtype))
         self.train(training)
         if torch.equal(seen[0, 0], seen[1, 0]):
             raise ValueError(
-                f"architecture: {self._name} cannot attend to later positions: its first position does not depend on "
+                f"architecture: {self._name} cannot attend to later positions: its first position "
+                "does not depend on "
                 "the second under a full attention mask. Use attention='causal'"
             )
 
@@ -265,33 +343,38 @@ def causal_lm(
 ) -> CausalLM:
     """Load a pretrained causal language model as a backbone, in evaluation mode and float32.
 
-    The weights are read from safetensors only, so nothing is unpickled, and by transformers' classes.
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers'
+    classes.
 
     Args:
         num_states: see ``CausalLM``.
         vocab_size: see ``CausalLM``; tokens are the ids of the model's tokenizer.
         name_or_path: a folder written by transformers, or the id of a repository on the hub.
         revision: branch, tag or commit of the repository.
-        mask_token: the token used as the mask, or its id; None: a separate embedding, at the tokens' mean.
+        mask_token: the token used as the mask, or its id; None: a separate embedding, at the
+            tokens' mean.
         attention: see ``CausalLM``.
         block_size: see ``CausalLM``.
         shift: see ``CausalLM``.
         anneal: see ``CausalLM``.
         lora: see ``CausalLM``.
-        parents: see ``CausalLM.start_clusters``; without them clusters start at the mask's embedding.
+        parents: see ``CausalLM.start_clusters``; without them clusters start at the mask's
+            embedding.
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
         OSError: no safetensors among the files.
-        ValueError: there is no such model; no such token; the table has fewer rows than tokens; weights that do not
-            fit, are broken or quantised; or see ``CausalLM``.
+        ValueError: there is no such model; no such token; the table has fewer rows than tokens;
+            weights that do not fit, are broken or quantised; or see ``CausalLM``.
     """
     hub = hub_options(revision)
     architecture = plain(transformers_config(CausalLM, name_or_path, hub))
     CausalLM.configuration(architecture)  # raises before the tokenizer is read
     with_mask = mask_token is not None and num_states > vocab_size
     mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if with_mask else None
-    options = dict(attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora)
+    options = dict(
+        attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora
+    )
     with torch.device("meta"):  # the weights will be those of the folder
         model = CausalLM(num_states, vocab_size, architecture, mask_id, **options)
     model = filled(model, name_or_path, hub, architecture)

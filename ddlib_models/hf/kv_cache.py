@@ -15,7 +15,9 @@ from ddlib_models.window_cache import Pair, WindowCache, check_window, places
 
 
 class Recall(KVCacheBase):
-    """Keys and values of tokens, from ``CausalLM.prefill``; immutable, a longer sequence has a new cache.
+    """Keys and values of tokens, from ``CausalLM.prefill``.
+
+    Immutable, a longer sequence has a new cache.
 
     Attributes:
         pairs: keys and values of each layer in transformers' format; empty without tokens.
@@ -23,10 +25,17 @@ class Recall(KVCacheBase):
     """
 
     def __init__(
-        self, tokens: Int[Tensor, "B L"], model: nn.Module, pairs: tuple[Pair, ...], last: Tensor, dtype: torch.dtype
+        self,
+        tokens: Int[Tensor, "B L"],
+        model: nn.Module,
+        pairs: tuple[Pair, ...],
+        last: Tensor,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__(tokens, model)
-        self.pairs, self.last, self._dtype = pairs, last, dtype
+        self.pairs = pairs
+        self.last = last
+        self._dtype = dtype
 
     @property
     def dtype(self) -> torch.dtype:
@@ -38,13 +47,16 @@ class Recall(KVCacheBase):
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
             return self._like(self.tokens[index], pairs, self.last[index])
 
-    def grown(self, tokens: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
+    def grown(
+        self, tokens: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]
+    ) -> "Recall":
         """Return the cache extended by these tokens, given keys and values of all tokens."""
         return self._like(torch.cat([self.tokens, tokens], 1), pairs, last)
 
     def _like(self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
         other = self._with(tokens)
-        other.pairs, other.last = pairs, last
+        other.pairs = pairs
+        other.last = last
         return other
 
 
@@ -53,7 +65,9 @@ Kept = Recall | WindowCache
 
 
 class CachedHFBackbone(HFBackbone):
-    """A network with caches of keys and values, a ``ddlib.typing.BlockDenoiser`` and a ``WindowDenoiser``."""
+    """A network with caches of keys and values, a ``ddlib.typing.BlockDenoiser`` and a
+    ``WindowDenoiser``.
+    """
 
     attention: str
     block_size: int
@@ -70,8 +84,8 @@ class CachedHFBackbone(HFBackbone):
             The cache of all these tokens. It holds no gradients; the given cache is not changed.
 
         Raises:
-            ValueError: no blocks, or an incomplete one; no tokens; a cache of other weights, sequences or dtype; a
-                network that does not cache keys and values of all its layers.
+            ValueError: no blocks, or an incomplete one; no tokens; a cache of other weights,
+                sequences or dtype; a network that does not cache keys and values of all its layers.
         """
         check_blocks(x, self.block_size, self.vocab_size)
         with torch.inference_mode(False), torch.no_grad():  # later use may be outside of that mode
@@ -85,13 +99,16 @@ class CachedHFBackbone(HFBackbone):
             pairs, features = self._keys(x, cache)
             return cache.grown(x, pairs, features[:, -1:])
 
-    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> WindowCache:
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int
+    ) -> WindowCache:
         """Compute keys and values of the positions around a window, for other states in it.
 
             extend(z[:, start:stop], t, prefill_around(z, t, start, stop)) = model(z, t)   in the window
 
-        For other states of the window ``extend`` is approximate: with attention to all positions the keys and values
-        around it would change too, and with ``shift=1`` the features in front of it.
+        For other states of the window ``extend`` is approximate: with attention to all positions
+        the keys and values around it would change too, and with ``shift=1`` the features in front
+        of it.
 
         Args:
             z: states of the full sequence, (B, L).
@@ -100,18 +117,23 @@ class CachedHFBackbone(HFBackbone):
             stop: first position behind it.
 
         Raises:
-            ValueError: no window of z; ``attention="causal"``; a network that does not cache keys and values of all
-                its layers.
+            ValueError: no window of z; ``attention="causal"``; a network that does not cache keys
+                and values of all its layers.
         """
         check_window(z, start, stop)
         if self.attention == "causal":
             raise ValueError(
-                "attention='causal': positions after a window have no effect on it, so a window has no cache"
+                "attention='causal': positions after a window have no effect on it, so a window "
+                "has no cache"
             )
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
         with torch.inference_mode(False), torch.no_grad():
-            found, features = self._keys(z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype))
-            pairs = tuple((around(keys, start, stop), around(values, start, stop)) for keys, values in found)
+            found, features = self._keys(
+                z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype)
+            )
+            pairs = tuple(
+                (around(keys, start, stop), around(values, start, stop)) for keys, values in found
+            )
             last = features[:, max(start - 1, 0) : start] if self.shift else features[:, :0]
             return WindowCache(z, self, start, stop, pairs, last, dtype=self.dtype)
 
@@ -120,19 +142,28 @@ class CachedHFBackbone(HFBackbone):
         features, kept = self._row(x, cache=cache)
         if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
             raise ValueError(
-                f"{self._name} does not keep keys and values of every token: use dd.sample(keep=False), which "
+                f"{self._name} does not keep keys and values of every token: use "
+                "dd.sample(keep=False), which "
                 "computes them at every step"
             )
         return tuple((layer.keys, layer.values) for layer in kept.layers), features
 
     @abstractmethod
     def _row(
-        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Kept | None = None
+        self,
+        z: Tensor,
+        clean: Tensor | None = None,
+        present: Tensor | None = None,
+        cache: Kept | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
         """Run the network on a row; return its output and transformers' new cache."""
 
-    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Kept) -> Float[Tensor, "B n V"]:
-        """Compute logits of states z that follow the cached tokens: one or more blocks, the last may be shorter.
+    def extend(
+        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Kept
+    ) -> Float[Tensor, "B n V"]:
+        """Compute logits of states z that follow the cached tokens.
+
+        One or more blocks, the last may be shorter.
 
         Or those at the window of the cache, see ``prefill_around``.
 
@@ -148,10 +179,16 @@ class CachedHFBackbone(HFBackbone):
         return dtype_of(self.decoder)
 
     def opened(self, cache: Kept) -> Any:
-        """Return a transformers cache with these keys and values; writing to it does not change this one."""
+        """Return a transformers cache with these keys and values.
+
+        Writing to it does not change this one.
+        """
         return transformers_of(self).DynamicCache(cache.pairs or None)
 
 
 def around(x: Float[Tensor, "B H L K"], start: int, stop: int) -> Float[Tensor, "B H n K"]:
-    """Return the keys or values of the positions before a window, followed by those behind it; a copy."""
+    """Return the keys or values of the positions before a window, followed by those behind it.
+
+    a copy.
+    """
     return torch.cat([x[:, :, :start], x[:, :, stop:]], 2)

@@ -1,4 +1,6 @@
-"""Low-rank adapters (Hu et al. 2022, LoRA, arXiv:2106.09685) for a network of transformers, by peft."""
+"""Low-rank adapters (Hu et al. 2022, LoRA, arXiv:2106.09685) for a network of transformers, by
+peft.
+"""
 
 import warnings
 
@@ -18,11 +20,17 @@ def adapted(network: nn.Module, rank: int) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"lora={rank} needs peft: pip install 'ddlib[adapt]'", name=error.name) from error
+        raise ModuleNotFoundError(
+            f"lora={rank} needs peft: pip install 'ddlib[adapt]'", name=error.name
+        ) from error
     with warnings.catch_warnings():
         # peft 0.21 imports a name that transformers 5.23 has removed
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        return get_peft_model(network, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+        warnings.filterwarnings(
+            "ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning
+        )
+        return get_peft_model(
+            network, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+        )
 
 
 def merged(network: nn.Module) -> nn.Module:

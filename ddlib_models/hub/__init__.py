@@ -1,7 +1,7 @@
 """Pretrained denoisers: ``load(name_or_path) -> (process, denoiser, tokenizer, special)``.
 
-The only package in which networks and processes meet: a pretrained network is trained for one noise process.
-Requires transformers: ``pip install 'ddlib[hf]'``.
+The only package in which networks and processes meet: a pretrained network is trained for one noise
+process. Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
 from ddlib_models.diagnostics.leave_one_out import Probe, leave_one_out_probe

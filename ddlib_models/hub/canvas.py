@@ -1,4 +1,7 @@
-"""DiffusionGemma as a blockwise denoiser: an encoder caches previous tokens, a canvas of noisy ones is decoded."""
+"""DiffusionGemma as a blockwise denoiser.
+
+An encoder caches previous tokens, a canvas of noisy ones is decoded.
+"""
 
 import copy
 from dataclasses import dataclass
@@ -14,79 +17,110 @@ from ddlib_models.io.constants import Constants
 
 
 class Canvas(Constants):
-    """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network: (z, t) -> logits over tokens.
+    """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network.
 
-    Each block is a canvas, whose positions attend to each other and to all tokens before them, which the encoder has
-    read from left to right. ``lead`` precedes the sequence. The canvas is also conditioned on the network's last output
-    for it (self-conditioning), if called with the cache that ``prefill`` returned for this block: the cache stores that
-    output, per row. Without a cache there is no previous output. The object is a ``BlockDenoiser`` of ddlib: sample
-    with ``pace=dd.paces.Blocks(block_size)``.
+    (z, t) -> logits over tokens.
+
+    Each block is a canvas, whose positions attend to each other and to all tokens before them,
+    which the encoder has read from left to right. ``lead`` precedes the sequence. The canvas is
+    also conditioned on the network's last output for it (self-conditioning), if called with the
+    cache that ``prefill`` returned for this block: the cache stores that output, per row. Without a
+    cache there is no previous output. The object is a ``BlockDenoiser`` of ddlib: sample with
+    ``pace=dd.paces.Blocks(block_size)``.
 
     Outputs are stored unscaled. The model's own loop divides them by the temperature first.
 
     Args:
         network: the model of transformers.
         block_size: positions of a canvas; the last may be shorter.
-        lead: (P,) or (B, P) tokens before the sequence, at least one: the beginning of a sequence, or a prompt, see
-            ``after``.
-        left: (B,) number of these that are padding in each row, which is not attended to; None for none.
+        lead: (P,) or (B, P) tokens before the sequence, at least one: the beginning of a sequence,
+            or a prompt, see ``after``.
+        left: (B,) number of these that are padding in each row, which is not attended to; None for
+            none.
         remembers: whether to use self-conditioning.
     """
 
     own_times = True  # ddlib.typing.OwnTimes: the time is ignored
 
     def __init__(
-        self, network: nn.Module, block_size: int, lead: Int[Tensor, "*batch P"],
-        left: Int[Tensor, " B"] | None = None, remembers: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        network: nn.Module,
+        block_size: int,
+        lead: Int[Tensor, "*batch P"],
+        left: Int[Tensor, " B"] | None = None,
+        remembers: bool = True,
+    ) -> None:
         super().__init__()
         if block_size < 1:
             raise ValueError(f"block_size={block_size}: must be at least 1")
         if lead.shape[-1] < 1:
             raise ValueError(
-                f"lead has shape {tuple(lead.shape)}: must contain at least one token, to which the canvas attends"
+                f"lead has shape {tuple(lead.shape)}: must contain at least one token, to which "
+                "the canvas attends"
             )
         if left is not None and (lead.ndim != 2 or left.shape != lead.shape[:1]):
-            raise ValueError(f"left has shape {tuple(left.shape)}: must be (B,), lead has shape {tuple(lead.shape)}")
+            raise ValueError(
+                f"left has shape {tuple(left.shape)}: must be (B,), lead has shape "
+                f"{tuple(lead.shape)}"
+            )
         if left is not None and bool(((left < 0) | (left >= lead.shape[-1])).any()):
             raise ValueError(
-                f"left is {left.tolist()}: must be at least 0 and less than {lead.shape[-1]}, the tokens of a row of "
+                f"left is {left.tolist()}: must be at least 0 and less than {lead.shape[-1]}, the "
+                "tokens of a row of "
                 "lead"
             )
-        self.network, self.block_size, self.remembers = network, block_size, remembers
-        self.lead, self.left = lead, left
+        self.network = network
+        self.block_size = block_size
+        self.remembers = remembers
+        self.lead = lead
+        self.left = left
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens, float32.
 
         Args:
             z: states, all of them tokens.
             t: times, which are ignored.
-            clean: tokens of the same positions: each block attends to those of the blocks before it, not to z.
+            clean: tokens of the same positions: each block attends to those of the blocks before
+                it, not to z.
         """
-        size, before = self.block_size, z if clean is None else clean
-        read, logits = self._begin(len(z)), []
+        size = self.block_size
+        before = z if clean is None else clean
+        read = self._begin(len(z))
+        logits = []
         for start in range(0, z.shape[1], size):
             logits.append(self._decode(z[:, start : start + size], read))
             if start + size < z.shape[1]:
                 self._encode(before[:, start : start + size], read)
         return torch.cat(logits, 1)
 
-    def after(self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
-        """Return the denoiser of sequences that continue these tokens, which precede the first canvas.
+    def after(
+        self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None
+    ) -> "Canvas":
+        """Return the denoiser of sequences that continue these tokens, which precede the first
+        canvas.
 
         Args:
             tokens: prompts, with the token that begins a sequence if they have it.
-            left: number of padding tokens of each, where lengths differ; their values are arbitrary.
+            left: number of padding tokens of each, where lengths differ; their values are
+                arbitrary.
 
         Raises:
             ValueError: no token, or another number of rows.
         """
         place = self.lead.device
         return Canvas(
-            self.network, self.block_size, tokens.to(place), None if left is None else left.to(place), self.remembers
+            self.network,
+            self.block_size,
+            tokens.to(place),
+            None if left is None else left.to(place),
+            self.remembers,
         )
 
     @torch.no_grad()
@@ -98,17 +132,24 @@ class Canvas(Constants):
         """
         if x.ndim != 2 or x.shape[1] % self.block_size:
             raise ValueError(
-                f"x has shape {tuple(x.shape)}: must consist of whole blocks, block_size={self.block_size}"
+                f"x has shape {tuple(x.shape)}: must consist of whole blocks, "
+                f"block_size={self.block_size}"
             )
         if cache is not None and len(cache.tokens) != len(x):
-            raise ValueError(f"cache: contains {len(cache.tokens)} sequences, but {len(x)} are given")
+            raise ValueError(
+                f"cache: contains {len(cache.tokens)} sequences, but {len(x)} are given"
+            )
         read = self._begin(len(x)) if cache is None else cache.read.copy()
         if x.shape[1]:
             self._encode(x, read)
         tokens = x if cache is None else torch.cat([cache.tokens, x], 1)
-        return Kept(tokens, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device))
+        return Kept(
+            tokens, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device)
+        )
 
-    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
+    def extend(
+        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept"
+    ) -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the cached tokens: a block, or several.
 
         Raises:
@@ -116,13 +157,16 @@ class Canvas(Constants):
         """
         if len(cache.tokens) != len(z):
             raise ValueError(
-                f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given; cache.rows(index) selects "
+                f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given; "
+                "cache.rows(index) selects "
                 "some of them"
             )
         size = self.block_size
         if z.shape[1] > size:
             first = self.extend(z[:, :size], t, cache)
-            return torch.cat([first, self.extend(z[:, size:], t, self.prefill(z[:, :size], cache))], 1)
+            return torch.cat(
+                [first, self.extend(z[:, size:], t, self.prefill(z[:, :size], cache))], 1
+            )
         logits = self._decode(z, cache.read, cache.last(z.shape[1]) if self.remembers else None)
         if self.remembers:
             cache.remember(logits.detach().to(self.network.dtype))
@@ -133,17 +177,26 @@ class Canvas(Constants):
         lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
         if len(lead) != rows:
             raise ValueError(
-                f"lead contains {len(lead)} sequences, but {rows} are requested: sample with compact=False"
+                f"lead contains {len(lead)} sequences, but {rows} are requested: sample with "
+                "compact=False"
             )
         config = self.network.config.get_text_config(decoder=True)
-        present = None if self.left is None else torch.arange(lead.shape[1], device=lead.device) >= self.left[:, None]
-        read = Read(transformers().DynamicCache(config=config), None if present is None else present[:, :0])
+        present = (
+            None
+            if self.left is None
+            else torch.arange(lead.shape[1], device=lead.device) >= self.left[:, None]
+        )
+        read = Read(
+            transformers().DynamicCache(config=config), None if present is None else present[:, :0]
+        )
         self._encode(lead, read, present)
         return read
 
     def _encode(self, x: Tensor, read: "Read", present: Tensor | None = None) -> None:
         read.present = read.beside(x, present)
-        self.network.get_encoder()(input_ids=x, past_key_values=read.kept, attention_mask=read.present)
+        self.network.get_encoder()(
+            input_ids=x, past_key_values=read.kept, attention_mask=read.present
+        )
 
     def _decode(self, z: Tensor, read: "Read", last: tuple[Tensor, Tensor] | None = None) -> Tensor:
         logits, has_logits = (None, None) if last is None else last
@@ -159,16 +212,25 @@ class Canvas(Constants):
 
 @dataclass
 class Read:
-    """State of the encoder: transformers' cache, and a mask of positions that are not padding; None without padding."""
+    """State of the encoder: transformers' cache, and a mask of positions that are not padding.
+
+    None without padding.
+    """
 
     kept: Any
     present: Bool[Tensor, "B n"] | None
 
-    def beside(self, x: Tensor, present: Bool[Tensor, "B m"] | None = None) -> Bool[Tensor, "B n"] | None:
-        """Return the mask of positions that are not padding, of these and further tokens, present by default."""
+    def beside(
+        self, x: Tensor, present: Bool[Tensor, "B m"] | None = None
+    ) -> Bool[Tensor, "B n"] | None:
+        """Return the mask of positions that are not padding, of these and further tokens, present
+        by default.
+        """
         if self.present is None:
             return None
-        return torch.cat([self.present, torch.ones_like(x, dtype=torch.bool) if present is None else present], 1)
+        return torch.cat(
+            [self.present, torch.ones_like(x, dtype=torch.bool) if present is None else present], 1
+        )
 
     def copy(self) -> "Read":
         """Return a copy that can be extended."""
@@ -193,7 +255,8 @@ class LastOutput:
         if self.logits is None or self.logits.shape[1:] != logits.shape[1:]:
             self.logits = logits.new_zeros(len(self.known), *logits.shape[1:])
             self.known[:] = False
-        self.logits[index], self.known[index] = logits, True
+        self.logits[index] = logits
+        self.known[index] = True
 
 
 class Kept:
@@ -204,8 +267,13 @@ class Kept:
         read: the encoder's state for them and for the tokens that precede the sequence.
     """
 
-    def __init__(self, tokens: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]) -> None:
-        self.tokens, self.read, self._outputs, self._index = tokens, read, outputs, index
+    def __init__(
+        self, tokens: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]
+    ) -> None:
+        self.tokens = tokens
+        self.read = read
+        self._outputs = outputs
+        self._index = index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""
@@ -213,7 +281,10 @@ class Kept:
         return Kept(self.tokens[index], self.read.rows(index), self._outputs, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
-        """Return the last output for ``length`` states, and which rows have one; None if there is none."""
+        """Return the last output for ``length`` states, and which rows have one.
+
+        None if there is none.
+        """
         outputs = self._outputs
         if outputs.logits is None or outputs.logits.shape[1] != length:
             return None
@@ -228,14 +299,17 @@ def canvas(source: Source) -> Canvas:
     """Load DiffusionGemma by its class in transformers, after the beginning of a sequence.
 
     Raises:
-        ValueError: a transformers without it; a tokenizer without a token for the beginning of a sequence; missing
-            weights.
+        ValueError: a transformers without it; a tokenizer without a token for the beginning of a
+            sequence; missing weights.
     """
     kind = getattr(transformers(), "DiffusionGemmaForBlockDiffusion", None)
     if kind is None:
-        raise ValueError(f"{source.name}: needs transformers 5.11 or newer, this is {transformers().__version__}")
+        raise ValueError(
+            f"{source.name}: needs transformers 5.11 or newer, this is {transformers().__version__}"
+        )
     if source.bos is None:
         raise ValueError(
-            f"{source.name}: its tokenizer has no token for the beginning of text, which must precede the first canvas"
+            f"{source.name}: its tokenizer has no token for the beginning of text, which must "
+            "precede the first canvas"
         )
     return Canvas(pretrained(kind, source), source.block_size, torch.tensor([source.bos]))

@@ -1,4 +1,6 @@
-"""Causal language models that decode blocks bidirectionally behind a causal context (Nemotron-Labs-Diffusion)."""
+"""Causal language models that decode blocks bidirectionally behind a causal context
+(Nemotron-Labs-Diffusion).
+"""
 
 from typing import Any
 
@@ -15,10 +17,12 @@ from ddlib_models.kv_cache import check_cache
 
 
 class CausalContext(CausalLM):
-    """A causal language model with noisy blocks: positions of a block attend to each other and to all tokens before.
+    """A causal language model with noisy blocks.
 
-    Clean tokens attend to themselves and to those before them, as in the causal model. In a call without ``clean`` the
-    states of the blocks before a block are its context.
+    Positions of a block attend to each other and to all tokens before.
+
+    Clean tokens attend to themselves and to those before them, as in the causal model. In a call
+    without ``clean`` the states of the blocks before a block are its context.
 
         logits_i = head(noisy_i),   at the first position of a later block head(clean_(i - 1))
 
@@ -40,16 +44,23 @@ class CausalContext(CausalLM):
             ValueError: as in ``CausalLM``; padding.
         """
         if present is not None or (clean is not None and cache is not None):
-            raise ValueError("present: not with a causal context; clean, cache: at most one of them may be given")
+            raise ValueError(
+                "present: not with a causal context; clean, cache: at most one of them may be given"
+            )
         if clean is not None and clean.shape != z.shape:
-            raise ValueError(f"clean has shape {tuple(clean.shape)}: must have that of z, {tuple(z.shape)}")
-        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)
+            raise ValueError(
+                f"clean has shape {tuple(clean.shape)}: must have that of z, {tuple(z.shape)}"
+            )
+        self._check(
+            z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length
+        )
         if cache is not None:
             check_cache(cache, Recall)
             cache.check(self, z, self.dtype)
         length = z.shape[1]
         output, _ = self._row(z, z if clean is None else clean, cache=cache)
-        noisy, causal = output[:, :length], output[:, length:]
+        noisy = output[:, :length]
+        causal = output[:, length:]
         last = noisy[:, :1] if cache is None or not cache.length else cache.last
         if not causal.shape[1]:
             return torch.cat([last, noisy[:, 1:]], 1)
@@ -57,30 +68,52 @@ class CausalContext(CausalLM):
         return torch.where(begins[:, None], torch.cat([last, causal[:, :-1]], 1), noisy)
 
     def _row(
-        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Recall | None = None
+        self,
+        z: Tensor,
+        clean: Tensor | None = None,
+        present: Tensor | None = None,
+        cache: Recall | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
-        """Run the network on clean tokens alone, or on noisy states and, behind the first block, the clean tokens."""
-        length, first = z.shape[1], 0 if cache is None else cache.length
-        one = clean is not None and length <= self.block_size  # nothing attends to the clean tokens of the last block
+        """Run the network on clean tokens alone, or on noisy states and, behind the first block,
+        the clean tokens.
+        """
+        length = z.shape[1]
+        first = 0 if cache is None else cache.length
+        one = (
+            clean is not None and length <= self.block_size
+        )  # nothing attends to the clean tokens of the last block
         x = self.embed(z if clean is None or one else torch.cat([z, clean], 1))
         seen = self._seen(length, clean is not None, x.shape[1], z.device)
         seen = torch.cat([seen.new_ones(len(seen), first), seen], 1)
-        places = torch.arange(first, first + length, device=z.device).repeat(x.shape[1] // max(length, 1))[None]
-        options: dict[str, Any] = {"position_ids": places, "attention_mask": added(seen[None, None], x.dtype)}
+        places = torch.arange(first, first + length, device=z.device).repeat(
+            x.shape[1] // max(length, 1)
+        )[None]
+        options: dict[str, Any] = {
+            "position_ids": places,
+            "attention_mask": added(seen[None, None], x.dtype),
+        }
         kept = None if cache is None else self.opened(cache)
         if kept is not None:
             options["past_key_values"] = kept
         return self._read(x, **options), kept
 
-    def _seen(self, length: int, noisy: bool, row: int, device: torch.device) -> Bool[Tensor, "n m"]:
+    def _seen(
+        self, length: int, noisy: bool, row: int, device: torch.device
+    ) -> Bool[Tensor, "n m"]:
         index = torch.arange(length, device=device)
-        block, causal = index // self.block_size, index[:, None] >= index
+        block = index // self.block_size
+        causal = index[:, None] >= index
         if not noisy:
             return causal
-        same, before = block[:, None] == block, block[:, None] > block
-        return torch.cat([torch.cat([same, before], 1), torch.cat([same & False, causal], 1)])[:row, :row]
+        same = block[:, None] == block
+        before = block[:, None] > block
+        return torch.cat([torch.cat([same, before], 1), torch.cat([same & False, causal], 1)])[
+            :row, :row
+        ]
 
 
 def causal_context(source: Source) -> CausalLM:
-    """Load a causal language model of transformers whose blocks are decoded behind a causal context."""
+    """Load a causal language model of transformers whose blocks are decoded behind a causal
+    context.
+    """
     return causal_lm(source, CausalContext)

@@ -1,4 +1,7 @@
-"""Adapter of pretrained networks to ddlib: float32 logits at their own positions, -inf at ids that are not tokens."""
+"""Adapter of pretrained networks to ddlib.
+
+Float32 logits at their own positions, -inf at ids that are not tokens.
+"""
 
 from typing import Any
 
@@ -21,7 +24,8 @@ class Adapted(Constants):
     Args:
         network: ``(z, t) -> logits`` (B, L, V) over ids.
         special: the tokenizer's special ids.
-        shift: positions to the left at which the network has a token's logits; the first ``shift`` positions stay.
+        shift: positions to the left at which the network has a token's logits; the first ``shift``
+            positions stay.
         parameterization: meaning of the logits.
         timed: whether the network uses the time; else times per position are accepted too.
 
@@ -33,29 +37,41 @@ class Adapted(Constants):
     """
 
     def __init__(
-        self, network: nn.Module, special: Special, shift: int = 0, parameterization: str = "cavity",
+        self,
+        network: nn.Module,
+        special: Special,
+        shift: int = 0,
+        parameterization: str = "cavity",
         timed: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if shift and getattr(network, "block_size", 0):
             raise ValueError(
-                f"shift={shift}: must be 0 with block_size={network.block_size}, as the first token of a block would "
+                f"shift={shift}: must be 0 with block_size={network.block_size}, as the first "
+                "token of a block would "
                 "be predicted by the block before, which does not attend to it"
             )
-        self.network, self.special, self.shift, self.parameterization = network, special, shift, parameterization
+        self.network = network
+        self.special = special
+        self.shift = shift
+        self.parameterization = parameterization
         self.timed = timed
         if not timed or getattr(network, "own_times", False):
             self.own_times = True  # ddlib.typing.OwnTimes
         self.barred = torch.zeros(special.vocab_size)
         self.barred[list(special.undrawn)] = -torch.inf
 
-    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L V"]:
-        """Compute logits over tokens at every position, in float32, or float64 for a network in float64.
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any
+    ) -> Float[Tensor, "B L V"]:
+        """Compute logits over tokens at every position, in float32, or float64 for a network in
+        float64.
 
         Args:
             z: states.
             t: times; not passed to a network that ignores them.
-            options: ``clean`` of a blockwise network; ``present`` (B, L) bool of one that supports padding.
+            options: ``clean`` of a blockwise network; ``present`` (B, L) bool of one that supports
+                padding.
 
         Raises:
             ValueError: a state that is neither a token nor the mask; and the errors of the network.
@@ -63,8 +79,11 @@ class Adapted(Constants):
         self.special.check(z)
         return self._wide(self._moved(self.network(z, self._times(z, t), **options)))
 
-    def after(self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
-        """Return the denoiser of sequences that continue these tokens, if the network has a separate prompt input.
+    def after(
+        self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None
+    ) -> "Adapted":
+        """Return the denoiser of sequences that continue these tokens, if the network has a
+        separate prompt input.
 
         Args:
             tokens: prompts.
@@ -75,7 +94,8 @@ class Adapted(Constants):
         """
         if not hasattr(self.network, "after"):
             raise TypeError(
-                f"{type(self.network).__name__} cannot encode tokens before a sequence: pass them to dd.sample as its "
+                f"{type(self.network).__name__} cannot encode tokens before a sequence: pass them "
+                "to dd.sample as its "
                 "prompt"
             )
         moved = self.network.after(tokens, left)
@@ -83,7 +103,9 @@ class Adapted(Constants):
         return other.to(self.barred.device).train(self.training)
 
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":
-        """Return the denoiser of rows of which the first ``left`` positions are padding, see ``Padded``."""
+        """Return the denoiser of rows of which the first ``left`` positions are padding, see
+        ``Padded``.
+        """
         return Padded(self, left)
 
     def _wide(self, logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
@@ -95,34 +117,48 @@ class Adapted(Constants):
     def _moved(self, output: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
         """Shift the network's output to the positions that it predicts."""
         return (
-            torch.cat([output[:, : self.shift], output[:, : output.shape[1] - self.shift]], 1) if self.shift else output
+            torch.cat([output[:, : self.shift], output[:, : output.shape[1] - self.shift]], 1)
+            if self.shift
+            else output
         )
 
 
 class Halves(Adapted):
-    """Adapter of a ``ddlib.typing.SplitDenoiser``, so that samplers compute only the logits that they need."""
+    """Adapter of a ``ddlib.typing.SplitDenoiser``, so that samplers compute only the logits that
+    they need.
+    """
 
-    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L D"]:
+    def features(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any
+    ) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input, at the positions that it predicts."""
         self.special.check(z)
         return self._moved(self.network.features(z, self._times(z, t), **options))
 
     def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
-        """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not tokens."""
+        """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not
+        tokens.
+        """
         weight, bias = self.network.output_weights()
         barred = self.barred.to(weight.dtype)
         return weight, barred if bias is None else bias + barred
 
 
 class Windowed(Halves):
-    """Adapter of a split network with a cache around a window, a ``ddlib.typing.WindowDenoiser``."""
+    """Adapter of a split network with a cache around a window, a
+    ``ddlib.typing.WindowDenoiser``.
+    """
 
-    def prefill_around(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int) -> Any:
+    def prefill_around(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int
+    ) -> Any:
         """Compute the cache of the positions around a window."""
         self.special.check(z)
         return self.network.prefill_around(z, self._times(z, t), start, stop)
 
-    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any) -> Float[Tensor, "B L V"]:
+    def extend(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any
+    ) -> Float[Tensor, "B L V"]:
         """Compute logits of the states in the window."""
         return self(z, t, cache=cache)
 
@@ -140,18 +176,22 @@ class Blockwise(Adapted):
         self.special.check(x)
         return self.network.prefill(x, cache)
 
-    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any) -> Float[Tensor, "B L V"]:
+    def extend(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any
+    ) -> Float[Tensor, "B L V"]:
         """Compute logits of states that follow the cached tokens."""
         self.special.check(z)
         return self._wide(self._moved(self.network.extend(z, self._times(z, t), cache)))
 
 
 class Padded(nn.Module):
-    """Denoiser of sequences that begin at different columns, with the outputs of each sequence alone.
+    """Denoiser of sequences that begin at different columns, with the outputs of each sequence
+    alone.
 
-    Each row is moved to the left end, its padding masked behind it, so that no architecture has to count positions from
-    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)`` with a ``generator``, not with
-    ``seeds``. Tokens in the padding are arbitrary, and so are the outputs there.
+    Each row is moved to the left end, its padding masked behind it, so that no architecture has to
+    count positions from elsewhere. ``left`` is indexed by row: use ``dd.sample(...,
+    compact=False)`` with a ``generator``, not with ``seeds``. Tokens in the padding are arbitrary,
+    and so are the outputs there.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present``.
@@ -169,13 +209,17 @@ class Padded(nn.Module):
         super().__init__()
         if left.ndim != 1 or bool((left < 0).any()):
             raise ValueError(
-                f"left is {left.tolist()}, must have shape (B,) and be at least 0, the padding of each row"
+                f"left is {left.tolist()}, must have shape (B,) and be at least 0, the padding of "
+                "each row"
             )
         if getattr(denoiser, "block_size", 0):
             raise ValueError(
-                f"left is {left.tolist()}, but blocks start at the left end: sample rows of one length at a time"
+                f"left is {left.tolist()}, but blocks start at the left end: sample rows of one "
+                "length at a time"
             )
-        self.denoiser, self.left, self.parameterization = denoiser, left, denoiser.parameterization
+        self.denoiser = denoiser
+        self.left = left
+        self.parameterization = denoiser.parameterization
 
     def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens; arbitrary at padding.
@@ -185,13 +229,17 @@ class Padded(nn.Module):
         """
         if len(z) != len(self.left):
             raise ValueError(
-                f"z has {len(z)} rows, but left has {len(self.left)}: sample with compact=False, which keeps all rows "
+                f"z has {len(z)} rows, but left has {len(self.left)}: sample with compact=False, "
+                "which keeps all rows "
                 "in a batch"
             )
-        place, length = torch.arange(z.shape[1], device=z.device), z.shape[1]
+        place = torch.arange(z.shape[1], device=z.device)
+        length = z.shape[1]
         left = self.left.to(z.device)[:, None]
         if bool((left >= length).any()):
-            raise ValueError(f"left is {self.left.tolist()}, must be less than the {length} positions of a row")
+            raise ValueError(
+                f"left is {self.left.tolist()}, must be less than the {length} positions of a row"
+            )
         moved = z.gather(1, (place + left) % length)
         times = t if t.ndim == 1 else t.gather(1, (place + left) % length)
         logits = self.denoiser(moved, times, present=place < length - left)
@@ -205,7 +253,9 @@ def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
         network.parameterization = meaning(network, family.parameterization)
         return network.eval()
     blocks = bool(getattr(network, "block_size", 0)) and implements(network, BlockDenoiser)
-    shift = family.shift - getattr(network, "shift", 0)  # the part that the network does not apply itself
+    shift = family.shift - getattr(
+        network, "shift", 0
+    )  # the part that the network does not apply itself
     kind = Blockwise if blocks else Halves if implements(network, SplitDenoiser) else Adapted
     if kind is Halves and not shift and implements(network, WindowDenoiser):
         kind = Windowed

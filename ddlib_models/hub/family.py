@@ -1,4 +1,6 @@
-"""Families of pretrained denoisers as records, and the choice of the record that fits a configuration."""
+"""Families of pretrained denoisers as records, and the choice of the record that fits a
+configuration.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -49,25 +51,31 @@ class Source:
 class Family:
     """Record of a family of pretrained denoisers that are read in the same way.
 
-    A new family is a function without arguments that returns a record, registered as an entry point of the group
-    ``ddlib.families``. ``dataclasses.replace(families.dream(), shift=0)`` changes a field of another.
+    A new family is a function without arguments that returns a record, registered as an entry point
+    of the group ``ddlib.families``. ``dataclasses.replace(families.dream(), shift=0)`` changes a
+    field of another.
 
     Args:
-        network: makes the network: ``Source`` to a module ``(z, t) -> logits`` over ids 0..V-1, of states 0..V.
+        network: makes the network: ``Source`` to a module ``(z, t) -> logits`` over ids 0..V-1, of
+            states 0..V.
         model_types: the values of ``model_type`` in config.json that it fits.
-        architectures: where no family names the ``model_type``: pattern of the first of the ``architectures``.
-        only: keys of config.json and their required values; with another value the family does not fit.
-        native: converts config.json to that of a class of transformers, with its ``model_type``; raises ValueError for
-            an option that this class lacks.
+        architectures: where no family names the ``model_type``: pattern of the first of the
+            ``architectures``.
+        only: keys of config.json and their required values; with another value the family does not
+            fit.
+        native: converts config.json to that of a class of transformers, with its ``model_type``;
+            raises ValueError for an option that this class lacks.
         rename: patterns of names of weights, and their names in that class.
-        mask: the mask where neither config.json nor the tokenizer names it: tokens or ids, the first that exists.
-            None if the tokenizer does not have it: noise without a mask, or a network with a separate mask state.
+        mask: the mask where neither config.json nor the tokenizer names it: tokens or ids, the
+            first that exists. None if the tokenizer does not have it: noise without a mask, or a
+            network with a separate mask state.
         shift: the logits of position i are at i - ``shift``; those before stay.
-        block_size: positions of a block, the key of config.json with their number, or 0: all positions attend to each
-            other. None if the family has networks of either kind and their files do not specify which: 0 by default.
-        decoding: sampler that unmasks the positions of the published loop, as ``dd.build("samplers", decoding)`` takes
-            it, with ``temperature=0`` and as many steps as masked positions; by blocks, if the family has them. Empty
-            if ddlib has none.
+        block_size: positions of a block, the key of config.json with their number, or 0: all
+            positions attend to each other. None if the family has networks of either kind and their
+            files do not specify which: 0 by default.
+        decoding: sampler that unmasks the positions of the published loop, as
+            ``dd.build("samplers", decoding)`` takes it, with ``temperature=0`` and as many steps as
+            masked positions; by blocks, if the family has them. Empty if ddlib has none.
         timed: whether the network uses the time.
         noise: makes the process over V tokens.
         parameterization: meaning of the logits, see ``ddlib.parameterization.logits``.
@@ -100,11 +108,17 @@ class Family:
     def resembles(self, config: Config) -> bool:
         """Return whether the architecture matches."""
         first = next(iter(config.get("architectures") or ()), "")
-        return bool(self.architectures) and re.search(self.architectures, first) is not None and self._allowed(config)
+        return (
+            bool(self.architectures)
+            and re.search(self.architectures, first) is not None
+            and self._allowed(config)
+        )
 
     def blocks(self, config: Config) -> int:
         """Return the number of positions of a block, 0 for none."""
-        found = config.get(self.block_size, 0) if isinstance(self.block_size, str) else self.block_size
+        found = (
+            config.get(self.block_size, 0) if isinstance(self.block_size, str) else self.block_size
+        )
         return int(found or 0)
 
     def checked_blocks(self, name: str, config: Config, given: int | None) -> int:
@@ -116,16 +130,27 @@ class Family:
             given: the requested number; None for the family's.
 
         Raises:
-            ValueError: another number than the checkpoint's, or a config.json without it and none given.
+            ValueError: another number than the checkpoint's, or a config.json without it and none
+                given.
         """
-        own, key = self.blocks(config), self.block_size
+        own = self.blocks(config)
+        key = self.block_size
         if isinstance(key, str) and not own and not given:
-            raise ValueError(f"{name}: config.json has no {key}, the number of positions of a block: pass block_size=N")
-        if own and given not in (None, own):
-            source = f"{key} of config.json" if isinstance(key, str) else "as in all models of its family"
             raise ValueError(
-                f"block_size={given}: must be {own}, {source}, which {name} was trained with; leave block_size out. "
-                f"If the files are wrong, pass family=dataclasses.replace(record, block_size={given})"
+                f"{name}: config.json has no {key}, the number of positions of a block: pass "
+                "block_size=N"
+            )
+        if own and given not in (None, own):
+            source = (
+                f"{key} of config.json"
+                if isinstance(key, str)
+                else "as in all models of its family"
+            )
+            raise ValueError(
+                f"block_size={given}: must be {own}, {source}, which {name} was trained with; "
+                "leave block_size out. "
+                "If the files are wrong, pass family=dataclasses.replace(record, "
+                f"block_size={given})"
             )
         return own if given is None else given
 
@@ -134,11 +159,15 @@ class Family:
 
 
 def families() -> dict[str, Callable[[], Family]]:
-    """Return the functions that make each family, by name: those of this package and of installed plug-ins."""
+    """Return the functions that make each family, by name.
+
+    Those of this package and of installed plug-ins.
+    """
     from ddlib_models.hub import known_families as records
 
     found = {name: getattr(records, name) for name in records.__all__}
-    # a checkout may be newer than the installed package: its families are found without an entry point
+    # a checkout may be newer than the installed package: its families are found without an entry
+    # point
     others = [name for name in registry.available("families") if name not in found]
     return found | {name: partial(_plugged_in, name) for name in others}
 
@@ -146,7 +175,9 @@ def families() -> dict[str, Callable[[], Family]]:
 def _plugged_in(name: str) -> Family:
     made = registry.get("families", name)()
     if not isinstance(made, Family):
-        raise ImportError(f"families {name!r} returns {made!r}, must return a ddlib_models.hub.Family")
+        raise ImportError(
+            f"families {name!r} returns {made!r}, must return a ddlib_models.hub.Family"
+        )
     return made
 
 
@@ -170,16 +201,19 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
             every[each] = make()
     fitting = [each for each, one in every.items() if one.fits(config)]
     fitting = fitting or [each for each, one in every.items() if one.resembles(config)]
-    kind, first = config.get("model_type"), next(iter(config.get("architectures") or ()), None)
+    kind = config.get("model_type")
+    first = next(iter(config.get("architectures") or ()), None)
     info = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{info}: none of the families {', '.join(every)} fits it. If it has the format of one of them, pass "
+            f"{info}: none of the families {', '.join(every)} fits it. If it has the format of one "
+            "of them, pass "
             "family=NAME (on the command line --family NAME); else pass your own Family"
         )
     if len(fitting) > 1:
         raise ValueError(
-            f"{info}: may be of {' or '.join(fitting)}, choose one: family={fitting[0]!r} (on the command line "
+            f"{info}: may be of {' or '.join(fitting)}, choose one: family={fitting[0]!r} (on the "
+            "command line "
             f"--family {fitting[0]})"
         )
     return fitting[0], every[fitting[0]]

@@ -29,18 +29,21 @@ def transformers() -> ModuleType:
 
 
 def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
-    """Read config.json; for a folder of ddlib the ``model_type`` is "ddlib", and the ``class`` is included.
+    """Read config.json; for a folder of ddlib the ``model_type`` is "ddlib", and the ``class`` is
+    included.
 
     Raises:
         ValueError: there is no model, its config.json is broken, or its weights are quantised.
     """
     transformers()  # raises for a missing package before any file is read
     hub = {} if revision is None else {"revision": revision}
-    config, folder = described(name, name, revision), Path(name)
+    config = described(name, name, revision)
+    folder = Path(name)
     quantised = [key for key in _QUANTISED if config.get(key)]
     if quantised:
         raise ValueError(
-            f"{name}: {quantised[0]} of config.json declares quantised weights, which are not supported: use the "
+            f"{name}: {quantised[0]} of config.json declares quantised weights, which are not "
+            "supported: use the "
             "repository of the original weights"
         )
     if not folder.is_dir() and config.get("model_type") in (None, DiT.model_type):
@@ -50,7 +53,9 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     return config
 
 
-def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: str | None = None) -> Any:
+def read_tokenizer(
+    name: str, kind: str, config: Config, trust: bool, revision: str | None = None
+) -> Any:
     """Read the tokenizer beside the weights.
 
     Args:
@@ -64,26 +69,39 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
         PermissionError: it requires code of the repository.
         ValueError: there is none, or config.json has values that its class does not accept.
     """
-    hub: dict[str, Any] = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    hub: dict[str, Any] = {"trust_remote_code": trust} | (
+        {} if revision is None else {"revision": revision}
+    )
     code = trust and "AutoConfig" in (config.get("auto_map") or ())
-    if kind == "AutoTokenizer" and not code and config.get("model_type") not in transformers().CONFIG_MAPPING:
+    if (
+        kind == "AutoTokenizer"
+        and not code
+        and config.get("model_type") not in transformers().CONFIG_MAPPING
+    ):
         # the class that transformers would select too, with a warning of a wrong class
-        hub["config"] = transformers().PreTrainedConfig(tokenizer_class=config.get("tokenizer_class"))
+        hub["config"] = transformers().PreTrainedConfig(
+            tokenizer_class=config.get("tokenizer_class")
+        )
     try:
         tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
     except StrictDataclassError as error:
-        raise ValueError(f"{name}: config.json has values that are not accepted: {line(error)}") from error
+        raise ValueError(
+            f"{name}: config.json has values that are not accepted: {line(error)}"
+        ) from error
     except (OSError, ValueError, TypeError) as error:
         message = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             raise PermissionError(
-                f"{name}: its tokenizer is code of its repository, and loading it runs this code: read it, then pass "
+                f"{name}: its tokenizer is code of its repository, and loading it runs this code: "
+                "read it, then pass "
                 f"{TRUST}"
             ) from error
         raise ValueError(f"{name}: its tokenizer cannot be loaded: {message}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
         # without tokenizer files, transformers makes a tokenizer of a few tokens
-        raise ValueError(f"{name}: its tokenizer cannot be loaded, as none of its files contains the tokens")
+        raise ValueError(
+            f"{name}: its tokenizer cannot be loaded, as none of its files contains the tokens"
+        )
     return tokenizer
 
 
@@ -98,7 +116,9 @@ def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
     Raises:
         ValueError: missing or unknown weights.
     """
-    return filled_network(kind, source.name, source.name, dtype=source.dtype, **source.hub, **options)
+    return filled_network(
+        kind, source.name, source.name, dtype=source.dtype, **source.hub, **options
+    )
 
 
 def generation(name: str, revision: str | None = None) -> dict[str, Any]:
@@ -114,5 +134,7 @@ def generation(name: str, revision: str | None = None) -> dict[str, Any]:
     ends = found.get("eos_token_id")
     for one in ends if isinstance(ends, list) else [ends]:
         if one is not None and type(one) is not int:
-            raise ValueError(f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of ids")
+            raise ValueError(
+                f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of ids"
+            )
     return found

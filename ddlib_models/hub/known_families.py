@@ -24,7 +24,10 @@ __all__ = [
 
 
 def a2d() -> Family:
-    """A causal class of transformers, Llama, Qwen2, Qwen3, trained bidirectionally or by blocks: masks."""
+    """A causal class of transformers, Llama, Qwen2, Qwen3, trained bidirectionally or by blocks.
+
+    Masks.
+    """
     return Family(
         networks.causal_lm,
         model_types=("a2d-llama", "a2d-qwen2", "a2d-qwen3"),
@@ -80,7 +83,10 @@ def llada() -> Family:
 
 
 def diffusion_gemma() -> Family:
-    """DiffusionGemma: uniform noise on canvases behind tokens cached by an encoder; the logits are the posterior."""
+    """DiffusionGemma: uniform noise on canvases behind tokens cached by an encoder.
+
+    The logits are the posterior.
+    """
     return Family(
         canvas,
         model_types=("diffusion_gemma",),
@@ -93,16 +99,21 @@ def diffusion_gemma() -> Family:
 
 
 def masked_lm() -> Family:
-    """BERT, RoBERTa, ModernBERT and similar, also as chat models: masks, each logit at its own position."""
+    """BERT, RoBERTa, ModernBERT and similar, also as chat models.
+
+    Masks, each logit at its own position.
+    """
     return Family(networks.masked_lm, architectures="ForMaskedLM$", ends=("[/Answer]",))
 
 
 def sdar() -> Family:
-    """SDAR, dense and with experts: Qwen3 by blocks of the size in config.json; each logit at its own position.
+    """SDAR, dense and with experts.
 
-    Cheng et al. 2025, arXiv:2510.06303; github.com/JetAstra/SDAR, ``generate.py`` and ``modeling_sdar.py``. Blocks
-    count from the beginning of the sequence, of which the prompt is a part. Published strategy:
-    ``low_confidence_dynamic``, threshold 0.85, a step per position.
+    Qwen3 by blocks of the size in config.json; each logit at its own position.
+
+    Cheng et al. 2025, arXiv:2510.06303; github.com/JetAstra/SDAR, ``generate.py`` and
+    ``modeling_sdar.py``. Blocks count from the beginning of the sequence, of which the prompt is a
+    part. Published strategy: ``low_confidence_dynamic``, threshold 0.85, a step per position.
     """
     return Family(
         networks.causal_lm,
@@ -115,12 +126,14 @@ def sdar() -> Family:
 
 
 def fast_dllm() -> Family:
-    """Fast-dLLM v2: Qwen2 by blocks of ``bd_size`` positions; each logit is one position to the left.
+    """Fast-dLLM v2: Qwen2 by blocks of ``bd_size`` positions.
 
-    Wu et al. 2025, arXiv:2509.26328; github.com/NVlabs/Fast-dLLM, ``v2``, with ``modeling.py`` of the weights. The
-    logits of the first position of a block are those at the last position of the finished block before it. Published
-    loop: that position first, then the others in small blocks of 8 by threshold 0.9. ``decoding`` has the threshold;
-    docs/coming_from.md the order.
+    Each logit is one position to the left.
+
+    Wu et al. 2025, arXiv:2509.26328; github.com/NVlabs/Fast-dLLM, ``v2``, with ``modeling.py`` of
+    the weights. The logits of the first position of a block are those at the last position of the
+    finished block before it. Published loop: that position first, then the others in small blocks
+    of 8 by threshold 0.9. ``decoding`` has the threshold; docs/coming_from.md the order.
     """
     return Family(
         networks.causal_lm,
@@ -136,8 +149,8 @@ def fast_dllm() -> Family:
 def rnd1() -> Family:
     """RND1: bidirectional Qwen3 with experts; each logit is one position to the left.
 
-    github.com/RadicalNumerics/RND1, ``rnd/modeling_rnd.py`` and ``rnd/sampling.py``. Published loop: the positions of
-    lowest entropy, in 256 steps.
+    github.com/RadicalNumerics/RND1, ``rnd/modeling_rnd.py`` and ``rnd/sampling.py``. Published
+    loop: the positions of lowest entropy, in 256 steps.
     """
     return Family(
         networks.causal_lm,
@@ -150,11 +163,13 @@ def rnd1() -> Family:
 
 
 def llada2() -> Family:
-    """LLaDA2.0 and 2.1, by code of their repositories: experts, blocks of 32; each logit at its own position.
+    """LLaDA2.0 and 2.1, by code of their repositories.
 
-    Bie et al. 2025, arXiv:2512.15745; ``modeling_llada2_moe.py`` of the weights. config.json names neither the blocks
-    nor the mask. Published loop of LLaDA2.0: threshold 0.95, a step per position. LLaDA2.1 has the same configuration,
-    threshold 0.7, and replaces tokens too.
+    Experts, blocks of 32; each logit at its own position.
+
+    Bie et al. 2025, arXiv:2512.15745; ``modeling_llada2_moe.py`` of the weights. config.json names
+    neither the blocks nor the mask. Published loop of LLaDA2.0: threshold 0.95, a step per
+    position. LLaDA2.1 has the same configuration, threshold 0.7, and replaces tokens too.
     """
     return Family(
         networks.remote,
@@ -169,10 +184,11 @@ def llada2() -> Family:
 def nemotron_diffusion() -> Family:
     """Nemotron-Labs-Diffusion: Ministral3, whose blocks are bidirectional behind a causal context.
 
-    NVIDIA 2026; huggingface.co/nvidia/Nemotron-Labs-Diffusion-8B, ``modeling_nemotron_labs_diffusion.py``, ``generate``
-    with ``causal_context``. Each logit is at its own position, but the first position of a block is predicted by the
-    causal model from the position before. Published loop: that position first, then the others by threshold 0.9.
-    Their blocks begin after the prompt; here they count from the beginning of the sequence.
+    NVIDIA 2026; huggingface.co/nvidia/Nemotron-Labs-Diffusion-8B,
+    ``modeling_nemotron_labs_diffusion.py``, ``generate`` with ``causal_context``. Each logit is at
+    its own position, but the first position of a block is predicted by the causal model from the
+    position before. Published loop: that position first, then the others by threshold 0.9. Their
+    blocks begin after the prompt; here they count from the beginning of the sequence.
     """
     return Family(
         causal_context,

@@ -41,17 +41,21 @@ def load(
 ) -> Loaded:
     """Load a pretrained denoiser for ddlib's samplers and bounds.
 
-    Weights are read from safetensors only. Code that comes with them is not run without ``trust``. A warning is issued
-    if the files describe a causal model that may never have been trained with masks, and ``family`` is not given.
+    Weights are read from safetensors only. Code that comes with them is not run without ``trust``.
+    A warning is issued if the files describe a causal model that may never have been trained with
+    masks, and ``family`` is not given.
 
     Args:
         name_or_path: a folder, or the id of a repository on the hub.
-        family: the format, by name or as a record; by default detected from config.json, see ``Family``.
-        trust: whether code of the repository may be run, where no class of transformers or ddlib reads it.
+        family: the format, by name or as a record; by default detected from config.json, see
+            ``Family``.
+        trust: whether code of the repository may be run, where no class of transformers or ddlib
+            reads it.
         revision: branch, tag or commit of the repository.
-        mask: the mask's token, or its id, in digits too where no token is spelled so; by default that of config.json,
-            the tokenizer or the family.
-        block_size: positions of a block, which attends to itself and to those before; by default the family's.
+        mask: the mask's token, or its id, in digits too where no token is spelled so; by default
+            that of config.json, the tokenizer or the family.
+        block_size: positions of a block, which attends to itself and to those before; by default
+            the family's.
         dtype: dtype of the weights; logits are float32.
         device: device of the network and the process.
 
@@ -59,9 +63,10 @@ def load(
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
         PermissionError: it requires code of the repository, and ``trust`` is False.
-        ValueError: there is no model, or a file of it is broken; none or several families fit; quantised weights; no
-            mask token; another block size than the checkpoint's; fewer rows than tokens; weights or options that the
-            network lacks; a causal network that stays causal.
+        ValueError: there is no model, or a file of it is broken; none or several families fit;
+            quantised weights; no mask token; another block size than the checkpoint's; fewer rows
+            than tokens; weights or options that the network lacks; a causal network that stays
+            causal.
     """
     name = str(name_or_path)
     config = read_config(name, revision)
@@ -70,48 +75,82 @@ def load(
     tokenizer = read_tokenizer(name, found.tokenizer, config, trust, revision)
     text = native.get("text_config") or native
     if found.mask is None and mask is not None:
-        raise ValueError(f"mask={mask!r}: must be None, as {name} is of family {called}, whose tokenizer has no mask")
+        raise ValueError(
+            f"mask={mask!r}: must be None, as {name} is of family {called}, whose tokenizer has no "
+            "mask"
+        )
     mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
-    special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
+    special = describe(
+        name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size")
+    )
     process = found.noise(special.vocab_size).to(device)
     size = found.checked_blocks(name, native, block_size)
     source = Source(
-        name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
-        dtype, revision, trust,
-    )  # fmt: skip
+        name,
+        native,
+        process.vocab_size,
+        process.num_states,
+        mask_id,
+        special.bos,
+        size,
+        found.shift,
+        found.rename,
+        dtype,
+        revision,
+        trust,
+    )
     made = network(source).to(device)
     if block_size is not None and getattr(made, "block_size", 0) != block_size:
         has = getattr(made, "block_size", 0)
         advice = (
-            ": all its positions attend to each other, so leave block_size out; to sample in blocks pass "
-            f"pace=dd.paces.Blocks({block_size}) (on the command line --pace blocks:size={block_size})"
+            ": all its positions attend to each other, so leave block_size out; to sample in "
+            "blocks pass "
+            f"pace=dd.paces.Blocks({block_size}) (on the command line --pace "
+            f"blocks:size={block_size})"
         ) * (not has)
         raise ValueError(
-            f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}{advice}"
+            f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of "
+            f"{has}{advice}"
         )
     if not found.timed:
         barred = set(special.undrawn)
-        check_sight(name, made, [token for token in range(min(special.vocab_size, 99)) if token not in barred], size)
+        check_sight(
+            name,
+            made,
+            [token for token in range(min(special.vocab_size, 99)) if token not in barred],
+            size,
+        )
     if family is None and found.network is causal_lm and not found.fits(config):
         warn_once(
             f"causal {name}",
-            f"{name}: config.json describes a causal model, {config.get('model_type')}, and no file states that it was "
-            f"trained with masks, without which its samples are noise. If it was, pass family={called!r} (on the "
-            f"command line --family {called}); else python -m recipes.adapt mdlm --from {name} trains it",
+            f"{name}: config.json describes a causal model, {config.get('model_type')}, and no "
+            "file states that it was "
+            "trained with masks, without which its samples are noise. If it was, pass "
+            f"family={called!r} (on the "
+            f"command line --family {called}); else python -m recipes.adapt mdlm --from {name} "
+            "trains it",
         )
     return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
 
 
-def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:
-    """Return the class of transformers or ddlib for the network; else code of the repository, if that is trusted."""
+def _readable(
+    name: str, called: str, family: Family, config: Config, trust: bool
+) -> tuple[Config, Any]:
+    """Return the class of transformers or ddlib for the network.
+
+    Else code of the repository, if that is trusted.
+    """
     try:
         return family.native(config), family.network
     except ValueError as error:
-        if "auto_map" not in config or family.block_size:  # that code has an unknown rule for blocks
+        if (
+            "auto_map" not in config or family.block_size
+        ):  # that code has an unknown rule for blocks
             raise
         if not trust:
             raise PermissionError(
-                f"{name}: {error}. It requires code of its repository, and loading it runs this code: read "
+                f"{name}: {error}. It requires code of its repository, and loading it runs this "
+                "code: read "
                 f"{', '.join(sorted(set(config['auto_map'].values())))}, then pass {TRUST}"
             ) from error
         return config, remote

@@ -1,4 +1,7 @@
-"""Loaders of a family's network: classes of transformers, of ddlib, or code that comes with the weights."""
+"""Loaders of a family's network.
+
+Classes of transformers, of ddlib, or code that comes with the weights.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,7 +36,11 @@ RECIPE = "recipe.yaml"
 def masked_lm(source: Source) -> MaskedLM:
     """Load a masked language model of transformers, see ``ddlib_models.hf.masked_lm``."""
     model = pretrained_masked_lm(
-        source.num_states, source.vocab_size, source.name, revision=source.revision, mask_token=source.mask_id
+        source.num_states,
+        source.vocab_size,
+        source.name,
+        revision=source.revision,
+        mask_token=source.mask_id,
     )
     return model.to(source.dtype)
 
@@ -46,19 +53,24 @@ def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
         kind: class of the network, with its attention mask.
 
     Raises:
-        ValueError: weights that do not fit, or a class that stays causal under another attention mask.
+        ValueError: weights that do not fit, or a class that stays causal under another attention
+            mask.
     """
     architecture = plain(kind.configuration(dict(source.config)))
     sizes = source.num_states, source.vocab_size, architecture, source.mask_id
     with torch.device("meta"):  # the weights will be those of the files
         model = kind(*sizes, block_size=source.block_size, shift=source.shift)
-    config, own = model.configuration(architecture), replace(source, trust=False)
-    network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
+    config = model.configuration(architecture)
+    own = replace(source, trust=False)
+    network = pretrained(
+        transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename)
+    )
     try:
         model._adopt(network)
     except ValueError as error:
         raise ValueError(
-            f"{source.name}: {type(network).__name__} is causal and its mask cannot be turned off: {error}"
+            f"{source.name}: {type(network).__name__} is causal and its mask cannot be turned off: "
+            f"{error}"
         ) from error
     return model.eval()
 
@@ -69,11 +81,14 @@ def own_states(config: Config) -> dict[str, Any]:
     Raises:
         ValueError: it has other states.
     """
-    size, states = config.get("vocab_size"), config.get("num_states")
+    size = config.get("vocab_size")
+    states = config.get("num_states")
     if states != (size or 0) + 1:
         raise ValueError(
-            f"num_states={states}, vocab_size={size}: its noise is defined by these numbers only if the states are "
-            f"tokens and a mask; load it with {config.get('class')}.from_pretrained and build the process that it was "
+            f"num_states={states}, vocab_size={size}: its noise is defined by these numbers only "
+            "if the states are "
+            f"tokens and a mask; load it with {config.get('class')}.from_pretrained and build the "
+            "process that it was "
             "trained on"
         )
     return dict(config)
@@ -99,7 +114,8 @@ def own(source: Source) -> nn.Module:
                 classes[made.__name__] = made
     if source.config["class"] not in classes:
         raise ValueError(
-            f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(classes))}"
+            f"{source.name}: holds {source.config['class']}, must hold one of "
+            f"{', '.join(sorted(classes))}"
         )
     options = {} if source.revision is None else {"revision": source.revision}
     return classes[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
@@ -107,7 +123,8 @@ def own(source: Source) -> nn.Module:
 
 @torch.no_grad()
 def influence(logits: Callable[[Tensor], Tensor], tokens: Sequence[int], distance: int) -> float:
-    """Return the relative change of the first position's output under another token at this distance.
+    """Return the relative change of the first position's output under another token at this
+    distance.
 
     Args:
         logits: output (B, L, n) of a network at tokens (B, L).
@@ -141,12 +158,14 @@ def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int)
 
     if influence(at, tokens, 1) == 0:
         raise ValueError(
-            f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: its output at the first "
+            f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: its "
+            "output at the first "
             "position does not depend on the second"
         )
     if 0 < size <= _SHORT and influence(at, tokens, size) > SEEN:
         raise ValueError(
-            f"{name}: {type(network).__name__} attends beyond its blocks of {size}: its output at the first position "
+            f"{name}: {type(network).__name__} attends beyond its blocks of {size}: its output at "
+            "the first position "
             f"depends on position {size}"
         )
 
@@ -156,12 +175,21 @@ class Remote(nn.Module):
 
     def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None) -> None:
         super().__init__()
-        self.network, self.vocab_size, self.mask_id = network, vocab_size, mask_id
+        self.network = network
+        self.vocab_size = vocab_size
+        self.mask_id = mask_id
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"],
+        *,
+        present: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """Compute logits over ids, (B, L, V); positions with ``present`` False are not attended to."""
+        """Compute logits over ids, (B, L, V).
+
+        Positions with ``present`` False are not attended to.
+        """
         seen = {} if present is None else {"attention_mask": present.long()}
         return self.network(input_ids=self._ids(z), **seen).logits[..., : self.vocab_size]
 
@@ -170,10 +198,12 @@ class Remote(nn.Module):
 
 
 class RemoteBlocks(Remote):
-    """Network from code of its repository under a block-causal mask, a ``ddlib.typing.BlockDenoiser``.
+    """Network from code of its repository under a block-causal mask, a
+    ``ddlib.typing.BlockDenoiser``.
 
-    The code must take an additive ``attention_mask`` (B, 1, n, n), 0 or very negative, and ``position_ids``. Keys and
-    values are not cached: a cache holds the tokens alone, and ``extend`` evaluates the network on all of them.
+    The code must take an additive ``attention_mask`` (B, 1, n, n), 0 or very negative, and
+    ``position_ids``. Keys and values are not cached: a cache holds the tokens alone, and ``extend``
+    evaluates the network on all of them.
 
     Args:
         network: the network, whose output has ``logits``.
@@ -184,19 +214,30 @@ class RemoteBlocks(Remote):
 
     own_times = True
 
-    def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None, block_size: int) -> None:
+    def __init__(
+        self, network: nn.Module, vocab_size: int, mask_id: int | None, block_size: int
+    ) -> None:
         super().__init__(network, vocab_size, mask_id)
         self.block_size = block_size
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """Compute logits over ids; with ``clean`` each block of z attends to the clean tokens of those before it."""
-        length, row = z.shape[1], z if clean is None else torch.cat([z, clean], 1)
+        """Compute logits over ids; with ``clean`` each block of z attends to the clean tokens of
+        those before it.
+        """
+        length = z.shape[1]
+        row = z if clean is None else torch.cat([z, clean], 1)
         seen = seen_by(row.shape[1], length, self.block_size, 1.0, z.device)
         mask = added(seen, next(self.network.parameters()).dtype).expand(len(z), 1, -1, -1)
         places = torch.arange(length, device=z.device).repeat(row.shape[1] // length)[None]
-        output = self.network(input_ids=self._ids(row), attention_mask=mask, position_ids=places, use_cache=False)
+        output = self.network(
+            input_ids=self._ids(row), attention_mask=mask, position_ids=places, use_cache=False
+        )
         return output.logits[:, :length, : self.vocab_size]
 
     def prefill(self, x: Int[Tensor, "B n"], cache: "Prefix | None" = None) -> "Prefix":
@@ -204,10 +245,14 @@ class RemoteBlocks(Remote):
         check_blocks(x, self.block_size, self.vocab_size)
         return Prefix(x if cache is None else torch.cat([cache.tokens, x], 1))
 
-    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Prefix") -> Float[Tensor, "B n V"]:
+    def extend(
+        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Prefix"
+    ) -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the tokens of the cache."""
         if len(cache.tokens) != len(z):
-            raise ValueError(f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given")
+            raise ValueError(
+                f"cache: contains {len(cache.tokens)} sequences, but {len(z)} are given"
+            )
         return self(torch.cat([cache.tokens, z], 1), t)[:, cache.tokens.shape[1] :]
 
 
@@ -222,19 +267,29 @@ class Prefix(NamedTuple):
 
 
 def remote(source: Source) -> Remote:
-    """Load a network by code that comes with the weights, if it is trusted; by blocks, if the family has them.
+    """Load a network by code that comes with the weights, if it is trusted.
+
+    By blocks, if the family has them.
 
     Raises:
         PermissionError: it is not trusted.
         ValueError: there is no such code.
     """
     auto = source.config.get("auto_map") or {}
-    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in auto), None)
+    kind = next(
+        (
+            each
+            for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+            if each in auto
+        ),
+        None,
+    )
     if kind is None:
         raise ValueError(f"{source.name}: auto_map of config.json names no class of a model")
     if not source.trust:
         raise PermissionError(
-            f"{source.name}: {auto[kind]} is code of its repository, and loading it runs this code: read it, then "
+            f"{source.name}: {auto[kind]} is code of its repository, and loading it runs this "
+            "code: read it, then "
             f"pass {TRUST}"
         )
     network = pretrained(getattr(transformers(), kind), source)
@@ -247,8 +302,8 @@ def remote(source: Source) -> Remote:
 def _refill(network: nn.Module) -> None:
     """Compute the frequencies of rotary embeddings again, which no file has.
 
-    transformers builds a network without memory and fills it from the files. Buffers that are not saved stay
-    uninitialised, if the code that defines them was written for versions before 5.
+    transformers builds a network without memory and fills it from the files. Buffers that are not
+    saved stay uninitialised, if the code that defines them was written for versions before 5.
     """
     for part in network.modules():
         compute = getattr(part, "rope_init_fn", None)

@@ -8,10 +8,12 @@ _OWN = frozenset(vars(nn.Module()))
 
 
 class Constants(nn.Module):
-    """Module whose tensors in plain attributes, ``self.rows = tensor``, follow ``.to`` as buffers do.
+    """Module whose tensors in plain attributes, ``self.rows = tensor``, follow ``.to`` as buffers
+    do.
 
-    They are constants: they are not in the state dict, and no average of weights changes them. An average that includes
-    buffers, ``torch.optim.swa_utils.AveragedModel(network, use_buffers=True)``, rounds integers down.
+    They are constants: they are not in the state dict, and no average of weights changes them. An
+    average that includes buffers, ``torch.optim.swa_utils.AveragedModel(network,
+    use_buffers=True)``, rounds integers down.
     """
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Constants":

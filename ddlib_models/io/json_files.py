@@ -1,4 +1,7 @@
-"""JSON files beside pretrained weights, with errors that name what is wrong with them; parts of such messages."""
+"""JSON files beside pretrained weights, with errors that name what is wrong with them.
+
+Parts of such messages.
+"""
 
 import json
 from collections.abc import Collection
@@ -22,24 +25,31 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
         revision: revision of the repository.
 
     Raises:
-        ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken one.
+        ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken
+            one.
     """
-    found, answer, reachable = None, "", True
+    found = None
+    answer = ""
+    reachable = True
     try:
         found = read_object(name, "config.json", revision)
     except OSError as error:
         answer = f", and the hub answers: {str(error).strip().splitlines()[0]}"
-        reachable = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
+        reachable = not isinstance(
+            error.__cause__, LocalEntryNotFoundError
+        )  # the hub is out of reach
     if found is not None:
         return found
     if reachable and is_there(name, ADAPTER, revision):
         raise ValueError(
-            f"{label}: contains an adapter and no model; merge it into its model by model.merge_and_unload() and save "
+            f"{label}: contains an adapter and no model; merge it into its model by "
+            "model.merge_and_unload() and save "
             "the result"
         )
     if (Path(name) / "weights" / "recipe.yaml").is_file():
         raise ValueError(
-            f"{label}: is the folder of a run, not of a model alone; load it with recipes.model_io.open_saved or "
+            f"{label}: is the folder of a run, not of a model alone; load it with "
+            "recipes.model_io.open_saved or "
             f"python -m recipes.generate {name}"
         )
     if Path(name).is_dir():
@@ -62,7 +72,9 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
         if not path.is_file():
             return None
     else:
-        from transformers.utils import cached_file  # local import: the caller raises the error for a missing package
+        from transformers.utils import (
+            cached_file,
+        )  # local import: the caller raises the error for a missing package
 
         path = Path(cached_file(name, file, revision=revision))
     try:
@@ -70,7 +82,9 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
     except (ValueError, RecursionError) as error:  # bytes that are not text are a ValueError too
         raise ValueError(f"{path}: is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: contains a {type(content).__name__}, must contain an object with keys")
+        raise ValueError(
+            f"{path}: contains a {type(content).__name__}, must contain an object with keys"
+        )
     return content
 
 

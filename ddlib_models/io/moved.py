@@ -42,7 +42,9 @@ MOVED = {
 
 
 def former_name(name: str, present: str) -> property:
-    """Return a property for an attribute ``Class.former`` that warns and returns the attribute ``present``."""
+    """Return a property for an attribute ``Class.former`` that warns and returns the attribute
+    ``present``.
+    """
     owner = name.split(".")[0]
 
     @deprecated(f"{name} is {owner}.{present} now; the next release removes the former name")
@@ -55,7 +57,9 @@ def former_name(name: str, present: str) -> property:
 class Redirection(MetaPathFinder, Loader):
     """Finder of the modules in ``MOVED``: it imports the present one and warns."""
 
-    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:

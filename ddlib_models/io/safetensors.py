@@ -12,7 +12,8 @@ from torch import nn
 
 from ddlib_models.io.json_files import ADAPTER, is_there, listed
 
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of weights that are never read, as unpickling may run code."""
 
@@ -23,8 +24,8 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
     """Load a network of transformers from safetensors only, in evaluation mode.
 
-    Weights of other heads of the same configuration in the files are ignored. The files are checked before a network is
-    built.
+    Weights of other heads of the same configuration in the files are ignored. The files are checked
+    before a network is built.
 
     Args:
         kind: the class of the network, or an auto class.
@@ -34,14 +35,16 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: an adapter beside the weights; a broken file; quantised weights; missing or unknown weights, or
-            weights of another shape; numbers that are not finite.
+        ValueError: an adapter beside the weights; a broken file; quantised weights; missing or
+            unknown weights, or weights of another shape; numbers that are not finite.
     """
     revision = options.get("revision")
     if is_there(name, ADAPTER, revision):
-        # transformers would load the adapter's base model, from wherever that is, and this adapter on top
+        # transformers would load the adapter's base model, from wherever that is, and this adapter
+        # on top
         raise ValueError(
-            f"{label}: contains an adapter, which is not loaded; merge it into its model by model.merge_and_unload() "
+            f"{label}: contains an adapter, which is not loaded; merge it into its model by "
+            "model.merge_and_unload() "
             f"and save the result, or delete {ADAPTER} if the weights include it already"
         )
     files = list(_files(name, revision))
@@ -50,7 +53,11 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
     _check(files)
     try:
         network, report = kind.from_pretrained(
-            name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            name,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
         )
     except OSError:  # a repository may have safetensors on another branch, which transformers finds
         if not files:
@@ -61,9 +68,14 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
         unknown -= _elsewhere(network.config)
     faults = {"the files have no": report["missing_keys"], "the network has no": unknown}
     messages = [f"{problem} {listed(keys)}" for problem, keys in faults.items() if keys]
-    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in report["mismatched_keys"]}
+    shapes = {
+        f"{key} is {tuple(given)} and must be {tuple(own)}"
+        for key, given, own in report["mismatched_keys"]
+    }
     if messages := [*messages, *([listed(shapes)] if shapes else [])]:
-        raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}")
+        raise ValueError(
+            f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}"
+        )
     for key, weight in network.named_parameters():
         if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
             raise ValueError(f"{label}: {key} contains numbers that are not finite")
@@ -71,7 +83,10 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
 
 def _files(name: str, revision: str | None) -> Iterator[Path]:
-    """Return the files of the weights, one or, by an index, several; none where transformers reports the error."""
+    """Return the files of the weights, one or, by an index, several.
+
+    None where transformers reports the error.
+    """
     from transformers.utils import cached_file
 
     def found(file: str) -> Path | None:
@@ -85,9 +100,13 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
         yield whole
     elif index := found(INDEX):
         try:
-            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            parts = sorted(
+                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{index}: is not an index of weights: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"{index}: is not an index of weights: {type(error).__name__}: {error}"
+            ) from error
         for part in parts:
             if (path := found(part)) is None:
                 raise ValueError(f"{index}: names {part}, which does not exist")
@@ -95,7 +114,9 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
 
 
 def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
-    """Raise OSError, with the command that converts them, if a model has weights in a pickle; for one without others.
+    """Raise OSError, with the command that converts them, if a model has weights in a pickle.
+
+    For one without others.
 
     Args:
         kind: name of the class of transformers.
@@ -105,10 +126,13 @@ def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
     """
     from transformers.utils.hub import has_file
 
-    pickled = next((one for one in PICKLES if has_file(name, one, revision=options.get("revision"))), None)
+    pickled = next(
+        (one for one in PICKLES if has_file(name, one, revision=options.get("revision"))), None
+    )
     if pickled is None:
         return
-    local, given = Path(name).is_dir(), {"weights_only": True}
+    local = Path(name).is_dir()
+    given = {"weights_only": True}
     given |= {key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)}
     out = name if local else name.rpartition("/")[2]
     arguments = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in given.items())])
@@ -118,13 +142,17 @@ def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
         do += f"; from transformers import AutoTokenizer as T; T.from_pretrained({arguments}).save_pretrained({out!r})"
     place = "beside it" if local else f"and the tokenizer to a folder, and load {out}"
     raise OSError(
-        f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not loaded. If you trust its source, "
+        f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not loaded. If you "
+        "trust its source, "
         f'write safetensors {place}: python -c "{do}"'
     )
 
 
 def _check(files: Collection[Path]) -> None:
-    """Raise for broken files, and for weights that are quantised by their headers: config.json may omit it."""
+    """Raise for broken files, and for weights that are quantised by their headers.
+
+    Config.json may omit it.
+    """
     kinds: dict[str, tuple[Path, str]] = {}
     for path in files:
         try:
@@ -141,13 +169,17 @@ def _check(files: Collection[Path]) -> None:
         elif kind in _FLOATS or counts:
             continue
         raise ValueError(
-            f"{path}: {key} is {kind}, so the weights are quantised, which is not supported: use the repository of "
+            f"{path}: {key} is {kind}, so the weights are quantised, which is not supported: use "
+            "the repository of "
             "the original weights"
         )
 
 
 def _elsewhere(config: Any) -> set[str]:
-    """Return names of weights of other networks of this configuration that a file may include: poolers, other heads."""
+    """Return names of weights of other networks of this configuration that a file may include.
+
+    Poolers, other heads.
+    """
     import transformers  # local import: the caller raises the error for a missing transformers
 
     names: set[str] = set()

@@ -11,39 +11,60 @@ from ddlib_models.io.json_files import listed
 
 
 def save_tensors(model: nn.Module, path: Path) -> None:
-    """Write the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
+    """Write the tensors of the model, tied ones once, under their first name.
+
+    ``fill`` reads them.
+    """
     once = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once.values()}
-    # safetensors' save_model would record the ties too, in an order that changes the bytes from run to run
+    state = {
+        name: tensor.contiguous()
+        for name, tensor in model.state_dict().items()
+        if name in once.values()
+    }
+    # safetensors' save_model would record the ties too, in an order that changes the bytes from run
+    # to run
     save_file(state, path, metadata={"format": "pt"})
 
 
 @torch.no_grad()
 def fill(model: nn.Module, path: Path, optional: tuple[str, ...] = ()) -> None:
-    """Load the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
+    """Load the tensors of the file into the model, in the dtypes of the file.
+
+    Tied parameters stay tied.
 
     Raises:
-        ValueError: unknown tensors, missing ones whose names begin with none of ``optional``, or tensors of another
-            shape: the first by name, and their number.
+        ValueError: unknown tensors, missing ones whose names begin with none of ``optional``, or
+            tensors of another shape: the first by name, and their number.
     """
-    given, own = load_file(path), model.state_dict(keep_vars=True)
-    faults = [f"the model has no {name}" for name in given.keys() - own.keys()] + _absent(own, given.keys(), optional)
+    given = load_file(path)
+    own = model.state_dict(keep_vars=True)
+    faults = [f"the model has no {name}" for name in given.keys() - own.keys()] + _absent(
+        own, given.keys(), optional
+    )
     for name in given.keys() & own.keys():
         if given[name].shape != own[name].shape:
-            faults.append(f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}")
+            faults.append(
+                f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}"
+            )
     if faults:
         raise ValueError(f"{path}: the weights do not fit: {listed(faults, '; ')}")
     dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
-        model.to(dtypes.pop())  # buffers that are not saved get the dtype they had in the saved model
+        model.to(
+            dtypes.pop()
+        )  # buffers that are not saved get the dtype they had in the saved model
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in given and tensor.dtype != given[name].dtype:
             tensor.data = tensor.to(given[name].dtype)
     model.load_state_dict(given, strict=False)
 
 
-def _absent(own: Mapping[str, Tensor], given: Collection[str], optional: tuple[str, ...]) -> list[str]:
-    """Return the tensors of the model that the file has under two names, or, unless they are optional, under none."""
+def _absent(
+    own: Mapping[str, Tensor], given: Collection[str], optional: tuple[str, ...]
+) -> list[str]:
+    """Return the tensors of the model that the file has under two names, or, unless they are
+    optional, under none.
+    """
     names: dict[int, list[str]] = {}
     for name, tensor in own.items():
         names.setdefault(id(tensor), []).append(name)

@@ -1,4 +1,7 @@
-"""Importers of checkpoints, one per family: location of the weights, conditioning, layout of the rows."""
+"""Importers of checkpoints, one per family.
+
+Location of the weights, conditioning, layout of the rows.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +18,14 @@ from ddlib_models.official.network import Layout, Network, Options, names_of
 
 SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
 _TOKENS = {50304: 50259}  # GPT-2's, with padding and the mask
-_MASKS = {50258: 50258, 30522: 103}  # by the number of tokens that have a cluster: GPT-2's with padding, BERT's
+_MASKS = {
+    50258: 50258,
+    30522: 103,
+}  # by the number of tokens that have a cluster: GPT-2's with padding, BERT's
 _ROUNDING = 128
 _OTHER_ARCHITECTURE = (
-    f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another architecture than DiT "
+    f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another "
+    "architecture than DiT "
     "(RMSNorm, normalised queries and keys, 131072 tokens) and cannot be imported"
 )
 
@@ -32,27 +39,33 @@ def mdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """Import MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or a Lightning ``mdlm.ckpt``.
+    """Import MDLM (Sahoo et al., 2024).
 
-    The original networks have no time condition: they always get sigma = 0. The ``DiT`` has none either; the
-    condition at sigma = 0 is folded into the adaLN vectors.
+    The hub's ``kuleshov-group/mdlm-owt`` or a Lightning ``mdlm.ckpt``.
+
+    The original networks have no time condition: they always get sigma = 0. The ``DiT`` has none
+    either; the condition at sigma = 0 is folded into the adaLN vectors.
 
     Args:
-        source: tensors by name, or the content of a Lightning checkpoint; a file, a folder or a hub id.
-        ema: whether to take the moving average from a Lightning checkpoint, as MDLM does to evaluate. Other files hold
-            one set of weights, which is taken.
+        source: tensors by name, or the content of a Lightning checkpoint; a file, a folder or a hub
+            id.
+        ema: whether to take the moving average from a Lightning checkpoint, as MDLM does to
+            evaluate. Other files hold one set of weights, which is taken.
         mask_id: the mask's token; by default the last one.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
-        ValueError: another family, a network conditioned on sigma, or a tensor that does not belong.
+        ValueError: another family, a network conditioned on sigma, or a tensor that does not
+            belong.
         FileNotFoundError: no such file, folder or hub id.
     """
     checkpoint = read(source, revision)
     if checkpoint.config.get("time_conditioning"):
-        raise ValueError("time_conditioning is true: that network was conditioned on sigma, not on the t of DiT")
+        raise ValueError(
+            "time_conditioning is true: that network was conditioned on sigma, not on the t of DiT"
+        )
     tensors = _backbone(checkpoint.content, ema)
     _refuse_other_family("MDLM", tensors)
     network = Network(tensors, checkpoint.config, heads)
@@ -69,14 +82,18 @@ def gidd(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """Import GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a training folder.
+    """Import GIDD (von Rütte et al., 2025).
 
-    The original networks are conditioned on t, as is the ``DiT``. The repository's masked models have the same form.
+    The hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a training folder.
+
+    The original networks are conditioned on t, as is the ``DiT``. The repository's masked models
+    have the same form.
 
     Args:
         source: tensors by name, a file, a folder or a hub id.
-        tokens: number of rows that are tokens, the mask included; the others are padding. By default the value in
-            ``noise_schedule.pt`` or ``config.json`` beside the weights, else derived from the number of rows.
+        tokens: number of rows that are tokens, the mask included; the others are padding. By
+            default the value in ``noise_schedule.pt`` or ``config.json`` beside the weights, else
+            derived from the number of rows.
         mask_id: the mask's token; by default that in ``noise_schedule.pt``, else the last one.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: revision of a hub id.
@@ -95,9 +112,17 @@ def gidd(
     network = Network(checkpoint.content, checkpoint.config, heads)
     prior_tokens, prior_mask = _prior(checkpoint)
     unrounded = network.rows if network.rows % _ROUNDING else None
-    size = _first(tokens, prior_tokens, checkpoint.config.get("vocab_size"), _TOKENS.get(network.rows), unrounded)
+    size = _first(
+        tokens,
+        prior_tokens,
+        checkpoint.config.get("vocab_size"),
+        _TOKENS.get(network.rows),
+        unrounded,
+    )
     if size is None:
-        raise ValueError(f"tokens=None: {network.rows} rows may be rounded up, so pass the number of tokens")
+        raise ValueError(
+            f"tokens=None: {network.rows} rows may be rounded up, so pass the number of tokens"
+        )
     mask = _first(mask_id, prior_mask)
     layout = Layout(size, size - 1 if mask is None else mask)
     _check_rows(network, layout)
@@ -113,15 +138,20 @@ def hdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> tuple[DiT, Int[Tensor, " V"]]:
-    """Import HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
+    """Import HDLM (Zhou et al., 2025) with one level of clusters.
 
-    The original second head becomes the head over clusters, restricted to the rows of clusters, the only ones used.
+    a training folder, or its ``model.pt``.
+
+    The original second head becomes the head over clusters, restricted to the rows of clusters, the
+    only ones used.
 
     Args:
         source: tensors by name, a file, a folder or a hub id; the authors have published none.
-        clusters: each token's cluster, counted from 0 or from the number of tokens, or the file that holds them
-            (``semantic_cluster_dict_*.pt``); by default those in ``noise_schedule.pt`` in the folder.
-        mask_id: the mask's token; by default that of GPT-2's and BERT's vocabulary, or of ``noise_schedule.pt``.
+        clusters: each token's cluster, counted from 0 or from the number of tokens, or the file
+            that holds them (``semantic_cluster_dict_*.pt``); by default those in
+            ``noise_schedule.pt`` in the folder.
+        mask_id: the mask's token; by default that of GPT-2's and BERT's vocabulary, or of
+            ``noise_schedule.pt``.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
@@ -141,7 +171,8 @@ def hdlm(
     mask = _first(mask_id, prior_mask, _MASKS.get(len(assigned)))
     if mask is None:
         raise ValueError(
-            f"mask_id=None: must be the id of the mask, which is unknown for a vocabulary of {len(assigned)} "
+            "mask_id=None: must be the id of the mask, which is unknown for a vocabulary of "
+            f"{len(assigned)} "
             "clustered tokens"
         )
     tokens = prior_tokens or max(len(assigned), mask + 1)
@@ -149,7 +180,8 @@ def hdlm(
     layout = Layout(tokens, mask, int(parents.max()) + 1)
     if len(parents) != layout.vocab_size or int(parents.bincount().min()) == 0:
         raise ValueError(
-            f"clusters: must assign each of {layout.vocab_size} tokens to one of the clusters 0..n-1, none empty"
+            f"clusters: must assign each of {layout.vocab_size} tokens to one of the clusters "
+            "0..n-1, none empty"
         )
     _check_rows(network, layout)
     return network.build(layout, True, options), parents
@@ -157,16 +189,24 @@ def hdlm(
 
 def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
     """Return MDLM's tensors under the names of its network, from any of its containers."""
-    tensors = {name.removeprefix("backbone."): value for name, value in content.get("state_dict", content).items()}
+    tensors = {
+        name.removeprefix("backbone."): value
+        for name, value in content.get("state_dict", content).items()
+    }
     if "state_dict" not in content or not ema:
         return tensors
     if not content.get("ema"):
-        raise ValueError("ema=True: the checkpoint contains no moving average; pass ema=False for its raw weights")
+        raise ValueError(
+            "ema=True: the checkpoint contains no moving average; pass ema=False for its raw "
+            "weights"
+        )
     depth = len([name for name in tensors if name.endswith("attn_qkv.weight")])
-    names, average = list(names_of(depth).values()), content["ema"]["shadow_params"]
+    names = list(names_of(depth).values())
+    average = content["ema"]["shadow_params"]
     if len(average) != len(names):
         raise ValueError(
-            f"ema.shadow_params contains {len(average)} tensors, must contain {len(names)} for {depth} blocks"
+            f"ema.shadow_params contains {len(average)} tensors, must contain {len(names)} for "
+            f"{depth} blocks"
         )
     return tensors | dict(zip(names, average, strict=True))
 
@@ -184,7 +224,8 @@ def _refuse_other_family(expected: str, tensors: Mapping[str, Any]) -> None:
     found = _family(tensors)
     if found and found != expected:
         raise ValueError(
-            f"this checkpoint has the format of {found}, not of {expected}: import it with {found.lower()}()"
+            f"this checkpoint has the format of {found}, not of {expected}: import it with "
+            f"{found.lower()}()"
         )
 
 
@@ -200,7 +241,8 @@ def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> T
     assigned = checkpoint.noise.get("cluster_dict") if assigned is None else assigned
     if assigned is None:
         raise ValueError(
-            "clusters=None: no noise_schedule.pt contains each token's cluster, so pass the clusters or their file"
+            "clusters=None: no noise_schedule.pt contains each token's cluster, so pass the "
+            "clusters or their file"
         )
     if (
         not isinstance(assigned, Tensor)
@@ -208,7 +250,9 @@ def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> T
         or assigned.ndim != 1
         or int(assigned.min()) < 0
     ):
-        raise ValueError("clusters: must be a vector of int64 >= 0, one for each token but the mask")
+        raise ValueError(
+            "clusters: must be a vector of int64 >= 0, one for each token but the mask"
+        )
     return assigned
 
 
@@ -216,7 +260,8 @@ def _check_rows(network: Network, layout: Layout) -> None:
     used = layout.tokens + layout.clusters
     if network.rows not in (used, round_up(used, _ROUNDING)):
         raise ValueError(
-            f"{layout.tokens} tokens and {layout.clusters} clusters: the network has {network.rows} rows, "
+            f"{layout.tokens} tokens and {layout.clusters} clusters: the network has "
+            f"{network.rows} rows, "
             f"must be {used} or {round_up(used, _ROUNDING)}"
         )
 

@@ -1,4 +1,7 @@
-"""Checkpoints of other libraries, from memory, a file, a folder or the hub; no code in them is run."""
+"""Checkpoints of other libraries, from memory, a file, a folder or the hub.
+
+No code in them is run.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,15 +13,19 @@ from typing import Any
 import torch
 
 Source = Mapping[str, Any] | str | Path
-"""Tensors by name (or the content of a Lightning checkpoint), a path, or a hub id ``owner/name``."""
+"""Tensors by name (or the content of a Lightning checkpoint), a path, or a hub id ``owner/name``.
+"""
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
-CONFIG, NOISE = "config.json", "noise_schedule.pt"
+CONFIG = "config.json"
+NOISE = "noise_schedule.pt"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Content of a checkpoint: the weights' file, and from a folder also ``config.json`` and ``noise_schedule.pt``."""
+    """Content of a checkpoint: the weights' file, and from a folder also ``config.json`` and
+    ``noise_schedule.pt``.
+    """
 
     content: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +50,8 @@ def read(source: Source, revision: str | None = None) -> Checkpoint:
         path = _download(str(source), revision)
     if path.is_file():
         return Checkpoint(_file(path))
-    config, noise = path / CONFIG, path / NOISE
+    config = path / CONFIG
+    noise = path / NOISE
     return Checkpoint(
         _file(_weights_in(path)),
         json.loads(config.read_text()) if config.exists() else {},
@@ -61,8 +69,10 @@ def load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
-            f"{path} contains objects other than tensors, and loading them can run arbitrary code. If you trust the "
-            "file, read it with torch.load(path, map_location='cpu', weights_only=False), in an environment with the "
+            f"{path} contains objects other than tensors, and loading them can run arbitrary code. "
+            "If you trust the "
+            "file, read it with torch.load(path, map_location='cpu', weights_only=False), in an "
+            "environment with the "
             "packages that wrote it, and pass the dictionary."
         ) from error
 
@@ -86,7 +96,9 @@ def _file(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path}: a checkpoint's name must end in one of {', '.join(READERS)}")
     content = READERS[path.suffix](path)
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path} contains a {type(content).__name__}: must be a mapping of names to tensors")
+        raise ValueError(
+            f"{path} contains a {type(content).__name__}: must be a mapping of names to tensors"
+        )
     return content
 
 
@@ -95,7 +107,8 @@ def _weights_in(folder: Path) -> Path:
         if (folder / name).exists():
             return folder / name
     raise FileNotFoundError(
-        f"{folder} contains none of {', '.join(WEIGHTS)}; pass the file itself if it has another name"
+        f"{folder} contains none of {', '.join(WEIGHTS)}; pass the file itself if it has another "
+        "name"
     )
 
 
@@ -106,6 +119,8 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, NOISE, *WEIGHTS]))
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=[CONFIG, NOISE, *WEIGHTS])
+        )
     except HFValidationError as error:
         raise FileNotFoundError(f"{name}: not a file, a folder or a hub id") from error

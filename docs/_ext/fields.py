@@ -1,10 +1,12 @@
-"""Directive that lists the fields of a dataclass, named as on the command line, with their docstrings.
+"""Directive that lists the fields of a dataclass, named as on the command line, with their
+docstrings.
 
     ```{fields} recipes.config.Optimizer
     :prefix: optimizer
     ```
 
-autodoc is not used because napoleon parses the text before a colon in the docstring of a field as its type.
+autodoc is not used because napoleon parses the text before a colon in the docstring of a field as
+its type.
 """
 
 import re
@@ -21,7 +23,9 @@ from sphinx.util.typing import stringify_annotation
 
 
 class Fields(SphinxDirective):
-    """Definition list of names, types, defaults and docstrings, without fields whose type is a dataclass."""
+    """Definition list of names, types, defaults and docstrings, without fields whose type is a
+    dataclass.
+    """
 
     required_arguments = 1
     option_spec: ClassVar = {"prefix": str, "leave-out": str.split}
@@ -35,14 +39,23 @@ class Fields(SphinxDirective):
         items = nodes.definition_list()
         for field in fields(kind):
             kinds = get_args(field.type)
-            nested = any(map(_nested, (field.type, *kinds, *(inner for one in kinds for inner in get_args(one)))))
+            nested = any(
+                map(
+                    _nested,
+                    (field.type, *kinds, *(inner for one in kinds for inner in get_args(one))),
+                )
+            )
             if nested or field.name in self.options.get("leave-out", ()):
                 continue
             shown = re.sub(r"~?(?:\w+\.)+(?=\w)", "", stringify_annotation(field.type, "smart"))
             default = "" if field.default is MISSING else f" = {_plain(field.default)}"
-            term = nodes.term("", "", nodes.literal(text=prefix + field.name), nodes.Text(f" {shown}{default}"))
+            term = nodes.term(
+                "", "", nodes.literal(text=prefix + field.name), nodes.Text(f" {shown}{default}")
+            )
             text = " ".join(told.get((name, field.name), ()))
-            items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", "", *_inline(text))))
+            items += nodes.definition_list_item(
+                "", term, nodes.definition("", nodes.paragraph("", "", *_inline(text)))
+            )
         return [nodes.paragraph("", "", *_inline(kind.__doc__.partition("\n")[0])), items]
 
 
@@ -59,8 +72,12 @@ def _inline(text: str) -> Iterator[nodes.Node]:
         yield nodes.literal(text=part) if number % 2 else nodes.Text(part)
 
 
-def _keep_colon(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Prepend a line without a colon, since napoleon parses the text before a colon as the type of an attribute."""
+def _keep_colon(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Prepend a line without a colon, since napoleon parses the text before a colon as the type of
+    an attribute.
+    """
     if what in ("attribute", "data", "property") and lines:
         lines.insert(0, "\\ ")  # which renders as nothing
 

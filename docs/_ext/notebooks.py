@@ -1,8 +1,10 @@
-"""Sphinx extension that converts the pages listed under ``notebooks`` in conf.py to Jupyter notebooks.
+"""Sphinx extension that converts the pages listed under ``notebooks`` in conf.py to Jupyter
+notebooks.
 
-Every block of Python becomes a code cell. Every block of bash that is marked by ``% runs`` becomes a cell with
-``%%bash -e``, which stops at the first command that fails. The output that a page shows below a block becomes the
-output of the cell. Each picture becomes a code cell that displays the file.
+Every block of Python becomes a code cell. Every block of bash that is marked by ``% runs`` becomes
+a cell with ``%%bash -e``, which stops at the first command that fails. The output that a page shows
+below a block becomes the output of the cell. Each picture becomes a code cell that displays the
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ SHOWN = 'from IPython.display import Image\n\nImage("{}")'
 
 def notebook(page: Path) -> NotebookNode:
     """Convert a page to a notebook."""
-    text = PICTURE.sub(lambda found: f"```python\n{SHOWN.format(found[1])}\n```", page.read_text(encoding="utf-8"))
+    text = PICTURE.sub(
+        lambda found: f"```python\n{SHOWN.format(found[1])}\n```", page.read_text(encoding="utf-8")
+    )
     text = re.sub(r"^% (?:runs|varies)\n+", "", text, flags=re.M)
     text = "".join(
         part if part.startswith("```") else _plain(part)
@@ -34,7 +38,9 @@ def notebook(page: Path) -> NotebookNode:
     found = jupytext.reads(HEADER + text, "md")
     cells: list[NotebookNode] = []
     for number, cell in enumerate(found.cells):
-        cell["id"] = f"cell-{number}"  # jupytext draws random ids, which would change at every build
+        cell["id"] = (
+            f"cell-{number}"  # jupytext draws random ids, which would change at every build
+        )
         cell.source = re.sub(r"^%%bash\n", "%%bash -e\n", cell.source)
         printed = re.match(r"```text\n(.*?)```\n*", cell.source, re.S)
         if printed and cells and cells[-1].cell_type == "code":
@@ -64,10 +70,15 @@ def write(app: Sphinx, error: Exception | None) -> None:
         for name in app.config.notebooks:
             path = Path(app.outdir) / f"{name}.ipynb"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(jupytext.writes(notebook(Path(app.srcdir) / f"{name}.md"), "ipynb"), encoding="utf-8")
+            path.write_text(
+                jupytext.writes(notebook(Path(app.srcdir) / f"{name}.md"), "ipynb"),
+                encoding="utf-8",
+            )
 
 
-def link(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+def link(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
     """Put a link to the notebook below the title of its page."""
     if pagename in app.config.notebooks:
         file = f"{pagename.rpartition('/')[2]}.ipynb"

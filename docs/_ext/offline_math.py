@@ -1,4 +1,6 @@
-"""Sphinx extension that converts TeX to MathML at build time with docutils, so that pages need no network."""
+"""Sphinx extension that converts TeX to MathML at build time with docutils, so that pages need no
+network.
+"""
 
 import re
 from html import escape
@@ -13,7 +15,10 @@ from sphinx.util import logging
 logger = logging.getLogger(__name__)
 
 # TeX that docutils does not support, or renders wrongly: it sets a prime as an upright apostrophe.
-ALIASES = [(r"\\dots\b", r"\\ldots"), (r"'+", lambda quotes: "^{" + r"\prime" * len(quotes[0]) + "}")]
+ALIASES = [
+    (r"\\dots\b", r"\\ldots"),
+    (r"'+", lambda quotes: "^{" + r"\prime" * len(quotes[0]) + "}"),
+]
 
 
 def mathml(tex: str, node: nodes.Element, as_block: bool) -> str:

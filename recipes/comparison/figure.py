@@ -42,13 +42,17 @@ def draw_weights(
     """Draw the weights of both processes over time, and the clip of training."""
     t = torch.linspace(0, 1, 1001, dtype=torch.float64)[1:-1]
     plot.weights(process, axes)
-    axes.plot(t, masked.weights(t).numpy()[:, 1], color=GREEN, linewidth=2, label="masked: mask → token")
+    axes.plot(
+        t, masked.weights(t).numpy()[:, 1], color=GREEN, linewidth=2, label="masked: mask → token"
+    )
     axes.axhline(clip, color=GREY, linewidth=1, linestyle=":", label="clip in training")
     axes.legend(loc="upper center")
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve], baseline: float) -> None:
-    """Draw training losses and validation bounds over the steps, and the bound of a unigram model."""
+    """Draw training losses and validation bounds over the steps, and the bound of a unigram
+    model.
+    """
     for name, curve in curves.items():
         colour = MODEL_COLOURS[name]
         span = max(len(curve.loss) // 20, 1)
@@ -63,10 +67,21 @@ def draw_curves(axes: Axes, curves: dict[str, Curve], baseline: float) -> None:
         )
         points = np.array(curve.bound)
         marker = "o" if name == "masked" else "s"
-        axes.plot(*points.T, color=colour, linewidth=2, marker=marker, markersize=4, label=f"{name}: validation bound")
-    axes.axhline(baseline, color=GREY, linewidth=1, linestyle=":", label="unigram model, validation")
+        axes.plot(
+            *points.T,
+            color=colour,
+            linewidth=2,
+            marker=marker,
+            markersize=4,
+            label=f"{name}: validation bound",
+        )
+    axes.axhline(
+        baseline, color=GREY, linewidth=1, linestyle=":", label="unigram model, validation"
+    )
     axes.set(xlabel="step", ylabel="nats per token")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small")
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small"
+    )
 
 
 def write_figure(
@@ -89,7 +104,12 @@ def write_figure(
         baseline: nats per token of a unigram model on the validation text.
         trace: (t, levels (L,)) of one sample of ``process``, from noise to data.
     """
-    style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "bold"}
+    style = {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titleweight": "bold",
+    }
     with matplotlib.rc_context(style | {"legend.framealpha": 0.9, "axes.titlelocation": "left"}):
         figure = Figure(figsize=(12, 8.5), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
@@ -97,9 +117,15 @@ def write_figure(
         plot.occupancies(process, a)
         draw_weights(b, process, masked, weight_clip)
         draw_curves(c, curves, baseline)
-        times, levels = torch.tensor([t for t, _ in trace]), torch.stack([levels for _, levels in trace])
+        times = torch.tensor([t for t, _ in trace])
+        levels = torch.stack([levels for _, levels in trace])
         plot.image(times, levels, plot.bands(process), d)
-        titles = ("where a token is at time t", "weight of the loss at time t", "learning", "a sample as it denoises")
+        titles = (
+            "where a token is at time t",
+            "weight of the loss at time t",
+            "learning",
+            "a sample as it denoises",
+        )
         for panel, letter, title in zip((a, b, c, d), "abcd", titles, strict=True):
             panel.set_title(f"({letter}) {title}")
         figure.savefig(path)

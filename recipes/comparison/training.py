@@ -1,4 +1,7 @@
-"""Several processes at one budget: recipes that differ in the process alone, trained and measured side by side."""
+"""Several processes at one budget.
+
+Recipes that differ in the process alone, trained and measured side by side.
+"""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -66,10 +69,12 @@ class Config:
     top_p: float = 0.9
 
     def recipe(self, process: dict[str, Any] | str) -> Recipe:
-        """Return the recipe of one process; the recipes of a comparison differ in the process alone.
+        """Return the recipe of one process.
 
-        Muon (Jordan et al. 2024) trains the matrices of the blocks, AdamW all else: with AdamW alone a run this short
-        stays at the unigram frequencies.
+        The recipes of a comparison differ in the process alone.
+
+        Muon (Jordan et al. 2024) trains the matrices of the blocks, AdamW all else: with AdamW
+        alone a run this short stays at the unigram frequencies.
         """
         has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
         return Recipe(
@@ -77,8 +82,14 @@ class Config:
             process=process,
             model={"kind": "dit", "dim": self.dim, "depth": self.depth, "heads": self.heads},
             optimizer=Optimizer(
-                lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=self.weight_decay, warmup=self.warmup,
-                final=0.0, muon=True, ema=0.0,
+                lr=self.learning_rate,
+                betas=(0.9, 0.98),
+                eps=1e-8,
+                weight_decay=self.weight_decay,
+                warmup=self.warmup,
+                final=0.0,
+                muon=True,
+                ema=0.0,
             ),
             loss=Loss(weighting=f"clip:{self.weight_clip}"),
             output=Output(folder=self.out, validate_sequences=self.curve_windows),
@@ -87,7 +98,7 @@ class Config:
             steps=self.steps,
             start="text",
             seed=self.seed,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -113,42 +124,61 @@ def documents(windows: text.Windows, vocab_size: int) -> Documents:
     count, length = windows.tokens.shape
     offsets = pa.array(np.arange(0, (count + 1) * length, length, dtype=np.int32))
     rows = pa.ListArray.from_arrays(offsets, pa.array(windows.tokens.flatten().numpy()))
-    return Documents(pa.chunked_array([rows]), pa.chunked_array([windows.num_bytes.numpy()]), vocab_size)
+    return Documents(
+        pa.chunked_array([rows]), pa.chunked_array([windows.num_bytes.numpy()]), vocab_size
+    )
 
 
 def train(
     config: Config, processes: Mapping[str, dict[str, Any] | str], data: Data, console: Console
 ) -> dict[str, Trained]:
-    """Train a model for each process, all at the same time; measure the bounds of a few windows on the way.
+    """Train a model for each process, all at the same time.
 
-    Each run has an equal share of torch's threads: on a few cores two small networks side by side take less time than
-    one after the other with twice as many threads.
+    Measure the bounds of a few windows on the way.
+
+    Each run has an equal share of torch's threads: on a few cores two small networks side by side
+    take less time than one after the other with twice as many threads.
     """
     # one after the other, since initial weights are drawn from torch's global generator
     recipes = {name: config.recipe(process) for name, process in processes.items()}
     runs = {name: Run.prepare(recipe, ALONE, data.prepared) for name, recipe in recipes.items()}
     about = next(iter(recipes.values())).loss.about(padded=False)
-    threads, stopped = torch.get_num_threads(), Event()
+    threads = torch.get_num_threads()
+    stopped = Event()
     torch.set_num_threads(max(1, threads // len(runs)))
     try:
         with (
-            training_progress(console, list(runs), config.steps, config.batch_size * config.window, about) as reports,
+            training_progress(
+                console, list(runs), config.steps, config.batch_size * config.window, about
+            ) as reports,
             ThreadPoolExecutor(len(runs)) as pool,
         ):
-            curves = {name: pool.submit(learn, config, run, reports[name], stopped) for name, run in runs.items()}
+            curves = {
+                name: pool.submit(learn, config, run, reports[name], stopped)
+                for name, run in runs.items()
+            }
             try:
                 wait(curves.values(), return_when=FIRST_EXCEPTION)
             finally:
                 stopped.set()  # after an error of one run, or an interrupt, the others stop too
     finally:
         torch.set_num_threads(threads)
-    return {name: Trained(run.process, run.objective.model.eval(), curves[name].result()) for name, run in runs.items()}
+    return {
+        name: Trained(run.process, run.objective.model.eval(), curves[name].result())
+        for name, run in runs.items()
+    }
 
 
 def learn(config: Config, run: Run, report: Callable[[int, float], None], stopped: Event) -> Curve:
-    """Make the steps of a run, until another run stopped; return the loss of each step and a few bounds."""
+    """Make the steps of a run, until another run stopped.
+
+    Return the loss of each step and a few bounds.
+    """
     curve = Curve()
-    marks = {round(config.steps * point / config.curve_points) for point in range(1, config.curve_points + 1)}
+    marks = {
+        round(config.steps * point / config.curve_points)
+        for point in range(1, config.curve_points + 1)
+    }
     curve.bound.append((0, run.validate().per_token.value))
     with closing(run.batches()) as batches:
         for step, batch in enumerate(islice(batches, config.steps), start=1):
@@ -162,7 +192,9 @@ def learn(config: Config, run: Run, report: Callable[[int, float], None], stoppe
 
 
 def bound(config: Config, run: Trained, data: Data) -> Terms:
-    """Measure the bound of every validation window, the mean over ``config.passes`` draws of times and noise."""
+    """Measure the bound of every validation window, the mean over ``config.passes`` draws of times
+    and noise.
+    """
     windows = data.validation.tokens
     batches = [
         Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=index)
@@ -170,24 +202,42 @@ def bound(config: Config, run: Trained, data: Data) -> Terms:
     ]
     density = run.process.time_density(config.window, chance=IN_STRATA)
     draws = [
-        measure(run.process, run.model, batches, config.seed + 1, number, density=density, levels="balanced")
+        measure(
+            run.process,
+            run.model,
+            batches,
+            config.seed + 1,
+            number,
+            density=density,
+            levels="balanced",
+        )
         for number in range(config.passes)
     ]
     return Terms.average(draws)
 
 
-def evaluate(config: Config, trained: dict[str, Trained], data: Data) -> tuple[dict[str, dd.Tally], dd.Tally]:
-    """Return the bounds of all models, and the paired difference of the first two, first minus second."""
-    nats = {name: bound(config, run, data).nats.sum(-1, keepdim=True) for name, run in trained.items()}
+def evaluate(
+    config: Config, trained: dict[str, Trained], data: Data
+) -> tuple[dict[str, dd.Tally], dd.Tally]:
+    """Return the bounds of all models, and the paired difference of the first two, first minus
+    second.
+    """
+    nats = {
+        name: bound(config, run, data).nats.sum(-1, keepdim=True) for name, run in trained.items()
+    }
     first, second = (list(nats.values()) * 2)[:2]
     tallies = [dd.Tally() for _ in range(len(nats) + 1)]
     for tally, values in zip(tallies, [*nats.values(), first - second], strict=True):
-        tally.add((values / config.window).expand(-1, config.window), num_bytes=data.validation.num_bytes)
+        tally.add(
+            (values / config.window).expand(-1, config.window), num_bytes=data.validation.num_bytes
+        )
     return dict(zip(nats, tallies, strict=False)), tallies[-1]
 
 
 def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
-    """Return the entropy of the validation text's tokens in nats, and its nats under the frequencies of training."""
+    """Return the entropy of the validation text's tokens in nats, and its nats under the
+    frequencies of training.
+    """
     counts = data.validation.tokens.flatten().bincount(minlength=config.vocab_size).double()
     shares = counts / counts.sum()
     learned = log_probs(data.stream.bincount(minlength=config.vocab_size))

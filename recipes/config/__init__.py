@@ -1,6 +1,14 @@
 """Configuration of a run as plain values: in Python, on disk, on the command line."""
 
-from recipes.config.files import about_loss, differences, numbers, plugins, read_recipe, recipe_of, recipe_yaml
+from recipes.config.files import (
+    about_loss,
+    differences,
+    numbers,
+    plugins,
+    read_recipe,
+    recipe_of,
+    recipe_yaml,
+)
 from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import WARM_UP, Data, Hardware, Optimizer, Output, Recipe

@@ -1,4 +1,7 @@
-"""Recipes on the command line: every field, and every key of a part, is a flag; unknown flags are errors."""
+"""Recipes on the command line.
+
+Every field, and every key of a part, is a flag; unknown flags are errors.
+"""
 
 import argparse
 import sys
@@ -29,7 +32,10 @@ Shrink = Callable[[Recipe], Recipe]
 
 
 def choose(
-    variants: Mapping[str, tuple[str, Recipe]], smoke: Shrink, prog: str, arguments: Sequence[str] | None = None
+    variants: Mapping[str, tuple[str, Recipe]],
+    smoke: Shrink,
+    prog: str,
+    arguments: Sequence[str] | None = None,
 ) -> tuple[Recipe, argparse.Namespace]:
     """Return the recipe of a command line: a variant or a file, with single values replaced.
 
@@ -40,12 +46,14 @@ def choose(
         arguments: in place of those of the process.
 
     Returns:
-        The recipe, and the switches that are not part of it, except ``folder``: the prepared text, if given.
+        The recipe, and the switches that are not part of it, except ``folder``: the prepared text,
+        if given.
 
     Raises:
         FileNotFoundError, ValueError: no prepared text in the given folder.
         ValueError: invalid values of a recipe.
-        SystemExit: no variant, or an unknown one; unknown flags; each with the nearest known one; a request for help.
+        SystemExit: no variant, or an unknown one; unknown flags; each with the nearest known one; a
+            request for help.
     """
     line = list(sys.argv[1:] if arguments is None else arguments)
     check_flags(line)
@@ -55,7 +63,9 @@ def choose(
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
     parser.add_argument("--estimate", type=int)
-    parser.add_argument("--data.folder", type=Path, dest="folder")  # first, as it determines the corpus
+    parser.add_argument(
+        "--data.folder", type=Path, dest="folder"
+    )  # first, as it determines the corpus
     switches, rest = parser.parse_known_args(line)
     if switches.recipe is not None:
         variants = {FILE: (f"from {switches.recipe}", read_recipe(switches.recipe))}
@@ -64,7 +74,8 @@ def choose(
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
     helped = not {"-h", "--help"}.isdisjoint(rest)
     variants = {
-        name: (text, _of_folder(recipe, switches.folder, read=not helped)) for name, (text, recipe) in variants.items()
+        name: (text, _of_folder(recipe, switches.folder, read=not helped))
+        for name, (text, recipe) in variants.items()
     }
     name = rest[0] if rest and rest[0] in variants else None
     if name is not None:
@@ -73,7 +84,11 @@ def choose(
         variants = {name: (text, recipe)}
     if helped:
         described = {name: text for name, (text, _) in variants.items() if name != FILE}
-        print(first_page(prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE))
+        print(
+            first_page(
+                prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE
+            )
+        )
         raise SystemExit(0)
     if ALL in rest:
         rest = [*(word for word in rest if word != ALL), "--help"]
@@ -82,20 +97,29 @@ def choose(
     if name is None:
         near = get_close_matches(rest[0], variants, 1) if rest else []
         parser.error(
-            f"the first argument must be a variant, one of {', '.join(variants)}; got {rest[0] if rest else 'none'}"
-            + (f", did you mean {near[0]}?" if near else "")
+            f"the first argument must be a variant, one of {', '.join(variants)}; got "
+            f"{rest[0] if rest else 'none'}" + (f", did you mean {near[0]}?" if near else "")
         )
     # no subcommands: tyro would put the first word of ``prog``, python, before their names
     text, recipe = variants[name]
-    alone, given = name == FILE, typed(recipe)
+    alone = name == FILE
+    given = typed(recipe)
     check_unknown(given, rest)
     prog, text = (prog, " ".join(NOTE.split())) if alone else (f"{prog} {name}", text)
-    return plain(tyro.cli(type(given), default=given, args=rest, prog=prog, description=text)), switches
+    return plain(
+        tyro.cli(type(given), default=given, args=rest, prog=prog, description=text)
+    ), switches
 
 
 def _of_folder(recipe: Recipe, folder: Path | None, read: bool) -> Recipe:
-    """Return the recipe on the text of the given folder, or on that of its default folder if it has no corpus."""
+    """Return the recipe on the text of the given folder, or on that of its default folder if it has
+    no corpus.
+    """
     data = recipe.data if folder is None else replace(recipe.data, folder=folder)
-    if not read or not data.folder.is_dir():  # the run raises later: parsing and help work without the folder
+    if (
+        not read or not data.folder.is_dir()
+    ):  # the run raises later: parsing and help work without the folder
         return replace(recipe, data=data)
-    return replace(recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole())
+    return replace(
+        recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole()
+    )

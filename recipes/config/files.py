@@ -19,7 +19,10 @@ from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
 
 APART = ("output.", "hardware.", "data.folder")
-"""Parts of a recipe that do not affect results: the machine, the folder of its text and the folder of its output."""
+"""Parts of a recipe that do not affect results.
+
+The machine, the folder of its text and the folder of its output.
+"""
 
 CORPORA = (Corpus.__name__, SymbolCorpus.__name__)
 
@@ -28,7 +31,9 @@ PLUGINS = "plugins"
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """Return a recipe with all its values as YAML, and the package and version of every plug-in in it."""
+    """Return a recipe with all its values as YAML, and the package and version of every plug-in in
+    it.
+    """
     values = TypeAdapter(Recipe).dump_python(recipe, mode="json")
     if found := plugins(recipe):
         values[PLUGINS] = found
@@ -39,7 +44,9 @@ def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     """Return package and version of every part that is not in ddlib, by its kind."""
     named = ((group, part(recipe, place), run) for place, (group, run) in PARTS.items())
     found = (parts.origins(group, value, run) for group, value, run in named if value is not None)
-    return {one.kind: {"package": one.package, "version": one.version} for many in found for one in many}
+    return {
+        one.kind: {"package": one.package, "version": one.version} for many in found for one in many
+    }
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -49,13 +56,14 @@ def read_recipe(path: Path) -> Recipe:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a folder; no YAML; an unknown key, with the nearest known one; a value of another type; a plug-in
-            that is not installed, with the command that installs it.
+        ValueError: a folder; no YAML; an unknown key, with the nearest known one; a value of
+            another type; a plug-in that is not installed, with the command that installs it.
         PermissionError: see ``ddlib.plugins.registry.trusting``.
     """
     if path.is_dir():
         raise ValueError(
-            f"recipe={path}: is a folder, must be a YAML file; prepared data is the key data.folder of the file, or "
+            f"recipe={path}: is a folder, must be a YAML file; prepared data is the key "
+            "data.folder of the file, or "
             "--data.folder of another recipe"
         )
     if not path.exists():
@@ -98,7 +106,8 @@ def numbers(recipe: Recipe) -> dict[str, Any]:
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
     """Return the values that differ, each by name."""
-    old, new = numbers(before), numbers(now)
+    old = numbers(before)
+    new = numbers(now)
     return [
         f"{name} is {new.get(name)!r}, was {old.get(name)!r}"
         for name in dict.fromkeys((*new, *old))
@@ -109,7 +118,8 @@ def differences(before: Recipe, now: Recipe) -> list[str]:
 def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) -> None:
     """Raise or warn about packages named in a file that are missing or of another version."""
     for kind, expected in named.items():
-        package, before = expected["package"], expected["version"]
+        package = expected["package"]
+        before = expected["version"]
         try:
             now = version(package)
         except PackageNotFoundError:
@@ -120,11 +130,14 @@ def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) ->
                 ) from None
             continue  # a module outside of any package; its import reports where it is missing
         if before is not None and now != before:
-            warnings.warn(f"{path}: {kind} was made with {package} {before}, here is {now}", stacklevel=3)
+            warnings.warn(
+                f"{path}: {kind} was made with {package} {before}, here is {now}", stacklevel=3
+            )
 
 
 def _modern(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the values of a file from before networks or weightings were parts to the current format.
+    """Convert the values of a file from before networks or weightings were parts to the current
+    format.
 
     Such a file has no kind of model except what runs filled in, and limits in place of a weighting.
     """
@@ -136,11 +149,17 @@ def _modern(values: dict[str, Any]) -> dict[str, Any]:
     model = {"kind": "dit"} | model
     if model.pop("mean_of_members", False):
         model["parents"] = parts.RUN
-    return values | {"model": model} | ({"start": start} if (start := model.pop("start", None)) else {})
+    return (
+        values
+        | {"model": model}
+        | ({"start": start} if (start := model.pop("start", None)) else {})
+    )
 
 
 def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the values of a loss to present options: limits of the weights as a weighting, no removed options.
+    """Convert the values of a loss to present options.
+
+    Limits of the weights as a weighting, no removed options.
 
     Raises:
         ValueError: as ``check_removed``.
@@ -149,12 +168,19 @@ def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if name != "mirror"}
     match values:
         case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
-            return rest | {"weighting": {"kind": "clip", "high": None if high == math.inf else high, "low": low}}
+            return rest | {
+                "weighting": {
+                    "kind": "clip",
+                    "high": None if high == math.inf else high,
+                    "low": low,
+                }
+            }
     return values
 
 
 def read_loss(values: dict[str, Any]) -> Loss:
-    """Read the loss of a recipe alone, from values of ``recipe_yaml`` of this or an earlier version.
+    """Read the loss of a recipe alone, from values of ``recipe_yaml`` of this or an earlier
+    version.
 
     Raises:
         ValueError, ImportError: as in ``read_recipe``.
@@ -163,7 +189,10 @@ def read_loss(values: dict[str, Any]) -> Loss:
 
 
 def about_loss(recipe: Path) -> str:
-    """Return the recipe's description of the loss alone; other parts may need packages that are not installed."""
+    """Return the recipe's description of the loss alone.
+
+    Other parts may need packages that are not installed.
+    """
     if not recipe.is_file():
         return ""
     values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
@@ -174,7 +203,10 @@ def about_loss(recipe: Path) -> str:
 
 
 def _padded(data: Mapping[str, Any]) -> bool:
-    """Return whether rows have padding, from the plain values of a recipe's data: as ``Watch`` does in training."""
+    """Return whether rows have padding, from the plain values of a recipe's data.
+
+    As ``Watch`` does in training.
+    """
     corpus = data.get("corpus") or {}
     symbols = isinstance(corpus, Mapping) and "source" in corpus
     return not data.get("wrap", False) and (not symbols or bool(corpus.get("ends", False)))
@@ -189,7 +221,9 @@ def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, A
 
 
 def _faults_of_parts(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults of the parts of a recipe, which are read only where no field of it is missing."""
+    """Yield the faults of the parts of a recipe, which are read only where no field of it is
+    missing.
+    """
     for place, (group, run) in PARTS.items():
         value: Any = values
         for name in place.split("."):
@@ -215,12 +249,18 @@ def _explain(error: Mapping[str, Any]) -> str:
     name = str(error["loc"][-1])
     if (other := instead(name)) is not None:
         return f"{place}: no such key; {other}"
-    near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, sorted(_names(Recipe)), n=1)
+    near = (
+        [ELSEWHERE[name]]
+        if name in ELSEWHERE
+        else difflib.get_close_matches(name, sorted(_names(Recipe)), n=1)
+    )
     return f"{place}: no such key" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _names(kind: Any) -> Iterator[str]:
-    """Yield the names of all fields of a dataclass, of those inside it, and of those in its unions."""
+    """Yield the names of all fields of a dataclass, of those inside it, and of those in its
+    unions.
+    """
     for inner in get_args(kind):
         yield from _names(inner)
     if is_dataclass(kind):

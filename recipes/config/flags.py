@@ -21,7 +21,10 @@ _OWN = ("", "data", "hardware", "optimizer", "output")
 
 
 def typed(recipe: Recipe) -> Recipe:
-    """Return a recipe whose parts have a field for every key, for tyro; ``plain`` is the inverse."""
+    """Return a recipe whose parts have a field for every key, for tyro.
+
+    ``plain`` is the inverse.
+    """
     return _typed(recipe, "")
 
 
@@ -35,9 +38,11 @@ def plain(given: Recipe) -> Recipe:
 
 
 def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """Apply flags like ``--process.schedule cosine`` or ``--model.kind``, which choose the kinds of parts.
+    """Apply flags like ``--process.schedule cosine`` or ``--model.kind``, which choose the kinds of
+    parts.
 
-    The kinds determine which other flags exist, so they are read first; so are keys that have no value yet.
+    The kinds determine which other flags exist, so they are read first; so are keys that have no
+    value yet.
 
     Returns:
         The recipe, and the remaining words.
@@ -58,10 +63,14 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
             flags.remove(flag)
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
-            holder, name, run = _part(changed, flag.path[:-1]), flag.path[-1], PARTS[flag.path[0]][1]
+            holder = _part(changed, flag.path[:-1])
+            name = flag.path[-1]
+            run = PARTS[flag.path[0]][1]
             if holder is None:
                 place = ".".join(flag.path[:-1])
-                raise ValueError(f"{flag.words[0]}: the recipe sets no {place}; choose one by --{place}.kind too")
+                raise ValueError(
+                    f"{flag.words[0]}: the recipe sets no {place}; choose one by --{place}.kind too"
+                )
             key = parts.keys(group, holder["kind"], run, holder | {name: flag.read(None)}).get(name)
             value = flag.read(key)
             # tyro is given the type of the value so far, and "run" is of another one
@@ -83,11 +92,15 @@ def _typed(holder: Any, place: str) -> Any:
             changed[name] = _typed(value, f"{here}.")
     # a subclass, so that tyro finds the docstrings of the other fields
     namespace = {
-        "__annotations__": {name: type(value) if value else str | None for name, value in changed.items()},
+        "__annotations__": {
+            name: type(value) if value else str | None for name, value in changed.items()
+        },
         "__post_init__": lambda self: None,
         "__doc__": type(holder).__doc__,
     }
-    kind: Any = dataclass(frozen=True, kw_only=True)(type(type(holder).__name__, (type(holder),), namespace))
+    kind: Any = dataclass(frozen=True, kw_only=True)(
+        type(type(holder).__name__, (type(holder),), namespace)
+    )
     return kind(**values | changed)
 
 
@@ -103,10 +116,12 @@ def _plain(given: Any, place: str) -> Any:
 
 
 def check_flags(words: Sequence[str]) -> None:
-    """Raise if the words of a command line hold a flag, or its value, that was removed, or another codebase's flag.
+    """Raise if the words of a command line hold a flag, or its value, that was removed, or another
+    codebase's flag.
 
     Raises:
-        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``; a name of ``ELSEWHERE``.
+        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``; a name of
+            ``ELSEWHERE``.
     """
     for word, value in zip_longest(words, words[1:], fillvalue=""):
         name, sign, inner = word.partition("=")
@@ -114,13 +129,17 @@ def check_flags(words: Sequence[str]) -> None:
             raise ValueError(f"{name} {MIRROR_REMOVED}")
         place, _, last = name.removeprefix("--").replace("-", "_").rpartition(".")
         if name.startswith("--") and place in _OWN and last in ELSEWHERE:
-            raise ValueError(f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?")
+            raise ValueError(
+                f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?"
+            )
         if name == "--loss.levels":
             check_removed({"levels": inner if sign else value})
 
 
 def check_unknown(given: Recipe, words: Sequence[str]) -> None:
-    """Raise if a flag stands for an option that recipes do not have; tyro finds the nearest flag of any other.
+    """Raise if a flag stands for an option that recipes do not have.
+
+    Tyro finds the nearest flag of any other.
 
     Args:
         given: a recipe of ``typed``.
@@ -132,7 +151,11 @@ def check_unknown(given: Recipe, words: Sequence[str]) -> None:
     known = set(_leaves(given, ""))
     for word in words:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
-        other = instead(name.rpartition(".")[2]) if word.startswith("--") and name not in known else None
+        other = (
+            instead(name.rpartition(".")[2])
+            if word.startswith("--") and name not in known
+            else None
+        )
         if other is not None:
             raise ValueError(f"{word.partition('=')[0]}: no such flag; {other}")
 
@@ -170,7 +193,9 @@ def _flags(words: Sequence[str]) -> Iterator[_Flag]:
         if not word.startswith("--") or not path:
             yield _Flag([word], [], [])
             continue
-        values = [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
+        values = (
+            [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
+        )
         rest = rest if sign else rest[len(values) :]
         yield _Flag([word, *([] if sign else values)], path, values)
 
@@ -194,7 +219,8 @@ def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
         key = parts.keys(group, values["kind"], run, values).get(name)
         if key is None or key.group is None:
             return None
-        group, values = key.group, values.get(name)
+        group = key.group
+        values = values.get(name)
     return group
 
 
@@ -209,24 +235,32 @@ def _fields(group: str, values: Any, run: Any) -> Any:
     """Return a frozen dataclass whose fields are the values of a part."""
     kind = values["kind"]
     described = arguments_of(registry.find(group, kind))
-    columns: list[Any] = [("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)]
+    columns: list[Any] = [
+        ("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)
+    ]
     for key in parts.keys(group, kind, run, values).values():
         if key.group and isinstance(values.get(key.name), dict):
             inner = _fields(key.group, values[key.name], run)
             columns.append((key.name, type(inner), inner))
         elif key.name in values:
-            about = tyro.conf.arg(help=described.get(key.name) or f"Filled in by the run: {key.filled}.")
+            about = tyro.conf.arg(
+                help=described.get(key.name) or f"Filled in by the run: {key.filled}."
+            )
             how = bool if key.annotation is bool else Annotated[Any, _flag(key)]
             columns.append((key.name, Annotated[how, about], values[key.name]))
     name = "".join(piece.title() for piece in kind.replace(":", ".").replace("_", ".").split("."))
-    made = make_dataclass(name, [(n, t, field(default_factory=lambda v=v: v)) for n, t, v in columns], frozen=True)
+    made = make_dataclass(
+        name, [(n, t, field(default_factory=lambda v=v: v)) for n, t, v in columns], frozen=True
+    )
     return made()
 
 
 def _values(given: Any) -> Any:
     """Return the values of a dataclass that ``_fields`` made."""
     return {
-        one.name: _values(value) if hasattr(value := getattr(given, one.name), "__dataclass_fields__") else value
+        one.name: _values(value)
+        if hasattr(value := getattr(given, one.name), "__dataclass_fields__")
+        else value
         for one in fields(given)
     }
 
@@ -250,10 +284,18 @@ def _flag(key: parts.Key) -> Any:
 
 
 def _whole(key: parts.Key | None, values: list[Any]) -> Any:
-    """Return the value of a key from those of its flag; a single one is the element of a list if the key has lists."""
+    """Return the value of a key from those of its flag.
+
+    a single one is the element of a list if the key has lists.
+    """
     if len(values) != 1:
         return values
-    if key is not None and not key.group and not isinstance(values[0], list) and not _accepts(key, values[0]):
+    if (
+        key is not None
+        and not key.group
+        and not isinstance(values[0], list)
+        and not _accepts(key, values[0])
+    ):
         return values if _accepts(key, values) else values[0]
     return values[0]
 
@@ -268,15 +310,25 @@ def _accepts(key: parts.Key, value: Any) -> bool:
 
 def _called(annotation: Any) -> str:
     """Return the name of a type in help texts: INT|STR, FLOAT ..."""
-    inner = [_called(part) for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
+    inner = [
+        _called(part) for part in get_args(annotation) if isinstance(part, type) or get_args(part)
+    ]
     if get_origin(annotation) in (Union, types.UnionType):
         return "|".join(inner)
     if get_origin(annotation) is not None:
         return f"{inner[0] if inner else 'VALUE'} ..."
-    return "VALUE" if annotation is Any else "None" if annotation is type(None) else annotation.__name__.upper()
+    return (
+        "VALUE"
+        if annotation is Any
+        else "None"
+        if annotation is type(None)
+        else annotation.__name__.upper()
+    )
 
 
 def arguments_of(target: Any) -> dict[str, str]:
     """Return the descriptions of the arguments in the docstring of a class or function."""
     found = parse_docstring(inspect.getdoc(target) or "").params
-    return {one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found}
+    return {
+        one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found
+    }

@@ -16,7 +16,9 @@ DIFFERS = "by variant"
 ALL = "--help-all"
 
 
-def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str, str], note: str) -> str:
+def first_page(
+    prog: str, variants: Mapping[str, Recipe], described: Mapping[str, str], note: str
+) -> str:
     """Return the text of ``--help``.
 
     Args:
@@ -27,14 +29,20 @@ def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str
     """
     names = " VARIANT" if described else " FILE"  # the variants are listed below
     lines = [f"usage: {prog}{names} [--smoke] [--NAME VALUE ...]", ""]
-    lines += _table([(name, text) for name, text in described.items()]) + ([""] if described else [])
+    lines += _table([(name, text) for name, text in described.items()]) + (
+        [""] if described else []
+    )
     of = f" Values are those of {next(iter(variants))}." if len(variants) == 1 and described else ""
     lines += textwrap.wrap(f"Most often changed values; {ALL} lists every value.{of}", WIDTH)
-    return "\n".join([*lines, "", *_table(list(rows(list(variants.values())))), "", *note.splitlines()])
+    return "\n".join(
+        [*lines, "", *_table(list(rows(list(variants.values())))), "", *note.splitlines()]
+    )
 
 
 def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
-    """Yield a flag with its value, and its meaning, for every field of a recipe that is marked as ``FIRST``."""
+    """Yield a flag with its value, and its meaning, for every field of a recipe that is marked as
+    ``FIRST``.
+    """
     yield from _marked(Recipe, recipes, "--")
 
 

@@ -14,7 +14,8 @@ from recipes.config.validation import at_least
 from recipes.data.source import STRICT
 
 MIRROR_REMOVED = (
-    "was removed after 0.1.0, since mirror pairs do not reduce the error for the same number of rows "
+    "was removed after 0.1.0, since mirror pairs do not reduce the error for the same number of "
+    "rows "
     "(docs/signal.md): leave it out, and use loss.levels: balanced for less noise"
 )
 
@@ -29,7 +30,8 @@ def check_removed(values: Mapping[str, Any]) -> None:
         raise ValueError(f"loss.mirror: true {MIRROR_REMOVED}")
     if values.get("levels") == "systematic":
         raise ValueError(
-            "loss.levels: systematic was removed after 0.1.0, since its mean is not that of the loss (docs/signal.md): "
+            "loss.levels: systematic was removed after 0.1.0, since its mean is not that of the "
+            "loss (docs/signal.md): "
             "use balanced"
         )
 
@@ -39,46 +41,70 @@ class Loss:
     """Training loss; arguments as ``ddlib.training_loss``."""
 
     weighting: dict[str, Any] | str | None = None
-    """Transformation of the weights of the loss, one of ``ddlib.weightings``; evaluation changes no weight. With
-    ``order`` no row has them. None: that of the paper that published the process, else the weights of the bound."""
+    """Transformation of the weights of the loss, one of ``ddlib.weightings``.
+
+    Evaluation changes no weight. With
+    ``order`` no row has them. None: that of the paper that published the process, else the weights
+    of the bound."""
     mode: Literal["standard", "hard", "edges"] = "standard"
-    """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict tokens."""
+    """"edges": losses on all edges below a token's state; "hard".
+
+    The paper's ablation, masks predict tokens.
+    """
     edge_weights: tuple[float, ...] | None = None
-    """Factors of the losses for "edges", one per edge, first that of the edge above the tokens; None: those of the
+    """Factors of the losses for "edges", one per edge, first that of the edge above the tokens.
+
+    None: those of the
     bound."""
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
     consistency: float = 0.0
-    """Weight of the consistency loss between two times of a path, 0 for none; its teacher is the average of the
+    """Weight of the consistency loss between two times of a path, 0 for none.
+
+    Its teacher is the average of the
     weights, ``optimizer.ema``. For fewer steps of sampling, with ``start`` at a trained run."""
     consistency_divergence: Literal["forward_kl", "reverse_kl", "jensen_shannon"] = "forward_kl"
     """Divergence from the teacher, as in ``ddlib.consistency_loss``."""
     consistency_anchor: float = 0.25
     """Share of sequences whose earlier time is 0, where the token itself is the target."""
     count_padding: bool = True
-    """Whether padding counts in the training loss, as in the HDLM paper. It never counts in the bound, and not in
+    """Whether padding counts in the training loss, as in the HDLM paper.
+
+    It never counts in the bound, and not in
     ``ddlib.training_loss`` by default."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """Meaning of the network's output: without the evidence of the token itself, or with it."""
     levels: Literal["independent", "balanced"] = "independent"
-    """Coupling of the noise between tokens of a sequence: "balanced" has the mean of "independent", see
+    """Coupling of the noise between tokens of a sequence.
+
+    "balanced" has the mean of "independent", see
     ``process.sample``; evaluation has a separate option."""
     times: str | None = None
-    """Density of the training times: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, that of least variance of
-    the process at this length. None: optimal where ``weighting`` is None and no paper published the process, else
-    uniform."""
+    """Density of the training times.
+
+    Uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, that of least variance of
+    the process at this length. None: optimal where ``weighting`` is None and no paper published the
+    process, else uniform."""
     weigh_times: bool = True
-    """Divide the loss by that density, so that its mean is that of uniform times; otherwise frequent times have more
+    """Divide the loss by that density, so that its mean is that of uniform times.
+
+    Otherwise frequent times have more
     weight."""
     interval: tuple[float, float] = (0.0, 1.0)
-    """Interval of the training times. Clean positions and positions of pure noise keep the times 0 and 1."""
+    """Interval of the training times.
+
+    Clean positions and positions of pure noise keep the times 0 and 1.
+    """
 
     memory: float = 0.0
-    """Share of the sequences that a step calls twice: the second call takes the features of the first, which has no
+    """Share of the sequences that a step calls twice.
+
+    The second call takes the features of the first, which has no
     gradient (self-conditioning). For a network that takes them, such as ``model.memory: true``."""
 
     order: str | None = None
-    """Order of a sampler, such as confidence, confidence:score=entropy or left_to_right, whose states are trained on:
+    """Order of a sampler, such as confidence, confidence:score=entropy or left_to_right, whose
+    states are trained on:
     rows of the batch descend along it with their true tokens. None: random noise."""
     order_per_step: int = 16
     """For ``order``, the least number of edges that a row descends in a step."""
@@ -90,10 +116,14 @@ class Loss:
     def __post_init__(self) -> None:
         check_removed({"levels": self.levels})
         if self.weighting is not None:
-            object.__setattr__(self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting"))
+            object.__setattr__(
+                self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting")
+            )
         self.rule()  # errors come here, not after the text is read
         if self.edge_weights is not None and self.mode != "edges":
-            raise ValueError(f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}")
+            raise ValueError(
+                f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}"
+            )
         at_least(0, auxiliary=self.auxiliary, consistency=self.consistency)
         if not 0 <= self.consistency_anchor <= 1:
             raise ValueError(f"consistency_anchor={self.consistency_anchor}: must lie in [0, 1]")
@@ -101,7 +131,8 @@ class Loss:
             raise ValueError(f"memory={self.memory}: must lie in [0, 1]")
         if self.consistency and self.levels != "independent":
             raise ValueError(
-                f"consistency={self.consistency}: not with levels={self.levels!r}, must be 'independent': both times "
+                f"consistency={self.consistency}: not with levels={self.levels!r}, must be "
+                "'independent': both times "
                 "of a path are drawn token by token"
             )
         if self.times is not None:
@@ -109,25 +140,34 @@ class Loss:
         check_interval(self.interval)
         at_least(1, order_per_step=self.order_per_step)
         if not 0 < self.order_share <= 1:
-            raise ValueError(f"order_share={self.order_share}: must lie in (0, 1], the share of rows along loss.order")
+            raise ValueError(
+                f"order_share={self.order_share}: must lie in (0, 1], the share of rows along "
+                "loss.order"
+            )
         if self.order is None:
             return
         self.along()
         if self.levels != "independent":
-            raise ValueError(f"order={self.order!r}: not with levels={self.levels!r}, must be 'independent'")
+            raise ValueError(
+                f"order={self.order!r}: not with levels={self.levels!r}, must be 'independent'"
+            )
         if self.order_share == 1 and tuple(self.interval) != (0, 1):
             raise ValueError(
-                f"interval={tuple(self.interval)}: not with order={self.order!r} and order_share=1, as all rows are "
+                f"interval={tuple(self.interval)}: not with order={self.order!r} and "
+                "order_share=1, as all rows are "
                 "along the order and draw no times; must be (0, 1)"
             )
         if self.consistency:
-            raise ValueError(f"order={self.order!r}: not with consistency={self.consistency}, choose one of them")
+            raise ValueError(
+                f"order={self.order!r}: not with consistency={self.consistency}, choose one of them"
+            )
 
     def of(self, kind: str) -> "Loss":
         """Return the loss with weighting and density of times written out, as suits a process.
 
-        A process, or the function that returns it, states its weighting as ``training_weighting``. Where that is the
-        weights of the bound, the variance under uniform times may have no finite value.
+        A process, or the function that returns it, states its weighting as ``training_weighting``.
+        Where that is the weights of the bound, the variance under uniform times may have no finite
+        value.
 
         Args:
             kind: kind of the process.
@@ -164,17 +204,31 @@ class Loss:
             padded: whether sequences have padding at all.
         """
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
-        weights = "" if self.edge_weights is None else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
-        terms = {"hard": ["masks predict tokens"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
+        weights = (
+            ""
+            if self.edge_weights is None
+            else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
+        )
+        terms = {
+            "hard": ["masks predict tokens"],
+            "edges": [f"all edges below a token{weights}"],
+        }.get(self.mode, [])
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         if self.consistency:
-            second.append(f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added")
+            second.append(
+                f"{self.consistency:g} x the consistency loss ({self.consistency_divergence}) added"
+            )
         if self.memory:
             second.append(f"memory from a first pass in {self.memory:g} of the rows")
-        drawn = [] if self.times in (None, UNIFORM) or self.weigh_times else [f"times {self.times}, not divided out"]
+        drawn = (
+            []
+            if self.times in (None, UNIFORM) or self.weigh_times
+            else [f"times {self.times}, not divided out"]
+        )
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} only"]
-        rule, along = self.rule().about, []
+        rule = self.rule().about
+        along = []
         if self.order is not None:
             rule = "scaled to all edges of a sequence"
             share = "" if self.order_share == 1 else f" for {self.order_share:g} of the rows"

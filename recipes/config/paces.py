@@ -37,10 +37,12 @@ def own_times(pace: Pace, length: int) -> bool:
 
 
 def at_once(pace: Pace, network: object) -> bool:
-    """Return whether one call covers all blocks of a sequence: if the network is made for these blocks.
+    """Return whether one call covers all blocks of a sequence.
 
-    Each block then attends to the clean blocks before it and to no later one. One call over 2 L tokens replaces
-    L / size calls.
+    If the network is made for these blocks.
+
+    Each block then attends to the clean blocks before it and to no later one. One call over 2 L
+    tokens replaces L / size calls.
     """
     return pace.block is not None and getattr(network, "block_size", None) == pace.block
 

@@ -23,7 +23,9 @@ from recipes.data import Corpus, SymbolCorpus
 from recipes.data.source import STRICT
 
 FIRST = {"first": True}
-"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all. The key is not "help", which
+"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all.
+
+The key is not "help", which
 tyro reads as the description."""
 
 WARM_UP = 3
@@ -32,7 +34,9 @@ WARM_UP = 3
 
 def _corpus_kind(given: Any) -> str:
     """Return the name of the class of a corpus, or of its values."""
-    is_symbols = isinstance(given, SymbolCorpus) or (isinstance(given, Mapping) and "source" in given)
+    is_symbols = isinstance(given, SymbolCorpus) or (
+        isinstance(given, Mapping) and "source" in given
+    )
     return (SymbolCorpus if is_symbols else Corpus).__name__
 
 
@@ -48,23 +52,35 @@ class Data:
     """The text, and how sequences are cut from it."""
 
     corpus: Annotated[AnyCorpus | None, tyro.conf.AvoidSubcommands] = None
-    """Text and tokenizer, or symbols; None: those of ``folder``. An explicit corpus must agree with the folder."""
+    """Text and tokenizer, or symbols; None: those of ``folder``.
+
+    An explicit corpus must agree with the folder.
+    """
     folder: Path = field(metadata=FIRST)
     """Folder of the tokens from ``python -m recipes.prepare``."""
     length: int = field(default=512, metadata=FIRST)
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
     packed: bool = field(default=False, metadata=FIRST)
-    """Fill every row with several short documents instead of padding; attention stays inside each."""
+    """Fill every row with several short documents instead of padding.
+
+    Attention stays inside each.
+    """
     wrap: bool = False
-    """Cut rows from the concatenation of all documents, as MDLM does: no padding, attention over the whole row. A row
-    is the token of the beginning, ``length - 2`` tokens, the token of the end; in validation too."""
+    """Cut rows from the concatenation of all documents, as MDLM does.
+
+    No padding, attention over the whole row. A row
+    is the token of the beginning, ``length - 2`` tokens, the token of the end; in validation
+    too."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         at_least(2, length=self.length)  # a token alone has nothing to be predicted from
         if self.wrap and self.packed:
-            raise ValueError("data.wrap: not with data.packed, choose one: rows are cut, or contain whole documents")
+            raise ValueError(
+                "data.wrap: not with data.packed, choose one: rows are cut, or contain whole "
+                "documents"
+            )
 
     def whole(self) -> "Data":
         """Return the same with the corpus that the folder was prepared from, if none is given.
@@ -74,14 +90,18 @@ class Data:
         """
         if self.corpus is not None:
             return self
-        from recipes.data import corpus_of  # not above: it imports for seconds, which --help need not wait for
+        from recipes.data import (
+            corpus_of,
+        )  # not above: it imports for seconds, which --help need not wait for
 
         return replace(self, corpus=corpus_of(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """AdamW, optionally with Muon, the learning rate over the steps, and the average of the weights."""
+    """AdamW, optionally with Muon, the learning rate over the steps, and the average of the
+    weights.
+    """
 
     lr: float = field(default=3e-4, metadata=FIRST)
     """Peak of the learning rate."""
@@ -98,7 +118,10 @@ class Optimizer:
     final: float = 0.1
     """Final value of the cosine schedule, as a share of ``lr``; 1 keeps the rate constant."""
     muon: bool = False
-    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs reach a lower loss."""
+    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate.
+
+    Short runs reach a lower loss.
+    """
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
     speeds_lr: float = 0.01
@@ -108,7 +131,12 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         at_least(
-            0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, warmup=self.warmup, speeds_lr=self.speeds_lr
+            0,
+            lr=self.lr,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup,
+            speeds_lr=self.speeds_lr,
         )
         share(beta1=self.betas[0], beta2=self.betas[1], ema=self.ema)
         if not self.max_grad_norm > 0:
@@ -119,12 +147,15 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Distribution of the work; it changes numbers only by rounding, and by the units that dropout drops."""
+    """Distribution of the work; it changes numbers only by rounding, and by the units that dropout
+    drops.
+    """
 
     micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
     shard: bool = False
-    """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP)."""
+    """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP).
+    """
     bf16: bool = False
     """Matrix products in bfloat16; weights, optimizer and loss stay in float32."""
     compile: bool = False
@@ -134,13 +165,17 @@ class Hardware:
     threads: int = 4
     """Threads that read data."""
     peak: float | None = None
-    """Peak of one device in TFLOP/s, for the utilisation (MFU) in the log; None: that of an A100, H100 or H200, and no
+    """Peak of one device in TFLOP/s, for the utilisation (MFU) in the log; None.
+
+    That of an A100, H100 or H200, and no
     utilisation on other devices."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        at_least(1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch)
+        at_least(
+            1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch
+        )
         if self.peak is not None and not 0 < self.peak < math.inf:
             raise ValueError(f"peak={self.peak}: must be positive")
 
@@ -158,7 +193,9 @@ class Output:
     validate_sequences: int = 1024
     """Sequences of a validation bound."""
     validate_times: str = "optimal"
-    """Density that their times are drawn from, as ``loss.times``. It changes the standard error of the bound, not its
+    """Density that their times are drawn from, as ``loss.times``.
+
+    It changes the standard error of the bound, not its
     mean."""
     sample_every: int = 10_000
     """Steps between samples."""
@@ -167,7 +204,9 @@ class Output:
     samples: int = 4
     """Number of samples."""
     untrained: bool = False
-    """Measure the bound and draw samples before the first step too, for networks with trained initial weights."""
+    """Measure the bound and draw samples before the first step too, for networks with trained
+    initial weights.
+    """
     save_every: int = 2000
     """Steps between checkpoints."""
     keep: int = 2
@@ -182,7 +221,14 @@ class Output:
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
+        numbers = (
+            "log_every",
+            "validate_every",
+            "validate_sequences",
+            "sample_every",
+            "sample_steps",
+            "samples",
+        )
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
         at_least(0, profile=self.profile)
         check_times("validate_times", self.validate_times)
@@ -206,15 +252,23 @@ def part(holder: Any, place: str) -> Any:
 
 
 def with_parts(holder: Any, values: Mapping[str, Any]) -> Any:
-    """Return a recipe with other values at some places, all at once: they may only fit each other."""
-    own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
+    """Return a recipe with other values at some places, all at once.
+
+    They may only fit each other.
+    """
+    own = dict[str, Any]()
+    inner = dict[str, dict[str, Any]]()
     for place, value in values.items():
         name, _, rest = place.partition(".")
         if rest:
             inner.setdefault(name, {})[rest] = value
         else:
             own[name] = value
-    return replace(holder, **own, **{name: with_parts(getattr(holder, name), rest) for name, rest in inner.items()})
+    return replace(
+        holder,
+        **own,
+        **{name: with_parts(getattr(holder, name), rest) for name, rest in inner.items()},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +277,15 @@ class Recipe:
 
     data: Data
     process: Values | str = field(metadata=FIRST)
-    """The noise: any that is registered, or ``package.module:object``; arguments of ``recipes.config.RunContext`` are
+    """The noise: any that is registered, or ``package.module:object``.
+
+    Arguments of ``recipes.config.RunContext`` are
     filled in."""
     pace: Values | str = TOGETHER
-    """Schedule of the positions, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or your own."""
+    """Schedule of the positions, of ``ddlib.paces``.
+
+    Together, blocks:size=16, left_to_right, or your own.
+    """
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; arguments of ``recipes.config.ModelContext`` are filled in."""
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -238,7 +297,8 @@ class Recipe:
     steps: int = field(metadata=FIRST)
     """Steps of the optimizer."""
     start: str = "random"
-    """Initial weights: random; "text", from the frequencies and neighbourhoods of the tokens, for short runs; or the
+    """Initial weights: random; "text", from the frequencies and neighbourhoods of the tokens, for
+    short runs; or the
     folder of a run, with its weights and learned speeds."""
     seed: int = field(default=0, metadata=FIRST)
     """Seed of the weights, the order of the text, times, noise and dropout."""
@@ -255,26 +315,34 @@ class Recipe:
         at_least(0, seed=self.seed)
         if self.output.profile and self.output.profile > self.steps - WARM_UP:
             raise ValueError(
-                f"output.profile={self.output.profile}: must be at most {self.steps - WARM_UP}, the {self.steps} steps "
+                f"output.profile={self.output.profile}: must be at most {self.steps - WARM_UP}, "
+                f"the {self.steps} steps "
                 f"of the run without {WARM_UP} to warm up"
             )
         if self.optimizer.muon and self.hardware.shard:
-            raise ValueError("optimizer.muon: not with hardware.shard, as it requires whole matrices")
-        if self.loss.auxiliary and "num_clusters" not in parts.keys("backbones", self.model["kind"]):
             raise ValueError(
-                f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has no head over clusters "
+                "optimizer.muon: not with hardware.shard, as it requires whole matrices"
+            )
+        if self.loss.auxiliary and "num_clusters" not in parts.keys(
+            "backbones", self.model["kind"]
+        ):
+            raise ValueError(
+                f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has "
+                "no head over clusters "
                 "(no argument num_clusters)"
             )
         if self.loss.consistency and not self.optimizer.ema:
             raise ValueError(
-                f"loss.consistency={self.loss.consistency}: its teacher is the average of the weights, and "
+                f"loss.consistency={self.loss.consistency}: its teacher is the average of the "
+                "weights, and "
                 "optimizer.ema=0 keeps none: set it above 0, such as 0.999"
             )
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
         if self.data.packed and self.loss.levels != "independent":
             raise ValueError(
-                f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows contain several documents"
+                f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows contain "
+                "several documents"
             )
 
     def order(self) -> Pace:
@@ -289,9 +357,13 @@ class Recipe:
     def network(self) -> Values:
         """Values from which the network is built.
 
-        With the auxiliary loss they include its head. If the network has an argument block_size that is unset or 0, it
-        is set to the pace's. For full attention set it to the sequence length.
+        With the auxiliary loss they include its head. If the network has an argument block_size
+        that is unset or 0, it is set to the pace's. For full attention set it to the sequence
+        length.
         """
         values = self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
-        block, can = self.order().block, "block_size" in parts.keys("backbones", self.model["kind"])
-        return values | ({"block_size": block} if block and can and not values.get("block_size") else {})
+        block = self.order().block
+        can = "block_size" in parts.keys("backbones", self.model["kind"])
+        return values | (
+            {"block_size": block} if block and can and not values.get("block_size") else {}
+        )

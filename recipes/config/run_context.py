@@ -11,7 +11,10 @@ from ddlib.processes import ForwardProcess
 
 
 class RunContext(ABC):
-    """Values for building a run's process; the arguments of a method are keys of the part's configuration."""
+    """Values for building a run's process.
+
+    The arguments of a method are keys of the part's configuration.
+    """
 
     @abstractmethod
     def vocab_size(self) -> int:
@@ -27,7 +30,9 @@ class RunContext(ABC):
 
     @abstractmethod
     def counts(self) -> Int[Tensor, " V"]:
-        """Number of occurrences of each token in the training text, or in about 20 million tokens of it."""
+        """Number of occurrences of each token in the training text, or in about 20 million tokens
+        of it.
+        """
 
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the data's labels; () without labels."""
@@ -43,15 +48,20 @@ class RunContext(ABC):
 
     @abstractmethod
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
-        """Return the cluster of each token, then of each cluster of the level below, in the format of ``Tree``.
+        """Return the cluster of each token, then of each cluster of the level below, in the format
+        of ``Tree``.
 
-        ``clusters`` is their number, finest level first, for clusters from the text's co-occurrences, which are stored
-        beside it; or the path, without suffix, of a result of ``python -m recipes.clusters``; or that of a CSV file,
-        ``x.csv``, with a row ``token,parent`` per token.
+        ``clusters`` is their number, finest level first, for clusters from the text's
+        co-occurrences, which are stored beside it; or the path, without suffix, of a result of
+        ``python -m recipes.clusters``; or that of a CSV file, ``x.csv``, with a row
+        ``token,parent`` per token.
         """
 
     def names(self) -> dict[str, list[str]] | list[list[str]]:
-        """Return the names of those clusters, in the format of ``Tree``: from a CSV file, else none."""
+        """Return the names of those clusters, in the format of ``Tree``.
+
+        From a CSV file, else none.
+        """
         return []
 
 
@@ -64,7 +74,8 @@ class ModelContext:
     """
 
     def __init__(self, known: RunContext, process: ForwardProcess) -> None:
-        self._known, self._process = known, process
+        self._known = known
+        self._process = process
 
     def vocab_size(self) -> int:
         """Vocabulary size V."""
@@ -95,13 +106,17 @@ class ModelContext:
         return [edge.parents.tolist() for edge in self._tree().maps[:-1]]
 
     def tree(
-        self, head: Literal["words", "children"] = "words", clusters: int | list[int] | str | None = None
+        self,
+        head: Literal["words", "children"] = "words",
+        clusters: int | list[int] | str | None = None,
     ) -> list[list[int]] | None:
-        """Return the tree whose children the output layer predicts; None for a ``head`` over tokens.
+        """Return the tree whose children the output layer predicts.
 
-        ``clusters`` is as for a process. Without it the tree is that of the process; if that has no clusters, a tree
-        with as many clusters as the square root of the vocabulary size, so that the softmax over clusters and the one
-        inside a cluster have the same size.
+        None for a ``head`` over tokens.
+
+        ``clusters`` is as for a process. Without it the tree is that of the process; if that has no
+        clusters, a tree with as many clusters as the square root of the vocabulary size, so that
+        the softmax over clusters and the one inside a cluster have the same size.
         """
         if head == "words":
             return None

@@ -6,14 +6,22 @@ import ddlib as dd
 from ddlib import parts
 
 UNIFORM, OPTIMAL = "uniform", "optimal"
-"""Name of the uniform density; and of the one that ``process.time_density`` finds for the run's sequence length."""
+"""Name of the uniform density.
+
+And of the one that ``process.time_density`` finds for the run's sequence length.
+"""
 
 IN_STRATA = 0.2
-"""Share of the integrand's mean that remains random under stratified times: sequences differ from each other."""
+"""Share of the integrand's mean that remains random under stratified times.
+
+Sequences differ from each other.
+"""
 
 
 def check_times(place: str, kind: str) -> None:
-    """Raise ValueError, with the place, unless ``kind`` names a density of times and its arguments."""
+    """Raise ValueError, with the place, unless ``kind`` names a density of times and its
+    arguments.
+    """
     if kind not in (UNIFORM, OPTIMAL):
         parts.build("times", kind, place=place)
 
@@ -27,10 +35,12 @@ def time_density(
 ) -> dd.times.TimeDensity | None:
     """Build the density that a recipe names; None for the uniform one, which has weight 1.
 
-    A large process without a smaller equivalent copy has no optimal density: it gets the uniform one, and a warning.
+    A large process without a smaller equivalent copy has no optimal density: it gets the uniform
+    one, and a warning.
 
     Args:
-        kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as ``bell:mean=-1,spread=2``.
+        kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as
+            ``bell:mean=-1,spread=2``.
         process: the noise.
         length: tokens of a sequence.
         chance: argument of ``process.time_density``; ``IN_STRATA`` for the bound of many sequences.
@@ -44,6 +54,10 @@ def time_density(
         try:
             return process.time_density(length, chance=chance)
         except TypeError as error:
-            warnings.warn(f"times are uniform, and errors may be too small: {error}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"times are uniform, and errors may be too small: {error}",
+                UserWarning,
+                stacklevel=2,
+            )
             return None
     return None if kind == UNIFORM else parts.build("times", kind, place="times")

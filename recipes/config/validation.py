@@ -21,14 +21,20 @@ _THEIRS = {
     "output.save_every": "save_steps",
 }
 ELSEWHERE = {name: ours for ours, names in _THEIRS.items() for name in names.split()}
-"""Fields of a recipe by the last part of their names in other codebases (MDLM, transformers, Lightning)."""
+"""Fields of a recipe by the last part of their names in other codebases (MDLM, transformers,
+Lightning).
+"""
 
 _NOT_FIELDS = {
-    "a run takes the GPU that it finds: CUDA_VISIBLE_DEVICES chooses one, or the CPU if it is empty; torchrun "
-    "--nproc-per-node starts a process for each of several": "device devices cuda gpu gpus accelerator",
+    "a run takes the GPU that it finds: CUDA_VISIBLE_DEVICES chooses one, or the CPU if it is "
+    "empty; torchrun "
+    "--nproc-per-node starts a process for each of several": (
+        "device devices cuda gpu gpus accelerator"
+    ),
     "a schedule is a key of the process, and a preset such as mdlm fixes it: --process.kind masked "
     "--process.schedule cosine": "noise noise_schedule schedule scheduler",
-    "samples of a run are drawn by the ancestral sampler: python -m recipes.generate RUN --sampler draws by "
+    "samples of a run are drawn by the ancestral sampler: python -m recipes.generate RUN --sampler "
+    "draws by "
     "others": "sampler",
 }
 INSTEAD = {name: text for text, names in _NOT_FIELDS.items() for name in names.split()}
@@ -36,7 +42,10 @@ INSTEAD = {name: text for text, names in _NOT_FIELDS.items() for name in names.s
 
 
 def instead(name: str) -> str | None:
-    """Return the setting to use in place of an option that a recipe does not have; None for any other name."""
+    """Return the setting to use in place of an option that a recipe does not have.
+
+    None for any other name.
+    """
     near = get_close_matches(name, INSTEAD, 1, 0.8)
     return INSTEAD[near[0]] if near else None
 
@@ -56,7 +65,8 @@ def share(**values: float) -> None:
 
 
 def check_keys(place: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise ValueError for the first missing key, or key that is not an argument, with the nearest argument.
+    """Raise ValueError for the first missing key, or key that is not an argument, with the nearest
+    argument.
 
     Args:
         place: name of the keys in messages.

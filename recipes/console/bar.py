@@ -14,9 +14,12 @@ SECONDS_PER_LINE = 30.0
 
 
 class TrainingBar:
-    """Loss, tokens/s and time left: one bar on a terminal, elsewhere a line every tenth of the run and every 30 s.
+    """Loss, tokens/s and time left.
 
-    Speed and time left are means since the bar was made, without the time excluded by ``leave_out``.
+    One bar on a terminal, elsewhere a line every tenth of the run and every 30 s.
+
+    Speed and time left are means since the bar was made, without the time excluded by
+    ``leave_out``.
 
     Args:
         console: the console that shows it.
@@ -28,9 +31,18 @@ class TrainingBar:
     """
 
     def __init__(
-        self, console: Console, name: str, steps: int, done: int = 0, about: str = "", bars: Progress | None = None
+        self,
+        console: Console,
+        name: str,
+        steps: int,
+        done: int = 0,
+        about: str = "",
+        bars: Progress | None = None,
     ) -> None:
-        self._console, self._name, self._steps, self._done = console, name, steps, done
+        self._console = console
+        self._name = name
+        self._steps = steps
+        self._done = done
         self._about = f" ({about})" if about else ""
         self._smooth: float | None = None
         self.tokens = 0
@@ -67,10 +79,13 @@ class TrainingBar:
     def step(self, number: int, loss: float, tokens: int) -> None:
         """Show that ``number`` steps are made, the last one of so many tokens."""
         now = time.perf_counter()
-        self.seconds, self._mark = self.seconds + now - self._mark, now
+        self.seconds = self.seconds + now - self._mark
+        self._mark = now
         self.tokens += tokens
         self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
-        left = timedelta(seconds=round((self._steps - number) * self.seconds / (number - self._done)))
+        left = timedelta(
+            seconds=round((self._steps - number) * self.seconds / (number - self._done))
+        )
         loss = f"loss {self._smooth:.3f} nats/token{self._about}"
         state = f"{number}/{self._steps}  {loss}  {self.speed:,.0f} tokens/s{self.note}  {left}"
         self._bar.update(self._task, completed=number, state=state)
@@ -96,7 +111,9 @@ Report = Callable[[int, float], None]
 def training_progress(
     console: Console, names: Sequence[str], steps: int, tokens_per_step: int, about: str = ""
 ) -> Iterator[dict[str, Report]]:
-    """Show one bar for each of several runs; yield for each name ``report(step, loss)``, to be called after every step.
+    """Show one bar for each of several runs.
+
+    Yield for each name ``report(step, loss)``, to be called after every step.
 
     Args:
         console: the console that shows the bars.
@@ -110,5 +127,8 @@ def training_progress(
         bar.step(step, loss, tokens_per_step)
 
     with _display(console) as bars:
-        rows = {name: TrainingBar(console, f"{name:<12} step", steps, about=about, bars=bars) for name in names}
+        rows = {
+            name: TrainingBar(console, f"{name:<12} step", steps, about=about, bars=bars)
+            for name in names
+        }
         yield {name: partial(report, row) for name, row in rows.items()}

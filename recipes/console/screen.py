@@ -20,11 +20,15 @@ MASK, CLUSTER = "_", "\u2039{}\u203a"
 """Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
 OURS = ("ddlib", "ddlib_models", "recipes")
 """Packages whose TypeErrors and RuntimeErrors are reported in one line."""
-CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
+CLUSTER_STYLE = "dark_orange italic"
+MASK_STYLE = "grey50"
 
 
 def command(main: Callable[[], object]) -> NoReturn:
-    """Run a command of this process and exit; quietly, if the reader of its output has exited, as ``head`` does."""
+    """Run a command of this process and exit.
+
+    Quietly, if the reader of its output has exited, as ``head`` does.
+    """
     raise SystemExit(console(main))
 
 
@@ -44,7 +48,8 @@ def plain_errors() -> Iterator[None]:
 
 
 def refused(error: Exception) -> bool:
-    """Return whether a ``raise`` statement of these packages raised the error, not a bug or another library.
+    """Return whether a ``raise`` statement of these packages raised the error, not a bug or another
+    library.
 
     Errors of the interpreter, such as for None + 1, come from another instruction.
     """
@@ -54,11 +59,15 @@ def refused(error: Exception) -> bool:
     if place is None:
         return False
     package = (place.tb_frame.f_globals.get("__package__") or "").partition(".")[0]
-    return package in OURS and opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    return (
+        package in OURS and opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    )
 
 
 def make_console(file: TextIO | None = None) -> Console:
-    """Return a console that wraps plain output at 100 columns and never fails on unsupported characters."""
+    """Return a console that wraps plain output at 100 columns and never fails on unsupported
+    characters.
+    """
     file = sys.stdout if file is None else file
     if hasattr(file, "reconfigure"):
         file.reconfigure(errors="replace")
@@ -77,10 +86,12 @@ def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
 
 
 def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:
-    """Render one noisy sequence: tokens decoded, clusters as ‹name›, masks as _, the end of a line as ¶.
+    """Render one noisy sequence.
 
-    A space stands on either side of a mask or a cluster, also within a token of the text. A sequence without them
-    is exactly the tokenizer's output.
+    Tokens decoded, clusters as ‹name›, masks as _, the end of a line as ¶.
+
+    A space stands on either side of a mask or a cluster, also within a token of the text. A
+    sequence without them is exactly the tokenizer's output.
 
     Args:
         tokenizer: decodes the tokens 0..V-1.
@@ -96,7 +107,9 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]
             continue
         for state in run:
             named = state < vocab_size + len(names)
-            pieces.append(Text(sign(state, vocab_size, names), style=CLUSTER_STYLE if named else MASK_STYLE))
+            pieces.append(
+                Text(sign(state, vocab_size, names), style=CLUSTER_STYLE if named else MASK_STYLE)
+            )
     for piece in pieces[:-1]:
         piece.rstrip()
     for place, piece in enumerate(pieces[1:], start=1):

@@ -27,7 +27,9 @@ class Vocabulary:
 
     def at(self, index: int) -> str:
         """The token of an id, quoted, or "no token"."""
-        return next((repr(token) for token, number in self.ids.items() if number == index), "no token")
+        return next(
+            (repr(token) for token, number in self.ids.items() if number == index), "no token"
+        )
 
 
 def check_same_tokens(
@@ -39,10 +41,12 @@ def check_same_tokens(
     size: int | None = None,
     padding: int | None = None,
 ) -> None:
-    """Raise for ids that are other tokens in the model's vocabulary than in that of the tokenizer that made them.
+    """Raise for ids that are other tokens in the model's vocabulary than in that of the tokenizer
+    that made them.
 
     Args:
-        argument: name and value of the argument that combines the two, e.g. ``data.folder=data/mine``.
+        argument: name and value of the argument that combines the two, e.g.
+            ``data.folder=data/mine``.
         text: tokenizer of the ids.
         model: tokenizer that the model was trained with.
         advice: what to do instead.
@@ -50,16 +54,20 @@ def check_same_tokens(
         padding: an id of padding, which is not compared; None compares all.
 
     Raises:
-        ValueError: a token has another id, or only one of the two has it. The message names both tokenizers, each with
-            its size and fingerprint, and the first id at which they differ.
+        ValueError: a token has another id, or only one of the two has it. The message names both
+            tokenizers, each with its size and fingerprint, and the first id at which they differ.
     """
     pairs = [{(index, token) for token, index in one.ids.items()} for one in (text, model)]
-    differing = {index for index, _ in pairs[0] ^ pairs[1] if size is None or index < size} - {padding}
+    differing = {index for index, _ in pairs[0] ^ pairs[1] if size is None or index < size} - {
+        padding
+    }
     if differing:
         first = min(differing)
         raise ValueError(
-            f"{argument}: made with another tokenizer than the model's. The data's is {text}, the model's {model}; id "
-            f"{first} is {text.at(first)} of the data's and {model.at(first)} of the model's. {advice}"
+            f"{argument}: made with another tokenizer than the model's. The data's is {text}, the "
+            f"model's {model}; id "
+            f"{first} is {text.at(first)} of the data's and {model.at(first)} of the model's. "
+            f"{advice}"
         )
 
 
@@ -74,7 +82,9 @@ def prepare_with(tokenizer: object, layout: "Layout | None" = None) -> str:
         return "recipes.data.prepare_ids(..., symbols=) with the symbols of the model"
     if layout is not None:
         kind = f"source {layout.kind}" if ":" in layout.kind else layout.kind
-        return f"python -m recipes.prepare {kind} --out FOLDER, with the options of the model's data"
+        return (
+            f"python -m recipes.prepare {kind} --out FOLDER, with the options of the model's data"
+        )
     return f"python -m recipes.prepare local --files FILES --tokenizer {tokenizer} --out FOLDER"
 
 
@@ -88,8 +98,8 @@ def check_lengths(data: "Prepared", length: int, packed: bool, place: str = "dat
         place: place of the options in the recipe, for messages.
 
     Raises:
-        ValueError: rows longer than sequences of one length, or shorter where those have a shape; sequences of
-            different lengths in rows that are not packed.
+        ValueError: rows longer than sequences of one length, or shorter where those have a shape;
+            sequences of different lengths in rows that are not packed.
     """
     if data.layout is None or data.layout.ends:
         return
@@ -97,20 +107,24 @@ def check_lengths(data: "Prepared", length: int, packed: bool, place: str = "dat
         if not packed:
             lengths = list(data.layout.lengths or (0,))
             raise ValueError(
-                f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to {max(lengths)} symbols "
-                f"without padding, so a row must contain several: pass --{place}.packed, or prepare it again with "
+                f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to "
+                f"{max(lengths)} symbols "
+                f"without padding, so a row must contain several: pass --{place}.packed, or "
+                "prepare it again with "
                 "--ends, which adds an end and padding"
             )
         return
     size = data.layout.fixed or length
     if length > size:
         raise ValueError(
-            f"{place}.length={length}: {data.folder} holds sequences of {size} symbols without padding, must be at "
+            f"{place}.length={length}: {data.folder} holds sequences of {size} symbols without "
+            "padding, must be at "
             f"most {size}"
         )
     if length < size and data.shape:
         shape = " x ".join(map(str, data.shape))
         raise ValueError(
-            f"{place}.length={length}: {data.folder} holds sequences of shape {shape}, which cannot be cut: must be "
+            f"{place}.length={length}: {data.folder} holds sequences of shape {shape}, which "
+            "cannot be cut: must be "
             f"{size}"
         )

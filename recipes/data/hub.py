@@ -10,7 +10,10 @@ SECONDS = 10.0
 
 
 def lookup(name: str) -> str | None:
-    """Query once whether the hub has a model of this name; return None if it does, else the reason as ``nothing``."""
+    """Query once whether the hub has a model of this name.
+
+    Return None if it does, else the reason as ``nothing``.
+    """
     try:
         HfApi().model_info(name, timeout=SECONDS)
     except Exception as error:  # network errors have no common base class
@@ -19,9 +22,11 @@ def lookup(name: str) -> str | None:
 
 
 def check_there(place: str, name: str, file: str, revision: str | None = None) -> None:
-    """Raise unless there is a folder or file of this name, a cached file of the hub, or a model on the hub.
+    """Raise unless there is a folder or file of this name, a cached file of the hub, or a model on
+    the hub.
 
-    One request in place of those that libraries repeat for each file, half a minute without a network.
+    One request in place of those that libraries repeat for each file, half a minute without a
+    network.
 
     Args:
         place: name of the argument, for messages.
@@ -43,7 +48,9 @@ def check_there(place: str, name: str, file: str, revision: str | None = None) -
 
 
 def nothing(name: str, error: Exception) -> str:
-    """Return the message that this name exists neither here nor on the hub, with the hub's error."""
+    """Return the message that this name exists neither here nor on the hub, with the hub's
+    error.
+    """
     if isinstance(error, HFValidationError):
         return f"no folder {name}, and not a valid name of a model on the hub"
     answer = getattr(error, "response", None) if isinstance(error, HfHubHTTPError) else None

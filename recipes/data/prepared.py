@@ -1,7 +1,8 @@
 """Prepared data: a folder of tokens in memory-mapped Arrow files, and a manifest.
 
-Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are not text: column ``tokens``, and
-``label`` where sequences have labels; the manifest has ``symbols``, the ``Layout``.
+Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are not text:
+column ``tokens``, and ``label`` where sequences have labels; the manifest has ``symbols``, the
+``Layout``.
 """
 
 import hashlib
@@ -26,8 +27,11 @@ from recipes.data.corpora import Corpus, SymbolCorpus
 from recipes.data.sequences import Layout
 from recipes.data.source import Source
 
-FORMAT, SYMBOLS_FORMAT = 1, 2
-MANIFEST, TOKENIZER, SPLITS = "manifest.json", "tokenizer.json", ("train", "validation")
+FORMAT = 1
+SYMBOLS_FORMAT = 2
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+SPLITS = ("train", "validation")
 
 
 class Documents(Sequence[np.ndarray]):
@@ -41,7 +45,8 @@ class Documents(Sequence[np.ndarray]):
         step: number of tokens that stay together where a document is cut: the voices of music.
 
     Raises:
-        ValueError: on reading a document with another id, which on a GPU would end the process without a message.
+        ValueError: on reading a document with another id, which on a GPU would end the process
+            without a message.
     """
 
     def __init__(
@@ -56,13 +61,19 @@ class Documents(Sequence[np.ndarray]):
         self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
         self._values = [chunk.values.to_numpy() for chunk in chunks]
         self._starts = np.cumsum([0, *(len(chunk) for chunk in chunks)])
-        self._num_bytes, self._vocab_size, self._labels, self.step = num_bytes, vocab_size, labels, step
+        self._num_bytes = num_bytes
+        self._vocab_size = vocab_size
+        self._labels = labels
+        self.step = step
 
     @classmethod
     def open(cls, folder: Path, vocab_size: int, step: int = 1) -> "Documents":
         """Open those of a folder that ``datasets`` saved."""
         table = load_from_disk(str(folder), keep_in_memory=False).data
-        others = (table.column(name) if name in table.column_names else None for name in ("bytes", "label"))
+        others = (
+            table.column(name) if name in table.column_names else None
+            for name in ("bytes", "label")
+        )
         num_bytes, labels = others
         return cls(table.column("tokens"), num_bytes, vocab_size, labels, step)
 
@@ -76,7 +87,10 @@ class Documents(Sequence[np.ndarray]):
         row = index - self._starts[chunk]
         document = self._values[chunk][self._offsets[chunk][row] : self._offsets[chunk][row + 1]]
         if (highest := int(document.max())) >= self._vocab_size:
-            raise ValueError(f"document {index} holds id {highest}, must be below {self._vocab_size}: it is damaged")
+            raise ValueError(
+                f"document {index} holds id {highest}, must be below {self._vocab_size}: it is "
+                "damaged"
+            )
         return document
 
     @cached_property
@@ -98,14 +112,25 @@ class Documents(Sequence[np.ndarray]):
     @cached_property
     def labels(self) -> Int[np.ndarray, " N"]:
         """Index of each document's class; empty without labels."""
-        return np.empty(0, dtype=np.int64) if self._labels is None else self._labels.to_numpy().astype(np.int64)
+        return (
+            np.empty(0, dtype=np.int64)
+            if self._labels is None
+            else self._labels.to_numpy().astype(np.int64)
+        )
 
     def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
-        """Convert nats/token to bits per byte of text: nats/token × tokens / bytes / ln 2, over all documents.
+        """Convert nats/token to bits per byte of text.
+
+        Nats/token × tokens / bytes / ln 2, over all documents.
 
         ``given`` tokens of each document are left out, as they need no coding.
         """
-        return nats_per_token * (int(self.lengths.sum()) - given * len(self)) / int(self.num_bytes.sum()) / math.log(2)
+        return (
+            nats_per_token
+            * (int(self.lengths.sum()) - given * len(self))
+            / int(self.num_bytes.sum())
+            / math.log(2)
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +164,10 @@ class Prepared:
 
     @property
     def ragged(self) -> bool:
-        """True for sequences of different lengths without an end: rows of one length are evaluated together."""
+        """True for sequences of different lengths without an end.
+
+        Rows of one length are evaluated together.
+        """
         return self.layout is not None and not self.layout.ends and self.layout.fixed is None
 
     @property
@@ -170,7 +198,11 @@ class Prepared:
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's vocabulary, under the tokenizer's name in the corpus."""
-        name = self.manifest["corpus"]["tokenizer"] if self.is_text else f"the symbols of {self.folder}"
+        name = (
+            self.manifest["corpus"]["tokenizer"]
+            if self.is_text
+            else f"the symbols of {self.folder}"
+        )
         return Vocabulary(str(name), self.tokenizer.get_vocab())
 
 
@@ -183,33 +215,50 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
 
     Raises:
         FileNotFoundError: the folder, or a file in it, is not there.
-        ValueError: no manifest, another format, a file of another size, another tokenizer or number of documents than
-            in the manifest, another corpus.
+        ValueError: no manifest, another format, a file of another size, another tokenizer or number
+            of documents than in the manifest, another corpus.
     """
     folder = Path(folder)
     manifest = _manifest(folder)
-    if corpus is not None and (differing := changes(manifest["corpus"], _expanded(corpus, manifest["corpus"]))):
+    if corpus is not None and (
+        differing := changes(manifest["corpus"], _expanded(corpus, manifest["corpus"]))
+    ):
         (place, there, wanted), others = differing[0], len(differing) - 1
         more = f"; {others} more values differ" if others else ""
         raise ValueError(
-            f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with {there!r}{more}. To train "
+            f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with "
+            f"{there!r}{more}. To train "
             f"on its content leave data.corpus out and pass --data.folder {folder}"
         )
     text = (folder / TOKENIZER).read_text(encoding="utf-8")
     if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:
-        raise ValueError(f"{folder / TOKENIZER} was changed since it was written: prepare the text again")
+        raise ValueError(
+            f"{folder / TOKENIZER} was changed since it was written: prepare the text again"
+        )
     tokenizer = Tokenizer.from_str(text)
     layout = Layout.read(manifest["symbols"]) if "symbols" in manifest else None
     step = 1 if layout is None else layout.voices
-    splits = {name: Documents.open(folder / name, tokenizer.get_vocab_size(), step) for name in SPLITS}
+    splits = {
+        name: Documents.open(folder / name, tokenizer.get_vocab_size(), step) for name in SPLITS
+    }
     for name, documents in splits.items():
         if len(documents) != manifest[name]["documents"]:
             raise ValueError(
-                f"{folder / name} contains {len(documents)} documents, must contain {manifest[name]['documents']}"
+                f"{folder / name} contains {len(documents)} documents, must contain "
+                f"{manifest[name]['documents']}"
             )
     ids = (manifest["tokenizer"][name] for name in ("pad", "bos", "eos"))
     fingerprint = dd.vocabulary.fingerprint(tokenizer.get_vocab())
-    return Prepared(folder, tokenizer, *ids, splits["train"], splits["validation"], fingerprint, manifest, layout)
+    return Prepared(
+        folder,
+        tokenizer,
+        *ids,
+        splits["train"],
+        splits["validation"],
+        fingerprint,
+        manifest,
+        layout,
+    )
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -222,7 +271,8 @@ def corpus_of(folder: Path) -> Corpus | SymbolCorpus:
     """Return the corpus that a folder was prepared from; the original files are not required.
 
     Raises:
-        FileNotFoundError, ValueError: as in ``open_prepared``, for the manifest and the files' sizes.
+        FileNotFoundError, ValueError: as in ``open_prepared``, for the manifest and the files'
+            sizes.
     """
     values = _manifest(Path(folder))["corpus"]
     if "source" in values:
@@ -231,7 +281,10 @@ def corpus_of(folder: Path) -> Corpus | SymbolCorpus:
 
 
 def _expanded(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a corpus; those of sources with all their keys, where a folder's differ."""
+    """Return the values of a corpus.
+
+    Those of sources with all their keys, where a folder's differ.
+    """
     values = asdict(corpus)
     for name in ("source", "validation"):
         given = values.get(name)
@@ -240,11 +293,14 @@ def _expanded(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str,
     return values
 
 
-def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:
+def changes(
+    there: dict[str, Any], wanted: dict[str, Any], place: str = ""
+) -> list[tuple[str, Any, Any]]:
     """Yield the differences of two nested dictionaries: the name, and the value in each."""
     found = []
     for key in sorted({*there, *wanted}):
-        left, right = there.get(key), wanted.get(key)
+        left = there.get(key)
+        right = wanted.get(key)
         if isinstance(left, dict) and isinstance(right, dict):
             found += changes(left, right, f"{place}{key}.")
         elif left != right:
@@ -256,15 +312,19 @@ def _manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest after comparing the files' sizes with it."""
     if folder.is_file():
         raise ValueError(
-            f"{folder} is a file, must be a folder of prepared data: run python -m recipes.prepare local --files "
+            f"{folder} is a file, must be a folder of prepared data: run python -m recipes.prepare "
+            "local --files "
             f"{folder} for text, array --files {folder} for ids"
         )
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} does not exist: run python -m recipes.prepare ... --out {folder}")
+        raise FileNotFoundError(
+            f"{folder} does not exist: run python -m recipes.prepare ... --out {folder}"
+        )
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(
-            f"{folder} contains no prepared text, or only a part of it, as it has no {MANIFEST}. Files of text or ids "
+            f"{folder} contains no prepared text, or only a part of it, as it has no {MANIFEST}. "
+            "Files of text or ids "
             "are prepared by python -m recipes.prepare"
         )
     try:
@@ -273,7 +333,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: {error}") from error
     if manifest.get("format") not in (FORMAT, SYMBOLS_FORMAT):
         raise ValueError(
-            f"{path} has format {manifest.get('format')!r}, this reads {FORMAT} and {SYMBOLS_FORMAT}: prepare the text "
+            f"{path} has format {manifest.get('format')!r}, this reads {FORMAT} and "
+            f"{SYMBOLS_FORMAT}: prepare the text "
             "again"
         )
     found = sizes(folder)
@@ -282,6 +343,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise FileNotFoundError(f"{folder / name} is missing: prepare the text again")
         if found[name] != size:
             raise ValueError(
-                f"{folder / name} has {found[name]} bytes, was written with {size}: prepare the text again"
+                f"{folder / name} has {found[name]} bytes, was written with {size}: prepare the "
+                "text again"
             )
     return manifest

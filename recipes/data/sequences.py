@@ -1,4 +1,7 @@
-"""Sequences of symbols as ids: what a source returns, and the layout that a folder and a model keep of it."""
+"""Sequences of symbols as ids.
+
+What a source returns, and the layout that a folder and a model keep of it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +19,9 @@ END, PAD = ENDS = "[EOS]", "[PAD]"
 
 
 class Ragged(Sequence[np.ndarray]):
-    """Sequences of different lengths in one array: sequence i is ``values[offsets[i]:offsets[i + 1]]``.
+    """Sequences of different lengths in one array.
+
+    Sequence i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Args:
         values: the ids of all sequences.
@@ -24,7 +29,8 @@ class Ragged(Sequence[np.ndarray]):
     """
 
     def __init__(self, values: Int[np.ndarray, " T"], offsets: Int[np.ndarray, " n"]) -> None:
-        self.values, self.offsets = values, offsets
+        self.values = values
+        self.offsets = offsets
 
     @classmethod
     def of(cls, sequences: Sequence[Any], place: str = "ids") -> "Ragged":
@@ -39,7 +45,9 @@ class Ragged(Sequence[np.ndarray]):
         rows = [np.asarray(one) for one in sequences]
         for number, row in enumerate(rows):
             if row.ndim != 1:
-                raise ValueError(f"{place}: row {number} has shape {row.shape}, must be one row of ids")
+                raise ValueError(
+                    f"{place}: row {number} has shape {row.shape}, must be one row of ids"
+                )
             if row.size:
                 check_ints(row, f"{place}: row {number}")
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -79,8 +87,8 @@ class Sequences:
 
     Raises:
         TypeError: ids or labels that are not ints.
-        ValueError: an id outside of the symbols, with its row; a sequence that does not fit the shape; labels or
-            classes that do not fit; symbols that are not distinct.
+        ValueError: an id outside of the symbols, with its row; a sequence that does not fit the
+            shape; labels or classes that do not fit; symbols that are not distinct.
     """
 
     ids: Sequence[np.ndarray] | Int[np.ndarray, "N L"]
@@ -100,7 +108,10 @@ class Sequences:
     voices: int = 1
     """Number of voices of music, which are interleaved."""
     observed: bool = False
-    """Whether the symbols are those that were found in the sequences, not a given alphabet: train must have all."""
+    """Whether the symbols are those that were found in the sequences, not a given alphabet.
+
+    Train must have all.
+    """
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""
 
@@ -108,32 +119,41 @@ class Sequences:
         if not self.symbols:
             raise ValueError("symbols: must have at least one")
         if len(set(self.symbols)) != len(self.symbols) or "" in self.symbols:
-            twice = next(name for n, name in enumerate(self.symbols) if not name or name in self.symbols[:n])
+            twice = next(
+                name for n, name in enumerate(self.symbols) if not name or name in self.symbols[:n]
+            )
             raise ValueError(f"symbols: {twice!r} is empty or occurs twice, names must be distinct")
         if self.separator and (bad := [name for name in self.symbols if name.split() != [name]]):
             raise ValueError(
-                f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between symbols"
+                f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed "
+                "between symbols"
             )
         if self.values and len(self.values) != len(self.symbols):
             raise ValueError(
-                f"values: there are {len(self.values)}, must be one for each of {len(self.symbols)} symbols"
+                f"values: there are {len(self.values)}, must be one for each of "
+                f"{len(self.symbols)} symbols"
             )
         ids = self.ragged
         check_range(ids, len(self.symbols), "ids")
         size = int(np.prod(self.shape)) if self.shape else None
         if size is not None and len(odd := np.flatnonzero(ids.lengths != size)):
             raise ValueError(
-                f"shape={self.shape}: row {odd[0]} has {ids.lengths[odd[0]]} symbols, every row must have {size}"
+                f"shape={self.shape}: row {odd[0]} has {ids.lengths[odd[0]]} symbols, every row "
+                f"must have {size}"
             )
         if self.labels is None:
             return
         labels = np.asarray(self.labels)
         check_ints(labels, "labels")
         if labels.shape != (len(ids),):
-            raise ValueError(f"labels: have shape {labels.shape}, must be one for each of {len(ids)} sequences")
+            raise ValueError(
+                f"labels: have shape {labels.shape}, must be one for each of {len(ids)} sequences"
+            )
         bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if len(bad):
-            raise ValueError(f"labels: row {bad[0]} is {labels[bad[0]]}, there are {len(self.classes)} classes")
+            raise ValueError(
+                f"labels: row {bad[0]} is {labels[bad[0]]}, there are {len(self.classes)} classes"
+            )
 
     @cached_property
     def ragged(self) -> Ragged:
@@ -162,11 +182,13 @@ class Sequences:
             name: name of these sequences for messages.
 
         Raises:
-            ValueError: a class, or a symbol that was found in the sequences, which ``other`` does not contain; another
-                shape; labels in one of the two alone.
+            ValueError: a class, or a symbol that was found in the sequences, which ``other`` does
+                not contain; another shape; labels in one of the two alone.
         """
         if self.shape != other.shape:
-            raise ValueError(f"{name}: sequences have shape {self.shape}, those of train {other.shape}")
+            raise ValueError(
+                f"{name}: sequences have shape {self.shape}, those of train {other.shape}"
+            )
         if (self.labels is None) != (other.labels is None):
             with_labels, without = (name, "train") if other.labels is None else ("train", name)
             raise ValueError(f"labels: {with_labels} has them and {without} none")
@@ -175,11 +197,14 @@ class Sequences:
         seen[other.ragged.values] = True
         ids = np.unique(self.ragged.values[(values < 0) | ~seen[values]])
         unseen = [self.symbols[index] for index in ids]
-        fault = f"contains {len(unseen)} symbol{'s' * (len(unseen) != 1)} that train does not contain: "
+        fault = (
+            f"contains {len(unseen)} symbol{'s' * (len(unseen) != 1)} that train does not contain: "
+        )
         fault += ", ".join(map(repr, unseen[:LISTED]))
         if unseen and (other.observed or (values < 0).any()):
             raise ValueError(
-                f"{name}: {fault}. Hold out other sequences (--shuffle SEED), leave those out, or state "
+                f"{name}: {fault}. Hold out other sequences (--shuffle SEED), leave those out, or "
+                "state "
                 "the alphabet where the source takes one (array --vocab N)"
             )
         labels = None
@@ -187,7 +212,10 @@ class Sequences:
             labels = _matched(self.classes, other.classes)[np.asarray(self.labels)]
             if len(bad := np.flatnonzero(~np.isin(labels, np.asarray(other.labels)))):
                 unknown = self.classes[int(self.labels[bad[0]])]
-                raise ValueError(f"labels: row {bad[0]} of {name} is {unknown!r}, a class that train does not contain")
+                raise ValueError(
+                    f"labels: row {bad[0]} of {name} is {unknown!r}, a class that train does not "
+                    "contain"
+                )
         notes = (*self.notes, fault) if unseen else self.notes
         return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=notes)
 
@@ -199,7 +227,9 @@ def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"
 
 @dataclass(frozen=True)
 class Layout:
-    """Facts about sequences of symbols that their folder keeps, and every model that was trained on it."""
+    """Facts about sequences of symbols that their folder keeps, and every model that was trained on
+    it.
+    """
 
     kind: str
     """Kind of the source."""
@@ -221,7 +251,10 @@ class Layout:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":
         """Return the layout of plain values, as in the file ``manifest.json``."""
-        found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        found = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         lengths = {int(length): count for length, count in (found.get("lengths") or {}).items()}
         return cls(**found | {"lengths": lengths})
 
@@ -241,7 +274,9 @@ class Layout:
         return lengths[0] if len(lengths) == 1 and not self.ends else None
 
     def draw_length(self, seed: int, number: int, least: int = 1, most: int | None = None) -> int:
-        """Draw the length of a sample as training sequences have it; it depends on (seed, number) alone.
+        """Draw the length of a sample as training sequences have it.
+
+        It depends on (seed, number) alone.
 
         Args:
             seed: seed of the draw.
@@ -249,7 +284,10 @@ class Layout:
             least: shorter lengths are left out; where none is left this is the length.
             most: longer ones count as this length.
         """
-        cut = [(min(length, most or length), count) for length, count in sorted((self.lengths or {}).items())]
+        cut = [
+            (min(length, most or length), count)
+            for length, count in sorted((self.lengths or {}).items())
+        ]
         kept = [(length, count) for length, count in cut if length >= least and count]
         if not kept:
             return least
@@ -272,7 +310,8 @@ def check_range(ids: Ragged, vocab: int, place: str) -> None:
         return
     at = int(np.flatnonzero((ids.values < 0) | (ids.values >= vocab))[0])
     row = int(np.searchsorted(ids.offsets, at, side="right")) - 1
-    value, position = int(ids.values[at]), at - int(ids.offsets[row])
+    value = int(ids.values[at])
+    position = at - int(ids.offsets[row])
     rule = "must not be negative" if value < 0 else f"must be below vocab={vocab}"
     raise ValueError(f"{place}: row {row} holds id {value} at position {position}, {rule}")
 

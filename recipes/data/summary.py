@@ -1,4 +1,7 @@
-"""Summary of prepared data as a table: its size, how text was cut, and symbols that its tokenizer lacks."""
+"""Summary of prepared data as a table.
+
+Its size, how text was cut, and symbols that its tokenizer lacks.
+"""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -21,7 +24,8 @@ FIRST = 12
 
 
 def table(prepared: Prepared, length: int) -> str:
-    """Return documents, tokens and bytes of both splits, the rule that cut them, and unknown symbols, as a table.
+    """Return documents, tokens and bytes of both splits, the rule that cut them, and unknown
+    symbols, as a table.
 
     Args:
         prepared: the text.
@@ -29,14 +33,26 @@ def table(prepared: Prepared, length: int) -> str:
     """
     if prepared.layout is not None:
         return _symbols_table(prepared, prepared.layout)
-    head = ("", "documents", "left out as empty", "tokens", "bytes", "unknown", "tokens/document", "bytes/token")
+    head = (
+        "",
+        "documents",
+        "left out as empty",
+        "tokens",
+        "bytes",
+        "unknown",
+        "tokens/document",
+        "bytes/token",
+    )
     rows = [(*head, f"over {length} tokens")]
     for name in SPLITS:
-        facts, documents = prepared.manifest[name], getattr(prepared, name)
+        facts = prepared.manifest[name]
+        documents = getattr(prepared, name)
         counts = tuple(f"{facts[key]:,}" for key in ("documents", "empty", "tokens", "bytes"))
         means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
         longer = f"{(documents.lengths > length).mean():.1%}"
-        rows.append((name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer))
+        rows.append(
+            (name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer)
+        )
     lines = _aligned(rows)
     ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
     tokens = f"{prepared.vocab_size} tokens ({ids}), vocabulary {prepared.fingerprint[:12]}"
@@ -47,9 +63,12 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     """Return sequences, symbols and lengths of both splits, and remarks of the source."""
     rows = [("", "sequences", "left out as empty", "symbols", "shortest", "mean", "longest")]
     for name in SPLITS:
-        facts, lengths = prepared.manifest[name], getattr(prepared, name).lengths - layout.ends
+        facts = prepared.manifest[name]
+        lengths = getattr(prepared, name).lengths - layout.ends
         counts = (f"{facts['documents']:,}", f"{facts['empty']:,}", f"{int(lengths.sum()):,}")
-        rows.append((name, *counts, str(lengths.min()), f"{lengths.mean():.2f}", str(lengths.max())))
+        rows.append(
+            (name, *counts, str(lengths.min()), f"{lengths.mean():.2f}", str(lengths.max()))
+        )
     facts = [f"{prepared.vocab_size} symbols"]
     if layout.ends:
         facts[0] += f" (end {prepared.eos_id}, pad {prepared.pad_id})"
@@ -78,7 +97,9 @@ def _remarks(prepared: Prepared) -> Iterator[str]:
 def _ids(prepared: Prepared) -> str:
     """Return the first ids with their symbols, and the last."""
     count = prepared.vocab_size
-    names = [f"{index} {prepared.tokenizer.id_to_token(index)!r}" for index in range(min(count, FIRST))]
+    names = [
+        f"{index} {prepared.tokenizer.id_to_token(index)!r}" for index in range(min(count, FIRST))
+    ]
     if count > FIRST + 1:
         names.append("...")
     if count > FIRST:
@@ -89,7 +110,10 @@ def _ids(prepared: Prepared) -> str:
 def _classes(prepared: Prepared) -> str:
     """Return the number of sequences of the first classes in both splits."""
     names = prepared.classes
-    train, validation = (np.bincount(one.labels, minlength=len(names)) for one in (prepared.train, prepared.validation))
+    train, validation = (
+        np.bincount(one.labels, minlength=len(names))
+        for one in (prepared.train, prepared.validation)
+    )
     pairs = zip(names[:FIRST], train, validation, strict=False)
     counts = [f"{name}: {here} + {there}" for name, here, there in pairs]
     return ", ".join(counts + ["..."] * (len(names) > FIRST))
@@ -101,7 +125,10 @@ def _wrapped(note: str) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def _shared(prepared: Prepared) -> Iterator[str]:

@@ -51,11 +51,20 @@ class InMemory:
         return self.sequences
 
     def identity(self) -> dict[str, str]:
-        ids, labels = self.sequences.ragged, self.sequences.labels
-        facts = {"symbols": self.sequences.symbols, "shape": self.sequences.shape, "values": self.sequences.values}
+        ids = self.sequences.ragged
+        labels = self.sequences.labels
+        facts = {
+            "symbols": self.sequences.symbols,
+            "shape": self.sequences.shape,
+            "values": self.sequences.values,
+        }
         facts |= {"classes": self.sequences.classes, "separator": self.sequences.separator}
         whole = hashlib.sha256(repr(facts).encode())
-        for part in (ids.values, ids.offsets, np.empty(0) if labels is None else np.asarray(labels)):
+        for part in (
+            ids.values,
+            ids.offsets,
+            np.empty(0) if labels is None else np.asarray(labels),
+        ):
             whole.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
         return {IDS: whole.hexdigest()}
 
@@ -78,22 +87,24 @@ def prepare_ids(
 
     Args:
         train: array (N, ...) of ints, or a list of arrays (n,) of any lengths.
-        validation: the same; or the number of sequences of ``train`` that are held out, the last ones, of each class of
-            the labels in equal shares.
+        validation: the same; or the number of sequences of ``train`` that are held out, the last
+            ones, of each class of the labels in equal shares.
         vocab_size: number V of symbols: ids are 0..V-1.
         folder: destination.
         symbols: names of the symbols; by default the ids.
         shape: shape of one sequence; by default that of arrays of three or more dimensions.
         values: value of grey or colour of each symbol, for pictures.
-        labels: an int or a string for each sequence; of both splits, if ``validation`` has sequences.
-        separator: what is printed between symbols; by default nothing if all names are single characters, else a space.
+        labels: an int or a string for each sequence; of both splits, if ``validation`` has
+            sequences.
+        separator: what is printed between symbols; by default nothing if all names are single
+            characters, else a space.
         shuffle: seed of a shuffle before sequences are held out.
         ends: add an end symbol and padding: the model learns lengths.
 
     Raises:
         TypeError: ids that are not ints.
-        ValueError: an id outside of 0..V-1, a row that does not fit the shape, labels that do not fit, with the row and
-            the value; the folder holds something else.
+        ValueError: an id outside of 0..V-1, a row that does not fit the shape, labels that do not
+            fit, with the row and the value; the folder holds something else.
 
     Example:
         >>> import numpy as np, tempfile
@@ -113,26 +124,42 @@ def prepare_ids(
     for name, given in splits.items():
         ids, own = _rows(name, given, vocab_size)
         size = tuple(shape) if shape is not None else own
-        marks, classes = (None, ()) if columns is None else labelled(columns[name], f"labels of {name}")
+        marks, classes = (
+            (None, ()) if columns is None else labelled(columns[name], f"labels of {name}")
+        )
         found[name] = Sequences(
-            ids=ids, symbols=names, shape=size, values=tuple(values), labels=marks, classes=classes, separator=separator
+            ids=ids,
+            symbols=names,
+            shape=size,
+            values=tuple(values),
+            labels=marks,
+            classes=classes,
+            separator=separator,
         )
     corpus = SymbolCorpus(
-        source={"kind": IDS}, validation={"kind": IDS, "split": "validation"} if len(found) > 1 else None,
-        held_out=validation if len(found) == 1 else None, shuffle=shuffle, ends=ends,
-    )  # fmt: skip
+        source={"kind": IDS},
+        validation={"kind": IDS, "split": "validation"} if len(found) > 1 else None,
+        held_out=validation if len(found) == 1 else None,
+        shuffle=shuffle,
+        ends=ends,
+    )
     return _prepared(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
 
 
 def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     """Write the sequences of a corpus; see ``recipes.data.prepare``."""
-    given = {"source": corpus.source} | ({} if corpus.validation is None else {"validation": corpus.validation})
+    given = {"source": corpus.source} | (
+        {} if corpus.validation is None else {"validation": corpus.validation}
+    )
     read = {name: parts.read("sources", value, place=name) for name, value in given.items()}
     sources = {
-        "train" if name == "source" else name: parts.build("sources", one, place=name) for name, one in read.items()
+        "train" if name == "source" else name: parts.build("sources", one, place=name)
+        for name, one in read.items()
     }
     corpus = replace(corpus, **read)
-    if corpus.validation is not None and _without_paths(corpus.source) == _without_paths(corpus.validation):
+    if corpus.validation is not None and _without_paths(corpus.source) == _without_paths(
+        corpus.validation
+    ):
         train, validation = (one.get("files") for one in (corpus.source, corpus.validation))
         if train is not None and not on_hub(train):
             check_files(train, validation)
@@ -141,14 +168,18 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
 
 def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
     """Return the ids of end and padding, where the corpus has them."""
-    return SpecialIds(*(tokenizer.token_to_id(name) if corpus.ends else None for name in (PAD, "", END)))
+    return SpecialIds(
+        *(tokenizer.token_to_id(name) if corpus.ends else None for name in (PAD, "", END))
+    )
 
 
 def _prepared(corpus: SymbolCorpus, folder: Path, sources: Mapping[str, Source]) -> Prepared:
     def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
         inputs = asdict(corpus) | {
             name: _without_paths(getattr(corpus, name)) | {"content": source.identity()}
-            for name, source in (("source" if split == "train" else split, one) for split, one in sources.items())
+            for name, source in (
+                ("source" if split == "train" else split, one) for split, one in sources.items()
+            )
         }
         return inputs, lambda unfinished: _write(corpus, sources, inputs, unfinished)
 
@@ -158,11 +189,15 @@ def _prepared(corpus: SymbolCorpus, folder: Path, sources: Mapping[str, Source])
 def _without_paths(source: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a source but its paths: files may be moved, their content is hashed."""
     labels = source.get("labels")
-    moved = {"files"} | ({"labels"} if isinstance(labels, str) and Path(labels).is_file() else set())
+    moved = {"files"} | (
+        {"labels"} if isinstance(labels, str) and Path(labels).is_file() else set()
+    )
     return {name: value for name, value in source.items() if name not in moved}
 
 
-def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str, Any], folder: Path) -> None:
+def _write(
+    corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str, Any], folder: Path
+) -> None:
     splits, empty = split(corpus, sources)
     train = splits["train"]
     tokenizer = named_tokenizer(train.symbols, train.separator, corpus.ends)
@@ -171,10 +206,15 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
     # other lengths in validation count 0: sequences have different lengths then too
     lengths = dict.fromkeys(np.unique(splits["validation"].ragged.lengths).tolist(), 0)
     layout = Layout(
-        kind=str(dict(corpus.source)["kind"]), shape=train.shape, values=train.values, classes=train.classes,
-        separator=train.separator, ends=corpus.ends, voices=train.voices,
+        kind=str(dict(corpus.source)["kind"]),
+        shape=train.shape,
+        values=train.values,
+        classes=train.classes,
+        separator=train.separator,
+        ends=corpus.ends,
+        voices=train.voices,
         lengths=lengths | dict(counted(train.ragged.lengths)),
-    )  # fmt: skip
+    )
     manifest = {
         "format": SYMBOLS_FORMAT,
         "corpus": asdict(corpus),
@@ -193,27 +233,36 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
         documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
         tokens = int(documents[name].lengths.sum())
         manifest[name] = {"documents": len(documents[name]), "empty": empty[name], "tokens": tokens}
-    manifest["shared"] = shared(documents["train"], documents["validation"], limited=corpus.validation is not None)
+    manifest["shared"] = shared(
+        documents["train"], documents["validation"], limited=corpus.validation is not None
+    )
     finish(manifest, folder)
 
 
 def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Dataset:
     """Return the columns "tokens" and, where there are labels, "label"."""
-    kind, ids = np.dtype(id_dtype(vocab)), sequences.ragged
-    values, offsets = ids.values.astype(kind), ids.offsets
+    kind = np.dtype(id_dtype(vocab))
+    ids = sequences.ragged
+    values = ids.values.astype(kind)
+    offsets = ids.offsets
     if end is not None:
         values = np.insert(values, offsets[1:], kind.type(end))
         offsets = offsets + np.arange(len(offsets))
-    chunks, first = [], 0
+    chunks = []
+    first = 0
     while first < len(ids):
-        last = max(int(np.searchsorted(offsets, offsets[first] + CHUNK, side="right")) - 1, first + 1)
+        last = max(
+            int(np.searchsorted(offsets, offsets[first] + CHUNK, side="right")) - 1, first + 1
+        )
         own = offsets[first : last + 1]
         part = pa.array(values[own[0] : own[-1]])
         chunks.append(pa.ListArray.from_arrays(pa.array((own - own[0]).astype(np.int32)), part))
         first = last
     columns = {"tokens": pa.chunked_array(chunks)}
     if sequences.labels is not None:
-        columns["label"] = pa.chunked_array([pa.array(np.asarray(sequences.labels, dtype=np.int32))])
+        columns["label"] = pa.chunked_array(
+            [pa.array(np.asarray(sequences.labels, dtype=np.int32))]
+        )
     return datasets.Dataset(pa.table(columns))
 
 
@@ -222,11 +271,18 @@ def _rows(name: str, given: Any, vocab: int) -> tuple[Ragged, tuple[int, ...]]:
     array = np.asarray(given) if not isinstance(given, list | tuple) else None
     if array is None:
         lengths = {np.shape(one) for one in given}
-        array = np.stack([np.asarray(one) for one in given]) if len(lengths) == 1 and len(lengths.pop()) > 1 else None
+        array = (
+            np.stack([np.asarray(one) for one in given])
+            if len(lengths) == 1 and len(lengths.pop()) > 1
+            else None
+        )
     if array is not None:
         if array.ndim < 2:
             count = "; a number of held-out sequences is an int" if array.ndim == 0 else ""
-            raise ValueError(f"{name}: has shape {array.shape}, must have a row for each sequence, (N, ...){count}")
+            raise ValueError(
+                f"{name}: has shape {array.shape}, must have a row for each sequence, (N, "
+                f"...){count}"
+            )
         check_ints(array, name)
         size = int(np.prod(array.shape[1:]))
         found = Ragged(np.ascontiguousarray(array).reshape(-1), np.arange(len(array) + 1) * size)
@@ -242,6 +298,10 @@ def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:
         return None
     pair = isinstance(labels, tuple) and len(labels) == 2 and np.ndim(labels[0]) > 0
     if pair != (len(splits) == 2):
-        rule = "a pair, those of train and those of validation" if not pair else "one for each sequence, not a pair"
+        rule = (
+            "a pair, those of train and those of validation"
+            if not pair
+            else "one for each sequence, not a pair"
+        )
         raise ValueError(f"labels: must be {rule}")
     return dict(zip(splits, labels if pair else [labels], strict=True))

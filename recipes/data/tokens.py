@@ -42,11 +42,14 @@ class SpecialIds:
     @property
     def ends(self) -> tuple[int, ...]:
         """All tokens that end a text."""
-        return tuple(dict.fromkeys(token for token in (self.eos, *self.others) if token is not None))
+        return tuple(
+            dict.fromkeys(token for token in (self.eos, *self.others) if token is not None)
+        )
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
-    """Load a tokenizer from the hub, a tokenizer.json, or a folder with one, without truncation and padding.
+    """Load a tokenizer from the hub, a tokenizer.json, or a folder with one, without truncation and
+    padding.
 
     Args:
         name: name of a model on the hub, or a path.
@@ -68,9 +71,13 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     else:
         check_there(f"tokenizer={name!r}", name, "tokenizer.json", revision)
         try:
-            tokenizer = Tokenizer.from_pretrained(name, **({} if revision is None else {"revision": revision}))
+            tokenizer = Tokenizer.from_pretrained(
+                name, **({} if revision is None else {"revision": revision})
+            )
         except Exception as error:
-            raise ValueError(f"tokenizer={name!r}: not a local file or folder, and the hub answers: {error}") from error
+            raise ValueError(
+                f"tokenizer={name!r}: not a local file or folder, and the hub answers: {error}"
+            ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -83,7 +90,9 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
         ValueError: not a number, or fewer tokens than bytes or more than the text yields.
     """
     if not name.removeprefix(TRAIN).isdigit():
-        raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of tokens, like {TRAIN}4096")
+        raise ValueError(
+            f"tokenizer={name!r}: must be {TRAIN} and a number of tokens, like {TRAIN}4096"
+        )
     text = "\n".join(row["text"] or "" for row in islice(documents, LEARNED_FROM))
     try:
         tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
@@ -97,8 +106,8 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> SpecialIds:
     """Find the special tokens; padding is added to the vocabulary if it has none.
 
     Raises:
-        ValueError: no token for the beginning or the end, with the flag that names one and the special tokens of the
-            tokenizer; ids that are not 0..V-1.
+        ValueError: no token for the beginning or the end, with the flag that names one and the
+            special tokens of the tokenizer; ids that are not 0..V-1.
     """
     roles = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
     found = {role: _find(tokenizer, *names) for role, names in roles.items()}
@@ -106,10 +115,12 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> SpecialIds:
         raise ValueError(_missing(tokenizer, {role: roles[role] for role in missing}))
     if tokenizer.token_to_id(corpus.pad) is None:
         tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
-    size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
+    size = tokenizer.get_vocab_size()
+    highest = max(tokenizer.get_vocab().values())
     if highest != size - 1:
         raise ValueError(
-            f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be 0..{size - 1}"
+            f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be "
+            f"0..{size - 1}"
         )
     return SpecialIds(tokenizer.token_to_id(corpus.pad), **found)
 
@@ -120,12 +131,19 @@ def id_dtype(vocab_size: int) -> str:
 
 
 def tokenize(
-    documents: datasets.Dataset, tokenizer: Tokenizer, special: SpecialIds, corpus: Corpus, cache: Path, workers: int
+    documents: datasets.Dataset,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    corpus: Corpus,
+    cache: Path,
+    workers: int,
 ) -> datasets.Dataset:
-    """Tokenise the documents into columns "tokens" and "bytes", in the same order, without the empty ones.
+    """Tokenise the documents into columns "tokens" and "bytes", in the same order, without the
+    empty ones.
 
-    "unknown" holds the symbols of each document that the tokenizer lacks; a document of such symbols only has no
-    tokens. Bytes are those of the UTF-8 text that the tokenizer reads; special tokens count none.
+    "unknown" holds the symbols of each document that the tokenizer lacks; a document of such
+    symbols only has no tokens. Bytes are those of the UTF-8 text that the tokenizer reads; special
+    tokens count none.
 
     Args:
         documents: with the column "text".
@@ -145,7 +163,10 @@ def tokenize(
         read = [(text, *one) for text, one in zip(texts, symbols.read(texts), strict=True)]
         kept = [one for one in read if one[1] or one[2]]
         return {
-            "tokens": [np.array([special.bos, *ids, special.eos] if ids else [], dtype=kind) for _, ids, _ in kept],
+            "tokens": [
+                np.array([special.bos, *ids, special.eos] if ids else [], dtype=kind)
+                for _, ids, _ in kept
+            ],
             "bytes": [len(text.encode()) for text, _, _ in kept],
             "unknown": [unknown for _, _, unknown in kept],
         }
@@ -173,18 +194,25 @@ def _find(tokenizer: Tokenizer, name: str | None, candidates: Iterable[str]) -> 
 def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequence[str]]]) -> str:
     """Return the message about the special tokens that a tokenizer lacks."""
     faults = [
-        f"{role}={name!r}: the tokenizer has no token {', '.join(candidates) if name is None else name}"
+        f"{role}={name!r}: the tokenizer has no token "
+        f"{', '.join(candidates) if name is None else name}"
         for role, (name, candidates) in roles.items()
     ]
     flags = " and ".join(f"--{role} TOKEN" for role in roles)
     special = _special_looking(tokenizer)
-    there = f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
+    there = (
+        f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
+    )
     return f"{'; '.join(faults)}. Choose one of its tokens by {flags}; {there}"
 
 
 def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
-    """Return tokens that are marked as special, or written like [CLS] or <s>, in the order of their ids."""
-    marked = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    """Return tokens that are marked as special, or written like [CLS] or <s>, in the order of their
+    ids.
+    """
+    marked = {
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    }
     vocabulary = tokenizer.get_vocab()
     found = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
     return sorted(found, key=vocabulary.__getitem__)[:most]
@@ -195,7 +223,8 @@ def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Token
 
     Args:
         symbols: the names.
-        separator: what stands between names: a space, or nothing; then the longest name that fits is read.
+        separator: what stands between names: a space, or nothing; then the longest name that fits
+            is read.
         ends: whether to add an end and padding behind them.
     """
     tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(symbols)}))
@@ -211,5 +240,9 @@ def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Token
 
 
 def _literal(name: str) -> str:
-    """Return a pattern of Oniguruma, the regular expressions of ``tokenizers``, that matches a name."""
-    return "".join(character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name)
+    """Return a pattern of Oniguruma, the regular expressions of ``tokenizers``, that matches a
+    name.
+    """
+    return "".join(
+        character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name
+    )

@@ -13,12 +13,15 @@ EDGES = 2
 
 
 class Wrapped(Documents):
-    """Rows of ``length`` tokens in place of documents: begin, ``length - 2`` tokens of the concatenation, end.
+    """Rows of ``length`` tokens in place of documents.
 
-    In the concatenation every document is followed by its end. Its beginning is left out, and so is the remainder
-    behind the last whole row. A row may hold parts of several documents, which attend to each other. As in
-    ``_group_texts`` of MDLM's ``dataloader.py`` (github.com/kuleshov-group/mdlm, ``wrap=True``), which however drops a
-    remainder for every 1,000 documents.
+    Begin, ``length - 2`` tokens of the concatenation, end.
+
+    In the concatenation every document is followed by its end. Its beginning is left out, and so is
+    the remainder behind the last whole row. A row may hold parts of several documents, which attend
+    to each other. As in ``_group_texts`` of MDLM's ``dataloader.py``
+    (github.com/kuleshov-group/mdlm, ``wrap=True``), which however drops a remainder for every 1,000
+    documents.
 
     Args:
         documents: with an end each.
@@ -29,7 +32,11 @@ class Wrapped(Documents):
     """
 
     def __init__(self, documents: Documents, length: int, begin: int, end: int, skip: int) -> None:
-        self._documents, self._length, self._begin, self._end, self._skip = documents, length, begin, end, skip
+        self._documents = documents
+        self._length = length
+        self._begin = begin
+        self._end = end
+        self._skip = skip
         self._starts = np.concatenate([[0], np.cumsum(documents.lengths.astype(np.int64) - skip)])
         self.step = 1
 
@@ -42,13 +49,16 @@ class Wrapped(Documents):
         size = self._length - EDGES
         first = index * size
         number = int(np.searchsorted(self._starts, first, side="right")) - 1
-        row, filled = np.empty(self._length, dtype=np.int64), 1
-        row[0], row[-1] = self._begin, self._end
+        row = np.empty(self._length, dtype=np.int64)
+        filled = 1
+        row[0] = self._begin
+        row[-1] = self._end
         while filled <= size:
             offset = first + filled - 1 - int(self._starts[number])
             piece = self._documents[number][self._skip + offset :][: size - filled + 1]
             row[filled : filled + len(piece)] = piece
-            filled, number = filled + len(piece), number + 1
+            filled = filled + len(piece)
+            number = number + 1
         return row
 
     @cached_property
@@ -81,18 +91,25 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
         place: place of the options in the recipe, for messages.
 
     Raises:
-        ValueError: symbols with a shape, with labels, with several voices or without an end; rows of less than three
-            tokens; less than one row to train on or two for validation.
+        ValueError: symbols with a shape, with labels, with several voices or without an end; rows
+            of less than three tokens; less than one row to train on or two for validation.
     """
     option = f"{place}.wrap=True: not with {data.folder}, whose sequences"
     if data.shape:
-        raise ValueError(f"{option} have shape {' x '.join(map(str, data.shape))}, which a row must keep")
+        raise ValueError(
+            f"{option} have shape {' x '.join(map(str, data.shape))}, which a row must keep"
+        )
     if data.classes:
         raise ValueError(f"{option} have labels: a row would have several")
     if data.train.step > 1:
-        raise ValueError(f"{option} have {data.train.step} interleaved voices: a row would begin with any of them")
+        raise ValueError(
+            f"{option} have {data.train.step} interleaved voices: a row would begin with any of "
+            "them"
+        )
     if not data.ends or data.eos_id is None:
-        raise ValueError(f"{option} have no end: prepare it again with --ends, or pass --{place}.packed")
+        raise ValueError(
+            f"{option} have no end: prepare it again with --ends, or pass --{place}.packed"
+        )
     if length <= EDGES:
         raise ValueError(f"{place}.length={length}: must be at least {EDGES + 1} with {place}.wrap")
     begin, skip = (data.eos_id, 0) if data.bos_id is None else (data.bos_id, 1)
@@ -102,7 +119,9 @@ def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
     for name, rows, least in (("training", cut.train, 1), ("validation", cut.validation, 2)):
         if len(rows) < least:
             raise ValueError(
-                f"{place}.length={length}: {data.folder} holds {len(rows)} whole rows of it for {name}, must hold at "
-                f"least {least} with {place}.wrap: use shorter rows, or prepare it again with more text"
+                f"{place}.length={length}: {data.folder} holds {len(rows)} whole rows of it for "
+                f"{name}, must hold at "
+                f"least {least} with {place}.wrap: use shorter rows, or prepare it again with more "
+                "text"
             )
     return cut

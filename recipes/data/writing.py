@@ -24,12 +24,17 @@ class OtherContentError(ValueError):
     """A folder that holds other data than those to be written."""
 
 
-def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Path], None]]]) -> Prepared:
-    """Write a folder, or open it if it holds the same; processes that write the same folder wait for each other.
+def once(
+    folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Path], None]]]
+) -> Prepared:
+    """Write a folder, or open it if it holds the same.
+
+    Processes that write the same folder wait for each other.
 
     Args:
         folder: the folder.
-        content: returns all that determines the content, in plain values, and the function that writes it.
+        content: returns all that determines the content, in plain values, and the function that
+            writes it.
 
     Raises:
         OtherContentError: the folder holds something else.
@@ -45,7 +50,9 @@ def once(folder: Path, content: Callable[[], tuple[dict[str, Any], Callable[[Pat
         if folder.is_dir() and any(folder.iterdir()):
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
-                raise OtherContentError(f"{folder} contains other data, choose another folder: {_listed(differing)}")
+                raise OtherContentError(
+                    f"{folder} contains other data, choose another folder: {_listed(differing)}"
+                )
             return prepared
         with _new(folder) as unfinished:
             write(unfinished)
@@ -78,8 +85,13 @@ def _listed(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
     def short(value: Any) -> Any:
         return value[:12] if isinstance(value, str) and HASH.fullmatch(value) else value
 
-    lines = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
-    return "; ".join(lines) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
+    lines = [
+        f"{place} was {short(there)!r}, is {short(now)!r}"
+        for place, there, now in differing[:shown]
+    ]
+    return "; ".join(lines) + (
+        f"; and {len(differing) - shown} more" if len(differing) > shown else ""
+    )
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Token embeddings from the training text, and the clusters that form the middle level of a hierarchy.
+"""Token embeddings from the training text, and the clusters that form the middle level of a
+hierarchy.
 
-PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means; conversely,
-the network's embeddings of clusters from the centroids.
+PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then
+k-means; conversely, the network's embeddings of clusters from the centroids.
 """
 
 from collections.abc import Iterable
@@ -21,9 +22,12 @@ Pairs = tuple[int, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]
 
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
-    """Count how often two tokens stand at most ``reach`` apart, weighted by distance: sparse (V, V), symmetric.
+    """Count how often two tokens stand at most ``reach`` apart, weighted by distance.
 
-    A pair at distance d counts (reach + 1 - d) / reach, the expectation of word2vec over random window sizes.
+    Sparse (V, V), symmetric.
+
+    A pair at distance d counts (reach + 1 - d) / reach, the expectation of word2vec over random
+    window sizes.
     """
     stream = tokens.numpy()
     pairs = ((distance, stream[:-distance], stream[distance:]) for distance in range(1, reach + 1))
@@ -31,7 +35,9 @@ def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr
 
 
 def counts_of_pairs(pairs: Iterable[Pairs], vocab_size: int, reach: int) -> csr_array:
-    """Count pairs of tokens, weighted by distance as in ``cooccurrences``: sparse (V, V), symmetric.
+    """Count pairs of tokens, weighted by distance as in ``cooccurrences``.
+
+    Sparse (V, V), symmetric.
 
     Args:
         pairs: for each distance the first and the second tokens.
@@ -47,9 +53,15 @@ def counts_of_pairs(pairs: Iterable[Pairs], vocab_size: int, reach: int) -> csr_
 
 
 def word_embeddings(
-    tokens: Int[Tensor, " N"], vocab_size: int, dim: int, reach: int = 4, smoothing: float = 0.75, seed: int = 0
+    tokens: Int[Tensor, " N"],
+    vocab_size: int,
+    dim: int,
+    reach: int = 4,
+    smoothing: float = 0.75,
+    seed: int = 0,
 ) -> Float[Tensor, "V dim"]:
-    """Return unit vectors whose inner products follow the positive pointwise mutual information of neighbours.
+    """Return unit vectors whose inner products follow the positive pointwise mutual information of
+    neighbours.
 
         PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    rows of U sqrt(S)
 
@@ -67,13 +79,18 @@ def word_embeddings(
         ValueError: if the text is not longer than ``reach``, or ``dim`` not below the vocabulary.
     """
     if len(tokens) <= reach:
-        raise ValueError(f"tokens: {len(tokens)} are too few for neighbours at distances up to {reach}; give more text")
+        raise ValueError(
+            f"tokens: {len(tokens)} are too few for neighbours at distances up to {reach}; give "
+            "more text"
+        )
     if not 0 < dim < vocab_size:
         raise ValueError(f"dim={dim}: must lie between 1 and vocab_size-1={vocab_size - 1}")
     return ppmi_vectors(cooccurrences(tokens, vocab_size, reach), dim, smoothing, seed)
 
 
-def ppmi_vectors(counted: csr_array, dim: int, smoothing: float = 0.75, seed: int = 0) -> Float[Tensor, "V dim"]:
+def ppmi_vectors(
+    counted: csr_array, dim: int, smoothing: float = 0.75, seed: int = 0
+) -> Float[Tensor, "V dim"]:
     """Return the vectors of ``word_embeddings`` for given numbers of co-occurrences (V, V).
 
     Raises:
@@ -95,8 +112,11 @@ def ppmi_vectors(counted: csr_array, dim: int, smoothing: float = 0.75, seed: in
     return torch.from_numpy((vectors / np.where(norm > 0, norm, 1)).astype(np.float32))
 
 
-def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0) -> Int[Tensor, " V"]:
-    """Return the k-means cluster of every token, (V,) int64 in 0..num_clusters-1, each of them used.
+def cluster(
+    embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0
+) -> Int[Tensor, " V"]:
+    """Return the k-means cluster of every token, (V,) int64 in 0..num_clusters-1, each of them
+    used.
 
     Raises:
         ValueError: if there are fewer different vectors than clusters.
@@ -105,17 +125,27 @@ def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0
 
     distinct = len(torch.unique(embeddings, dim=0))
     if not 1 < num_clusters <= distinct:
-        raise ValueError(f"num_clusters={num_clusters}: must lie between 2 and the {distinct} different embeddings")
-    labels = KMeans(num_clusters, n_init=2, max_iter=100, random_state=seed).fit_predict(embeddings.numpy())
+        raise ValueError(
+            f"num_clusters={num_clusters}: must lie between 2 and the {distinct} different "
+            "embeddings"
+        )
+    labels = KMeans(num_clusters, n_init=2, max_iter=100, random_state=seed).fit_predict(
+        embeddings.numpy()
+    )
     # Number the clusters without a gap even if k-means returned one empty.
     _, parents = np.unique(labels, return_inverse=True)
     return torch.from_numpy(parents.astype(np.int64))
 
 
 def typical_words(
-    embeddings: Float[Tensor, "V dim"], parents: Int[Tensor, " V"], counts: Int[Tensor, " V"], num: int
+    embeddings: Float[Tensor, "V dim"],
+    parents: Int[Tensor, " V"],
+    counts: Int[Tensor, " V"],
+    num: int,
 ) -> list[list[int]]:
-    """Return the ``num`` most typical tokens of each cluster, most typical first: near the centre and frequent.
+    """Return the ``num`` most typical tokens of each cluster, most typical first.
+
+    Near the centre and frequent.
 
     Typical = cosine to the cluster's mean times log(1 + count).
     """
@@ -126,25 +156,33 @@ def typical_words(
         score[members] = embeddings[members] @ centre / centre.norm().clamp_min(1e-12)
     score = score * counts.float().log1p()
     order = score.argsort(descending=True)
-    return [order[parents[order] == index][:num].tolist() for index in range(int(parents.max()) + 1)]
+    return [
+        order[parents[order] == index][:num].tolist() for index in range(int(parents.max()) + 1)
+    ]
 
 
 def start_at_centroids(model: DiT, clusters: Clusters) -> None:
-    """Set the network's embeddings of the clusters to the centroids of all levels, in the order of the states.
+    """Set the network's embeddings of the clusters to the centroids of all levels, in the order of
+    the states.
 
-    HDLM clusters vectors as wide as the network and takes their centroids unchanged. Centroids of another width are
-    rotated onto their principal axes, of which the first ones are kept, or all and padded with zeros: no other rotation
-    preserves their inner products better (Eckart & Young 1936).
+    HDLM clusters vectors as wide as the network and takes their centroids unchanged. Centroids of
+    another width are rotated onto their principal axes, of which the first ones are kept, or all
+    and padded with zeros: no other rotation preserves their inner products better (Eckart & Young
+    1936).
 
     Raises:
         ValueError: if the states of the network are not these tokens, these clusters and the mask.
     """
-    words, rows = len(clusters.parents[0]), torch.cat(clusters.centroids).float()
-    states, dim = words + len(rows) + 1, model.embedding.embedding_dim
+    words = len(clusters.parents[0])
+    rows = torch.cat(clusters.centroids).float()
+    states = words + len(rows) + 1
+    dim = model.embedding.embedding_dim
     if (model.vocab_size, model.num_states) != (words, states):
         raise ValueError(
-            f"clusters has {words} tokens and {len(rows)} clusters, so {states} states with the mask: the model must "
-            f"have the same numbers, but has {model.vocab_size} tokens and {model.num_states} states"
+            f"clusters has {words} tokens and {len(rows)} clusters, so {states} states with the "
+            "mask: the model must "
+            f"have the same numbers, but has {model.vocab_size} tokens and {model.num_states} "
+            "states"
         )
     if rows.shape[1] != dim:
         axes = torch.linalg.svd(rows, full_matrices=False).Vh[:dim]

@@ -20,17 +20,20 @@ from recipes.embeddings.neighbours import unit_vectors
 def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     """Return clusters of the vocabulary of ``data``.
 
-    Numbers request clusters from the text's co-occurrences, computed once and stored beside the data. A path is that of
-    a CSV file, ``x.csv``, in the format of ``csv_parents``, or (without suffix) a result of
-    ``python -m recipes.clusters`` or ``save_clusters``.
+    Numbers request clusters from the text's co-occurrences, computed once and stored beside the
+    data. A path is that of a CSV file, ``x.csv``, in the format of ``csv_parents``, or (without
+    suffix) a result of ``python -m recipes.clusters`` or ``save_clusters``.
 
     Raises:
         FileNotFoundError: nothing is stored there.
-        ValueError: clusters of another tokenizer; errors of ``csv_parents``, such as a token without a row.
+        ValueError: clusters of another tokenizer; errors of ``csv_parents``, such as a token
+            without a row.
     """
     path = _path(wanted, data)
     if not clusters_there(wanted, data):
-        listed = _listed(wanted, data) if _is_list(wanted) else None  # raises before vectors are made
+        listed = (
+            _listed(wanted, data) if _is_list(wanted) else None
+        )  # raises before vectors are made
         vectors = unit_vectors(data)
         if listed is None:
             found = semantic_clusters(vectors, wanted, nested="up", fingerprint=data.fingerprint)
@@ -39,8 +42,10 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
         save_clusters(path, found)
     elif isinstance(wanted, str) and not Path(f"{path}.json").exists():
         raise FileNotFoundError(
-            f"clusters is {wanted!r}, must be the path of {wanted}.json and {wanted}.safetensors, without suffix, or "
-            "of a CSV file with rows token,parent whose name ends in .csv; or a number of clusters such as 64, or "
+            f"clusters is {wanted!r}, must be the path of {wanted}.json and {wanted}.safetensors, "
+            "without suffix, or "
+            "of a CSV file with rows token,parent whose name ends in .csv; or a number of clusters "
+            "such as 64, or "
             "several, finest first, such as [256, 16]"
         )
     return load_clusters(path, data.fingerprint)
@@ -66,18 +71,30 @@ def given_clusters(
         fingerprint: fingerprint of the vocabulary.
         names: names of the clusters and of their levels.
     """
-    centroids, coherence, objective, words = [], [], [], torch.arange(len(vectors))
+    centroids = []
+    coherence = []
+    objective = []
+    words = torch.arange(len(vectors))
     for level in parents:
         words = level[words]
-        sums = vectors.new_zeros(int(words.max()) + 1, vectors.shape[1]).index_add(0, words, vectors)
+        sums = vectors.new_zeros(int(words.max()) + 1, vectors.shape[1]).index_add(
+            0, words, vectors
+        )
         # the mean cosine of unit vectors to their mean is the length of that
         coherence.append(sums.norm(dim=1) / words.bincount())
         centroids.append(torch.nn.functional.normalize(sums, dim=1))
         objective.append(float((1 - (vectors * centroids[-1][words]).sum(1)).sum()))
     return Clusters(
-        tuple(parents), tuple(centroids), tuple(coherence), tuple(objective), (0,) * len(parents), "cosine",
-        embeddings_hash(vectors), fingerprint, names,
-    )  # fmt: skip
+        tuple(parents),
+        tuple(centroids),
+        tuple(coherence),
+        tuple(objective),
+        (0,) * len(parents),
+        "cosine",
+        embeddings_hash(vectors),
+        fingerprint,
+        names,
+    )
 
 
 def _is_list(wanted: int | list[int] | str) -> bool:
@@ -98,7 +115,8 @@ def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
     if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
         if not (file := Path(str(wanted))).is_file():
             raise FileNotFoundError(
-                f"clusters={wanted!r}: there is no such file; python -m recipes.clusters writes one, or give a number"
+                f"clusters={wanted!r}: there is no such file; python -m recipes.clusters writes "
+                "one, or give a number"
             )
         return data.folder / f"clusters-named-{content_hash(file)[:12]}"
     if isinstance(wanted, str):

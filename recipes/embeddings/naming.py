@@ -10,13 +10,19 @@ from recipes.embeddings.embeddings import typical_words
 
 
 def cluster_names(
-    process: dd.processes.ForwardProcess, model: nn.Module, clusters: Clusters | None, tokenizer: Tokenizer
+    process: dd.processes.ForwardProcess,
+    model: nn.Module,
+    clusters: Clusters | None,
+    tokenizer: Tokenizer,
 ) -> list[str]:
-    """Return a name for every state between tokens and the mask: that of the tree, else a typical token, else a number.
+    """Return a name for every state between tokens and the mask.
 
-    Names of the tree are those in a recipe or in a CSV file. The typical token of a cluster that the run made is the
-    one whose embedding in the network is nearest to the cluster's mean. A cluster whose token is not readable has its
-    number as name, c17, and so have all clusters of a network without such a table.
+    That of the tree, else a typical token, else a number.
+
+    Names of the tree are those in a recipe or in a CSV file. The typical token of a cluster that
+    the run made is the one whose embedding in the network is nearest to the cluster's mean. A
+    cluster whose token is not readable has its number as name, c17, and so have all clusters of a
+    network without such a table.
 
     Args:
         process: determines the number of clusters.
@@ -41,8 +47,13 @@ def cluster_names(
         for members in typical_words(vectors, clusters.of_tokens(level), alike, num=1)
     ]
     # special tokens decode to nothing, and are named as in the vocabulary
-    names = [(tokenizer.decode([word]) or tokenizer.id_to_token(word) or "").strip() for word in words]
+    names = [
+        (tokenizer.decode([word]) or tokenizer.id_to_token(word) or "").strip() for word in words
+    ]
     readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
     if len(names) != len(numbers):  # a process that has further states
         return numbers
-    return [name if good else number for name, good, number in zip(names, readable, numbers, strict=True)]
+    return [
+        name if good else number
+        for name, good, number in zip(names, readable, numbers, strict=True)
+    ]

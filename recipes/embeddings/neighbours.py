@@ -31,8 +31,8 @@ def vectors_of(
 ) -> Float[Tensor, "V dim"]:
     """Return unit vectors of the tokens by their neighbours; arguments as ``word_embeddings``.
 
-    Text is one stream. Symbols of different sequences are not neighbours; in a shape (H, W) neighbours are those above,
-    below, left and right.
+    Text is one stream. Symbols of different sequences are not neighbours; in a shape (H, W)
+    neighbours are those above, below, left and right.
 
     Raises:
         ValueError: no sequence has two symbols; a ``dim`` that is not below the vocabulary.
@@ -43,7 +43,8 @@ def vectors_of(
 
 
 def symbol_cooccurrences(data: Prepared, reach: int) -> csr_array:
-    """Count how often two symbols stand at most ``reach`` apart in a sequence, as ``cooccurrences``: (V, V).
+    """Count how often two symbols stand at most ``reach`` apart in a sequence, as
+    ``cooccurrences``: (V, V).
 
     Raises:
         ValueError: no sequence has two symbols.
@@ -54,7 +55,9 @@ def symbol_cooccurrences(data: Prepared, reach: int) -> csr_array:
     if shaped:
         pairs = _along_axes(np.stack(documents).reshape(-1, *data.shape), reach)
     else:
-        pairs = _in_rows(np.concatenate(documents), np.array([len(document) for document in documents]), reach)
+        pairs = _in_rows(
+            np.concatenate(documents), np.array([len(document) for document in documents]), reach
+        )
     counts = counts_of_pairs(pairs, data.vocab_size, reach)
     if not counts.nnz:
         raise ValueError(f"data={data.folder}: no sequence has two symbols, so none has neighbours")
@@ -68,7 +71,9 @@ def _along_axes(values: Int[np.ndarray, "N ..."], reach: int) -> Iterator[Pairs]
             yield distance, moved[..., :-distance].ravel(), moved[..., distance:].ravel()
 
 
-def _in_rows(values: Int[np.ndarray, " T"], lengths: Int[np.ndarray, " N"], reach: int) -> Iterator[Pairs]:
+def _in_rows(
+    values: Int[np.ndarray, " T"], lengths: Int[np.ndarray, " N"], reach: int
+) -> Iterator[Pairs]:
     owner = np.repeat(np.arange(len(lengths)), lengths)
     for distance in range(1, min(reach, len(values) - 1) + 1):
         same = owner[:-distance] == owner[distance:]
@@ -76,11 +81,16 @@ def _in_rows(values: Int[np.ndarray, " T"], lengths: Int[np.ndarray, " N"], reac
 
 
 def unit_vectors(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
-    """Return unit vectors of the tokens by their next neighbours; tokens that do not occur are drawn at random."""
+    """Return unit vectors of the tokens by their next neighbours.
+
+    Tokens that do not occur are drawn at random.
+    """
     return completed(vectors_of(data, min(dim, data.vocab_size - 1), reach=1))
 
 
-def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> Float[Tensor, "V dim"]:
+def neighbourhoods(
+    text: Int[Tensor, " N"], vocab_size: int, dim: int = 64
+) -> Float[Tensor, "V dim"]:
     """Return ``unit_vectors`` of one stream of tokens."""
     return completed(word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1))
 

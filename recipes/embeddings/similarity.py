@@ -1,4 +1,6 @@
-"""Similarity matrices of symbols, from a file or by name, and the vectors whose inner products they are."""
+"""Similarity matrices of symbols, from a file or by name, and the vectors whose inner products they
+are.
+"""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,8 @@ class Similarity:
     """Symmetric similarity of symbols.
 
     Raises:
-        ValueError: not square, NaN or infinite, not symmetric, symbols that are not distinct or not one per row.
+        ValueError: not square, NaN or infinite, not symmetric, symbols that are not distinct or not
+            one per row.
     """
 
     source: str
@@ -36,23 +39,35 @@ class Similarity:
         if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
             raise ValueError(f"similarity={self.source!r}: has shape {shape}, must be square")
         if self.symbols and len(self.symbols) != shape[0]:
-            raise ValueError(f"similarity={self.source!r}: has {len(self.symbols)} symbols for {shape[0]} rows")
+            raise ValueError(
+                f"similarity={self.source!r}: has {len(self.symbols)} symbols for {shape[0]} rows"
+            )
         if twice := [name for n, name in enumerate(self.symbols) if name in self.symbols[:n]]:
             raise ValueError(f"similarity={self.source!r}: the symbol {twice[0]!r} occurs twice")
         for fault, wrong in (
             ("must be a finite number", ~np.isfinite(self.matrix)),
-            ("must be symmetric", ~np.isclose(self.matrix, self.matrix.T, rtol=1e-6, atol=1e-9, equal_nan=True)),
+            (
+                "must be symmetric",
+                ~np.isclose(self.matrix, self.matrix.T, rtol=1e-6, atol=1e-9, equal_nan=True),
+            ),
         ):
             if wrong.any():
                 i, j = (int(place[0]) for place in np.nonzero(wrong))
                 first, second = (self.symbols[k] if self.symbols else k for k in (i, j))
-                other = f" and {self.matrix[j, i]:g} in the other order" if fault == "must be symmetric" else ""
+                other = (
+                    f" and {self.matrix[j, i]:g} in the other order"
+                    if fault == "must be symmetric"
+                    else ""
+                )
                 raise ValueError(
-                    f"similarity={self.source!r}: that of {first!r} and {second!r} is {self.matrix[i, j]:g}{other}, "
+                    f"similarity={self.source!r}: that of {first!r} and {second!r} is "
+                    f"{self.matrix[i, j]:g}{other}, "
                     f"{fault}"
                 )
 
-    def of(self, vocabulary: Mapping[str, int], without: Sequence[int] = ()) -> Float64[np.ndarray, "V V"]:
+    def of(
+        self, vocabulary: Mapping[str, int], without: Sequence[int] = ()
+    ) -> Float64[np.ndarray, "V V"]:
         """Return the matrix in the order of a vocabulary; rows of NaN for ids that are not symbols.
 
         Args:
@@ -67,16 +82,22 @@ class Similarity:
         symbols = self.symbols
         if not symbols:
             if len(self.matrix) not in (len(tokens), len(wanted)):
-                special = f", or {len(wanted)} without end and padding" if len(wanted) < len(tokens) else ""
+                special = (
+                    f", or {len(wanted)} without end and padding"
+                    if len(wanted) < len(tokens)
+                    else ""
+                )
                 raise ValueError(
-                    f"similarity={self.source!r}: has {len(self.matrix)} rows, the vocabulary {len(tokens)} "
+                    f"similarity={self.source!r}: has {len(self.matrix)} rows, the vocabulary "
+                    f"{len(tokens)} "
                     f"symbols{special}: they must be equal"
                 )
             symbols = tuple(tokens if len(self.matrix) == len(tokens) else wanted)
         places = {symbol: place for place, symbol in enumerate(symbols)}
         if missing := [token for token in wanted if token not in places]:
             raise ValueError(
-                f"similarity={self.source!r}: has {len(symbols)} symbols, but not {len(missing)} of the vocabulary's "
+                f"similarity={self.source!r}: has {len(symbols)} symbols, but not {len(missing)} "
+                "of the vocabulary's "
                 f"{len(wanted)}: {', '.join(map(repr, missing[:LISTED]))}"
             )
         found = np.full((len(tokens), len(tokens)), np.nan)
@@ -89,12 +110,13 @@ class Similarity:
 def read_similarity(source: str) -> Similarity:
     """Read a similarity: ``blosum62``, or a .csv, .tsv or .npy file.
 
-    The first row of a .csv or .tsv file holds the symbols; a first column may repeat them. A .npy file is an array
-    (V, V) in the order of the vocabulary.
+    The first row of a .csv or .tsv file holds the symbols; a first column may repeat them. A .npy
+    file is an array (V, V) in the order of the vocabulary.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file of another kind, or an entry that is not a number, with its place; as ``Similarity``.
+        ValueError: a file of another kind, or an entry that is not a number, with its place; as
+            ``Similarity``.
     """
     if source in NAMED:
         return NAMED[source]()
@@ -108,10 +130,11 @@ def read_similarity(source: str) -> Similarity:
 
 
 def similarity_vectors(matrix: Float64[np.ndarray, "V V"]) -> tuple[Float[Tensor, "V dim"], float]:
-    """Return vectors whose inner products are the similarity, and the share of it that no vectors have.
+    """Return vectors whose inner products are the similarity, and the share of it that no vectors
+    have.
 
-    They are the eigenvectors times the square roots of positive eigenvalues, which is the nearest such matrix. Rows of
-    NaN give zeros.
+    They are the eigenvectors times the square roots of positive eigenvalues, which is the nearest
+    such matrix. Rows of NaN give zeros.
 
     Raises:
         ValueError: no positive eigenvalue.
@@ -141,12 +164,16 @@ def _table(path: Path, delimiter: str) -> Similarity:
         if len(row) != len(header):
             raise ValueError(f"{place} has {len(row)} entries, the first {len(header)}")
         if named and row[0] != symbols[number]:
-            raise ValueError(f"{place} is of {row[0]!r}, must be of {symbols[number]!r} as the column")
+            raise ValueError(
+                f"{place} is of {row[0]!r}, must be of {symbols[number]!r} as the column"
+            )
         for column, entry in enumerate(row[named:]):
             try:
                 matrix[number, column] = float(entry)
             except ValueError:
-                raise ValueError(f"{place}, {symbols[column]!r} is {entry!r}, must be a number") from None
+                raise ValueError(
+                    f"{place}, {symbols[column]!r} is {entry!r}, must be a number"
+                ) from None
     return Similarity(str(path), matrix, symbols)
 
 

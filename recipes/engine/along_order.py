@@ -21,8 +21,9 @@ from recipes.engine.parallel import World
 class AlongOrder:
     """Rows of this process that descend along ``loss.order``, in micro-batches.
 
-    Row g of the whole batch goes through the examples at the positions g, g + batch, g + 2 batch, ... of the global
-    order. Rows that do not follow the order take a new example in every step, at random noise.
+    Row g of the whole batch goes through the examples at the positions g, g + batch, g + 2 batch,
+    ... of the global order. Rows that do not follow the order take a new example in every step, at
+    random noise.
 
     Args:
         process: the noise.
@@ -48,12 +49,16 @@ class AlongOrder:
     ) -> None:
         find = lookup(data.train, length=recipe.data.length, pad_id=data.fill_id, seed=recipe.seed)
         random = _spread(recipe.batch, 1 - recipe.loss.order_share)
-        shared = _Shared(process, recipe, find, random, parameterization, density, counted, world.device)
+        shared = _Shared(
+            process, recipe, find, random, parameterization, density, counted, world.device
+        )
         own = torch.arange(world.rank, recipe.batch, world.size)
         self._world, self._parts = world, [_Part(shared, numbers) for numbers in own.split(micro)]
 
     @classmethod
-    def of(cls, process: dd.processes.ForwardProcess, recipe: Recipe, *rest: Any) -> "AlongOrder | None":
+    def of(
+        cls, process: dd.processes.ForwardProcess, recipe: Recipe, *rest: Any
+    ) -> "AlongOrder | None":
         """Create the object for a recipe with ``loss.order``; arguments as of the class.
 
         Raises:
@@ -67,7 +72,10 @@ class AlongOrder:
         if own_times(recipe.order(), recipe.data.length):
             raise ValueError(f"{place}: not with pace={recipe.order()!r}, choose one of them")
         if any(value.requires_grad for value in process.parameters()):
-            raise ValueError(f"{place}: not with learned speeds of the noise, since an order does not depend on them")
+            raise ValueError(
+                f"{place}: not with learned speeds of the noise, since an order does not depend on "
+                "them"
+            )
         try:
             check_order(process, recipe.loss.along())
         except (TypeError, ValueError) as error:
@@ -91,19 +99,26 @@ class AlongOrder:
         """Return the progress of the rows of all processes, in their order in the batch."""
         mine = [torch.cat([part.progress()[i] for part in self._parts]).cpu() for i in range(2)]
         gathered = self._world.gather(mine)
-        columns = [torch.stack(list(column), 1).flatten(0, 1) for column in zip(*gathered, strict=True)]  # type: ignore[call-overload]
+        columns = [
+            torch.stack(list(column), 1).flatten(0, 1) for column in zip(*gathered, strict=True)
+        ]  # type: ignore[call-overload]
         steps = torch.tensor(self._parts[0].rows.steps)
         return {"states": columns[0], "turns": columns[1], "steps": steps}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Restore the result of ``tensors``."""
         for part in self._parts:
-            part.load(state["states"][part.numbers], state["turns"][part.numbers], int(state["steps"]))
+            part.load(
+                state["states"][part.numbers], state["turns"][part.numbers], int(state["steps"])
+            )
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """Options and examples of the rows of all micro-batches; those of the class above, except for two."""
+    """Options and examples of the rows of all micro-batches.
+
+    Those of the class above, except for two.
+    """
 
     process: dd.processes.ForwardProcess
     recipe: Recipe
@@ -129,8 +144,13 @@ class _Part:
     """Rows of a micro-batch."""
 
     def __init__(self, shared: _Shared, numbers: Int[Tensor, " B"]) -> None:
-        recipe, self._shared, self.numbers = shared.recipe, shared, numbers
-        self.turns, self.batch = torch.zeros_like(numbers), shared.examples(numbers, torch.zeros_like(numbers))
+        recipe = shared.recipe
+        self._shared = shared
+        self.numbers = numbers
+        self.turns, self.batch = (
+            torch.zeros_like(numbers),
+            shared.examples(numbers, torch.zeros_like(numbers)),
+        )
         self.rows = dd.TrainingRows(
             shared.process,
             recipe.loss.along(),
@@ -145,15 +165,23 @@ class _Part:
         self._random: Bool[Tensor, " B"] = shared.random[numbers]
 
     def noisy(self, step: int) -> Noisy:
-        """Return the states of the next step; rows at random noise are drawn, by (seed, step) and their number."""
-        rows, shared, recipe = self.rows, self._shared, self._shared.recipe
+        """Return the states of the next step.
+
+        Rows at random noise are drawn, by (seed, step) and their number.
+        """
+        rows = self.rows
+        shared = self._shared
+        recipe = self._shared.recipe
         drawn = torch.ones(len(self.numbers), dtype=torch.float64, device=rows.x.device)
         t = rows.t.clone()  # an assignment to part of the property would be lost
         some = self._random.nonzero()[:, 0]
         if len(some):
-            rank = shared.random.cumsum(0)[self.numbers[some]] - 1  # consecutive, so that times are stratified
+            rank = (
+                shared.random.cumsum(0)[self.numbers[some]] - 1
+            )  # consecutive, so that times are stratified
             batch = replace(
-                _select_rows(self.batch, some), index=(rank + step * int(shared.random.sum())).to(rows.x.device)
+                _select_rows(self.batch, some),
+                index=(rank + step * int(shared.random.sum())).to(rows.x.device),
             )
             random = noised(shared.process, batch, recipe.seed, step, recipe.loss, shared.density)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)

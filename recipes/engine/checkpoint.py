@@ -1,8 +1,8 @@
 """Checkpoints of a run: written atomically, verified by hashes, damaged ones skipped.
 
-A checkpoint is a folder ``step_00001000`` that ``torch.distributed.checkpoint`` writes under another name; it gets a
-manifest and is renamed. Its metadata is a pickle, so it is used only to resume trusted runs; the published format is
-``weights``, safetensors and JSON.
+A checkpoint is a folder ``step_00001000`` that ``torch.distributed.checkpoint`` writes under
+another name; it gets a manifest and is renamed. Its metadata is a pickle, so it is used only to
+resume trusted runs; the published format is ``weights``, safetensors and JSON.
 """
 
 import os
@@ -24,7 +24,13 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from ddlib_models.io.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
+from ddlib_models.io.manifest import (
+    ManifestError,
+    check_manifest,
+    flush,
+    read_facts,
+    write_manifest,
+)
 from recipes.config import Output
 from recipes.engine.along_order import AlongOrder
 from recipes.engine.folder import check_place
@@ -105,12 +111,21 @@ def _step(path: Path) -> int:
 
 
 def found(folder: Path) -> list[Path]:
-    """Return the checkpoints in a run's folder, newest first; other names, such as a copy of one, are left out."""
-    return sorted((path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)), key=_step, reverse=True)
+    """Return the checkpoints in a run's folder, newest first.
+
+    Other names, such as a copy of one, are left out.
+    """
+    return sorted(
+        (path for path in folder.glob("step_*") if _NAME.fullmatch(path.name)),
+        key=_step,
+        reverse=True,
+    )
 
 
 def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> Path:
-    """Write a checkpoint; remove those that are neither among the newest ``keep`` nor the one of the best bound."""
+    """Write a checkpoint; remove those that are neither among the newest ``keep`` nor the one of
+    the best bound.
+    """
     final = folder / name_of(facts.step)
     temporary = final.with_name(final.name + ".tmp")
     if world.first:
@@ -131,7 +146,10 @@ def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> P
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Facts]]:
-    """Yield the intact checkpoints, newest first; ``say`` is called for each damaged one that is skipped."""
+    """Yield the intact checkpoints, newest first.
+
+    ``say`` is called for each damaged one that is skipped.
+    """
     for path in found(folder):
         try:
             yield path, Facts(**check_manifest(path))
@@ -140,7 +158,8 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
 
 
 def load(path: Path, state: State, world: World) -> list[str]:
-    """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of processes.
+    """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of
+    processes.
 
     Returns:
         messages for the user.
@@ -153,8 +172,10 @@ def load(path: Path, state: State, world: World) -> list[str]:
     if missing - {"average"}:
         parts = ", ".join(f"{part} ({_PARTS[part]})" for part in _PARTS if part in missing)
         raise ValueError(
-            f"{path} cannot continue with the changed recipe: it lacks the state of {parts}. These values must stay "
-            "those of the checkpoint; to change them begin a new run, with --start FOLDER for its weights"
+            f"{path} cannot continue with the changed recipe: it lacks the state of {parts}. These "
+            "values must stay "
+            "those of the checkpoint; to change them begin a new run, with --start FOLDER for its "
+            "weights"
         )
     if "average" in missing:
         del tensors["average"]
@@ -168,15 +189,23 @@ def load(path: Path, state: State, world: World) -> list[str]:
 
 
 def _missing(path: Path, tensors: dict[str, Any]) -> set[str]:
-    """Return the parts of a state with tensors that the checkpoint lacks, or has in another shape."""
-    metadata, planner = dcp.FileSystemReader(path).read_metadata(), dcp.DefaultLoadPlanner()
-    planner.set_up_planner(tensors, metadata, is_coordinator=True)  # flattens the names as in a checkpoint
+    """Return the parts of a state with tensors that the checkpoint lacks, or has in another
+    shape.
+    """
+    metadata = dcp.FileSystemReader(path).read_metadata()
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(
+        tensors, metadata, is_coordinator=True
+    )  # flattens the names as in a checkpoint
     saved = metadata.state_dict_metadata
     return {
         name.partition(".")[0]
         for name, value in planner.state_dict.items()
         if name not in saved
-        or (isinstance(value, torch.Tensor) and getattr(saved[name], "size", value.shape) != value.shape)
+        or (
+            isinstance(value, torch.Tensor)
+            and getattr(saved[name], "size", value.shape) != value.shape
+        )
     }
 
 
@@ -203,17 +232,24 @@ def check_folder(output: Output, model: torch.nn.Module, averaged: bool) -> None
     folder = output.folder
     check_place(folder)
     size, trained = (
-        sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or everything)
+        sum(
+            p.numel() * p.element_size()
+            for p in model.parameters()
+            if p.requires_grad or everything
+        )
         for everything in (True, False)
     )
     # weights and the average, and two moments of what is trained
     one = size * (1 + averaged) + 2 * trained
     held = sum(path.stat().st_size for path in (folder / CHECKPOINTS).rglob("*") if path.is_file())
-    # room for the kept checkpoints, the best one, and the new one, which is written before an old one is removed
-    needed, free = max(one * (output.keep + 2) - held, one), shutil.disk_usage(folder).free
+    # room for the kept checkpoints, the best one, and the new one, which is written before an old
+    # one is removed
+    needed = max(one * (output.keep + 2) - held, one)
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(
-            f"output.folder={folder}: {_bytes(free)} are free there, the checkpoints need {_bytes(needed)} more; "
+            f"output.folder={folder}: {_bytes(free)} are free there, the checkpoints need "
+            f"{_bytes(needed)} more; "
             "free some, keep fewer (output.keep), or choose another folder"
         )
 
@@ -224,7 +260,8 @@ def _bytes(number: float) -> str:
 
 
 def _prune(folder: Path, keep: int, step: int) -> None:
-    """Remove the checkpoints that are not kept, and those of later steps, which are damaged or of an abandoned run.
+    """Remove the checkpoints that are not kept, and those of later steps, which are damaged or of
+    an abandoned run.
 
     One whose metadata cannot be read is neither counted nor removed.
     """

@@ -1,4 +1,7 @@
-"""Consistency term of a run: paths at two times, and the teacher's logits at the earlier one (``loss.consistency``)."""
+"""Consistency term of a run.
+
+Paths at two times, and the teacher's logits at the earlier one (``loss.consistency``).
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,7 +21,9 @@ from recipes.data import Batch
 from recipes.engine.noisy import Noisy
 
 _STREAM = 2**62
-"""Added to the index of an example, so that its path is independent of the noise and the times of its loss."""
+"""Added to the index of an example, so that its path is independent of the noise and the times of
+its loss.
+"""
 
 CHUNK = 2**25
 """Most logits of the network that exist at a time, unless one sequence has more."""
@@ -26,7 +31,10 @@ CHUNK = 2**25
 
 @dataclass(frozen=True)
 class Target:
-    """Target of the consistency term: the teacher's logits (B, L, K) at earlier states (B, L) and times."""
+    """Target of the consistency term.
+
+    The teacher's logits (B, L, K) at earlier states (B, L) and times.
+    """
 
     logits: Float[Tensor, "B L K"]
     z: Int[Tensor, "B L"]
@@ -34,16 +42,24 @@ class Target:
 
 
 def bridged(
-    process: dd.processes.ForwardProcess, noisy: Noisy, batch: Batch, seed: int, step: int, loss: Loss
+    process: dd.processes.ForwardProcess,
+    noisy: Noisy,
+    batch: Batch,
+    seed: int,
+    step: int,
+    loss: Loss,
 ) -> tuple[Noisy, Noisy | None]:
-    """Draw the states of a batch at its times and at earlier ones, on one path; without the term return it as it is.
+    """Draw the states of a batch at its times and at earlier ones, on one path.
 
-    Earlier times and paths depend on (seed, step, example) alone. Where positions have different times, those that move
-    have one factor per sequence, and the others stay.
+    Without the term return it as it is.
+
+    Earlier times and paths depend on (seed, step, example) alone. Where positions have different
+    times, those that move have one factor per sequence, and the others stay.
     """
     if not loss.consistency:
         return noisy, None
-    index, low = batch.index, loss.interval[0]
+    index = batch.index
+    low = loss.interval[0]
     if noisy.cu_seqlens is None or noisy.piece_t is None:
         noise = dd.KeyedGenerator(seed, step, index + _STREAM)
         chance = noise.rand((len(index), 2))
@@ -51,7 +67,9 @@ def bridged(
         z_t, z_s = dd.bridge(process, noisy.x, noisy.t, s, noise)
         return replace(noisy, z=z_t), replace(noisy, z=z_s, t=s)
     pieces = dd.KeyedGenerator(seed, step, index + _STREAM, scattered=True)
-    piece_s = earlier(noisy.piece_t, noisy.piece_t > 0, pieces.rand((len(index), 2)), low, loss.consistency_anchor)
+    piece_s = earlier(
+        noisy.piece_t, noisy.piece_t > 0, pieces.rand((len(index), 2)), low, loss.consistency_anchor
+    )
     lengths = noisy.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     offset = torch.arange(len(owner), device=owner.device) - noisy.cu_seqlens[owner]
@@ -61,12 +79,15 @@ def bridged(
     return replace(noisy, z=z_t), replace(noisy, z=z_s, t=s, piece_t=piece_s)
 
 
-def earlier(t: Times, moves: Bool[Tensor, "*n"], chance: Float64[Tensor, "B 2"], low: float, anchor: float) -> Times:
+def earlier(
+    t: Times, moves: Bool[Tensor, "*n"], chance: Float64[Tensor, "B 2"], low: float, anchor: float
+) -> Times:
     """Return times below ``t``: uniform from ``low`` to t, or 0 with probability ``anchor``.
 
     Args:
         t: (B,) times, or (B, L).
-        moves: positions that are at neither end of their path; the others keep their time, unless none moves.
+        moves: positions that are at neither end of their path; the others keep their time, unless
+            none moves.
         chance: (B, 2) uniforms.
         low: earliest time of training; rounding that leads to no earlier time leads to 0.
         anchor: share of sequences at 0.
@@ -78,9 +99,13 @@ def earlier(t: Times, moves: Bool[Tensor, "*n"], chance: Float64[Tensor, "B 2"],
 
 
 def target(
-    answer: Callable[[Noisy], Tensor], averaged: Callable[[], AbstractContextManager[None]], early: Noisy | None
+    answer: Callable[[Noisy], Tensor],
+    averaged: Callable[[], AbstractContextManager[None]],
+    early: Noisy | None,
 ) -> Target | None:
-    """Return the logits of the averaged weights, without dropout, at the earlier times; None without the term.
+    """Return the logits of the averaged weights, without dropout, at the earlier times.
+
+    None without the term.
 
     Args:
         answer: function that returns the logits of the network for a noisy batch, without gradient.
@@ -102,7 +127,8 @@ def consistency(
     loss: Loss,
     parameterization: Parameterization,
 ) -> Float[Tensor, "B L"]:
-    """Compute the consistency loss of every token, some sequences at a time, whose logits the backward pass repeats.
+    """Compute the consistency loss of every token, some sequences at a time, whose logits the
+    backward pass repeats.
 
     Args:
         process: the noise.
@@ -115,13 +141,30 @@ def consistency(
     """
 
     def of_rows(
-        output: Tensor, x: Tensor, z_t: Tensor, t: Tensor, measure: Tensor, logits: Tensor, z_s: Tensor, s: Tensor
+        output: Tensor,
+        x: Tensor,
+        z_t: Tensor,
+        t: Tensor,
+        measure: Tensor,
+        logits: Tensor,
+        z_s: Tensor,
+        s: Tensor,
     ) -> Tensor:
         own = output if layer is None else F.linear(output, *layer)
         return dd.consistency_loss(
-            process, own, logits, x, z_t, t, z_s, s, divergence=loss.consistency_divergence,
-            parameterization=parameterization, measure=measure, reduction="none",
-        )  # fmt: skip
+            process,
+            own,
+            logits,
+            x,
+            z_t,
+            t,
+            z_s,
+            s,
+            divergence=loss.consistency_divergence,
+            parameterization=parameterization,
+            measure=measure,
+            reduction="none",
+        )
 
     given = (output, noisy.x, noisy.z, noisy.t, noisy.measure, target.logits, target.z, target.s)
     rows = max(CHUNK // target.logits[0].numel(), 1)

@@ -7,7 +7,12 @@ from functools import partial
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -19,7 +24,9 @@ from recipes.engine.parallel import World
 
 
 def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
-    """Move the network to its device, recompute, compile and shard its blocks as configured; return what to call.
+    """Move the network to its device, recompute, compile and shard its blocks as configured.
+
+    Return what to call.
 
     Blocks are treated one by one: they are alike, so one compilation is enough.
 
@@ -37,7 +44,9 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
     if hardware.shard and world.size > 1:
         half = torch.bfloat16 if hardware.bf16 else None
         # inputs keep their dtype: a time in bfloat16 would have two digits
-        policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            half, torch.float32 if half else None, cast_forward_inputs=False
+        )
         mesh = init_device_mesh(world.device.type, (world.size,))
         for part in (*(model.blocks if implements(model, Blocks) else ()), objective):
             fully_shard(part, mesh=mesh, mp_policy=policy)
@@ -54,13 +63,17 @@ def unsharded(hardware: Hardware, world: World) -> list[str]:
     if not hardware.shard or world.size > 1:
         return []
     return [
-        "hardware.shard has no effect on one process: start several with torchrun --nproc-per-node NUMBER, or leave it "
+        "hardware.shard has no effect on one process: start several with torchrun --nproc-per-node "
+        "NUMBER, or leave it "
         "out"
     ]
 
 
 def gathered_anew(objective: Objective) -> None:
-    """Make sharded weights be gathered again: between two passes the outermost ones stay gathered."""
+    """Make sharded weights be gathered again.
+
+    Between two passes the outermost ones stay gathered.
+    """
     for module in objective.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

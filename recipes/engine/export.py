@@ -1,4 +1,7 @@
-"""Export of the weights of a run: safetensors and JSON, with all that sampling and evaluation require."""
+"""Export of the weights of a run.
+
+Safetensors and JSON, with all that sampling and evaluation require.
+"""
 
 from pathlib import Path
 
@@ -14,12 +17,18 @@ from recipes.model_io.writing import Record, write_model
 
 
 def publish(run: Run, folder: Path) -> None:
-    """Write the averaged weights (the last ones if there is no average), recipe, tokenizer, clusters and counts."""
+    """Write the averaged weights (the last ones if there is no average), recipe, tokenizer,
+    clusters and counts.
+    """
     model = _blank(run)
     with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
-        weights = get_model_state_dict(run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        weights = get_model_state_dict(
+            run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
         if run.world.first:
-            model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
+            model.load_state_dict(
+                {name.removeprefix("model."): value for name, value in weights.items()}
+            )
     if run.world.first:
         record = Record(
             recipe=run.recipe,
@@ -30,15 +39,20 @@ def publish(run: Run, folder: Path) -> None:
             speeds=None if run.state.speeds is None else run.state.speeds.parameters,
         )
         about = (
-            f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained by `{RECIPE}`. With "
-            "ddlib's recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` measures it."
+            f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained "
+            f"by `{RECIPE}`. With "
+            "ddlib's recipes `python -m recipes.generate FOLDER` samples from it and "
+            "`recipes.evaluate` measures it."
         )
         write_model(model, folder, record, run.recipe.output.folder.name, about)
     run.world.barrier()
 
 
 def _blank(run: Run) -> nn.Module:
-    """Return a network to be filled, built as for loading, which may require less than the recipe: no checkpoint."""
+    """Return a network to be filled, built as for loading, which may require less than the recipe.
+
+    No checkpoint.
+    """
     trained = run.objective.model
     if isinstance(trained, Pretrained):
         return type(trained)(**trained.saved_arguments())

@@ -30,7 +30,8 @@ def check_place(folder: Path) -> None:
     for name, content in ((prepared.MANIFEST, "prepared data"), (MANIFEST, "published weights")):
         if (folder / name).exists():
             raise ValueError(
-                f"output.folder={folder}: holds {content} ({name}), must be the folder of a run or a new one"
+                f"output.folder={folder}: holds {content} ({name}), must be the folder of a run or "
+                "a new one"
             )
     probe = folder / f".probe-{os.getpid()}"
     try:
@@ -45,8 +46,9 @@ def check_place(folder: Path) -> None:
 def held(folder: Path, world: World) -> Iterator[None]:
     """Hold the folder of a run: the first process locks it for all.
 
-    The lock is one of the operating system (flock), which ends with the process, however that ends. Where the file
-    system has none, a file takes its place; if its process was killed on another machine, it must be removed by hand.
+    The lock is one of the operating system (flock), which ends with the process, however that ends.
+    Where the file system has none, a file takes its place; if its process was killed on another
+    machine, it must be removed by hand.
 
     Raises:
         ValueError: another run trains there, named by its host, process and job; in every process.
@@ -60,7 +62,8 @@ def held(folder: Path, world: World) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             refusal = ValueError(
-                f"output.folder={folder}: another run trains there{_owner(folder)}. Stop that one, or choose another "
+                f"output.folder={folder}: another run trains there{_owner(folder)}. Stop that one, "
+                "or choose another "
                 f"folder; if it has ended, remove {folder / LOCK}"
             )
         except (ValueError, OSError) as error:
@@ -75,7 +78,10 @@ def held(folder: Path, world: World) -> Iterator[None]:
         _write_owner(folder)
         yield
     finally:
-        for name in (OWNER, LOCK):  # removed while locked: a process that opened the old file begins again
+        for name in (
+            OWNER,
+            LOCK,
+        ):  # removed while locked: a process that opened the old file begins again
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # empty where a run was refused before its first file
             folder.rmdir()

@@ -1,4 +1,7 @@
-"""Training loop for one process and for many; a run that is killed at any moment resumes with identical results."""
+"""Training loop for one process and for many.
+
+a run that is killed at any moment resumes with identical results.
+"""
 
 import math
 from contextlib import ExitStack
@@ -42,7 +45,8 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
 
     Args:
         recipe: the run's configuration.
-        accept_changes: whether to resume although recipe, vocabulary or number of processes changed.
+        accept_changes: whether to resume although recipe, vocabulary or number of processes
+            changed.
 
     Returns:
         Whether all steps are made; False if a signal stopped it before.
@@ -72,22 +76,28 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measured(run, watch)
             sampled(run, watch)
         trace = stack.enter_context(profiled(recipe, world, watch.aside))
-        first, diverged = run.facts.step + 1, False
+        first = run.facts.step + 1
+        diverged = False
         for batches in run.batches():
             result = run.step(batches, signals.requested)
             watch.step(run.facts.step, result)
             for message in run.clipped() if run.facts.step == first else []:
                 watch.say(message)
-            if not diverged and (diverged := watch.loss > DIVERGED * math.log(max(run.process.vocab_size, 2))):
+            if not diverged and (
+                diverged := watch.loss > DIVERGED * math.log(max(run.process.vocab_size, 2))
+            ):
                 watch.say(
-                    f"step {run.facts.step}: the loss is {watch.loss:.3g}, more than {DIVERGED} times that of the "
-                    f"uniform model: training diverges; a lower optimizer.lr than {recipe.optimizer.lr:g} may help"
+                    f"step {run.facts.step}: the loss is {watch.loss:.3g}, more than {DIVERGED} "
+                    "times that of the "
+                    "uniform model: training diverges; a lower optimizer.lr than "
+                    f"{recipe.optimizer.lr:g} may help"
                 )
             trace()
             attend(run, watch, result.stop)
             if result.stop:
                 watch.say(
-                    f"stopping at a signal: saved after step {run.facts.step}; the same command resumes from there"
+                    f"stopping at a signal: saved after step {run.facts.step}; the same command "
+                    "resumes from there"
                 )
             if result.stop or run.facts.step == recipe.steps:
                 break
@@ -96,23 +106,32 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
 
 def header(run: Run) -> str:
     """Return what is trained, on what, and where it is written, in one line."""
-    recipe, world = run.recipe, run.world
+    recipe = run.recipe
+    world = run.world
     sizes = [value.numel() for value in run.objective.parameters()]
     trained = sum(value.numel() for value in run.objective.parameters() if value.requires_grad)
     frozen = f" of {sum(sizes):,}" if trained < sum(sizes) else ""
-    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else world.device.type
+    device = (
+        torch.cuda.get_device_name(world.device)
+        if world.device.type == "cuda"
+        else world.device.type
+    )
     processes = f"{world.size} processes on {device}" if world.size > 1 else device
     return (
-        f"{trained:,}{frozen} parameters on {processes}; {recipe.batch} rows of {recipe.data.length} = "
-        f"{recipe.batch * recipe.data.length:,} tokens a step, {run.data.vocab_size:,} tokens in the vocabulary; "
+        f"{trained:,}{frozen} parameters on {processes}; {recipe.batch} rows of "
+        f"{recipe.data.length} = "
+        f"{recipe.batch * recipe.data.length:,} tokens a step, {run.data.vocab_size:,} tokens in "
+        "the vocabulary; "
         f"{recipe.output.folder}"
     )
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:
     """Do what is due after a step: the bound, samples, a checkpoint."""
-    recipe, number = run.recipe, run.facts.step
-    output, last = recipe.output, number == recipe.steps
+    recipe = run.recipe
+    number = run.facts.step
+    output = recipe.output
+    last = number == recipe.steps
     if number % output.validate_every == 0 or last:
         measured(run, watch)
         watch.weights(number, run.weights())
@@ -137,8 +156,8 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     """Resume from the newest intact checkpoint, if there is one; return messages for the user.
 
     Raises:
-        ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted; it lacks a
-            part of the state of this run.
+        ValueError: it is of another recipe, vocabulary or number of processes, and that was not
+            accepted; it lacks a part of the state of this run.
     """
     if run.earlier is None:
         return run.skipped
@@ -146,10 +165,13 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     changes = changed(run, facts)
     if changes and not accept_changes:
         raise ValueError(
-            f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or --accept-changes"
+            f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or "
+            "--accept-changes"
         )
     notes = checkpoint.load(path, run.state, run.world)
-    run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
+    run.facts = replace(
+        facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size
+    )
     return [*run.skipped, f"resuming from step {facts.step}", *changes, *notes]
 
 
@@ -157,12 +179,18 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
     """Return the differences between the run that wrote a checkpoint and this one."""
     changes = []
     if facts.vocabulary != run.facts.vocabulary:
-        changes.append(f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}")
+        changes.append(
+            f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}"
+        )
     if facts.world != run.facts.world:
         changes.append(f"processes are {run.facts.world}, were {facts.world}")
     if facts.recipe != run.facts.recipe:
         before = run.recipe.output.folder / RECIPE
-        changes += differences(read_recipe(before), run.recipe) if before.exists() else ["the recipe differs"]
+        changes += (
+            differences(read_recipe(before), run.recipe)
+            if before.exists()
+            else ["the recipe differs"]
+        )
     return changes
 
 
@@ -188,7 +216,9 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
 
     A network that takes labels draws the classes in turn.
     """
-    recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
+    recipe = run.recipe
+    tokenizer = run.data.tokenizer
+    trace = []
     with run.averaged():
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
         generator = torch.Generator(run.world.device).manual_seed(recipe.seed)
@@ -196,11 +226,14 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
         def show(step: int, t: Tensor, z: Tensor) -> None:
             trace.append((float(t[0].mean()), render(tokenizer, z[0], names)))
 
-        tokens, denoiser = {}, run.objective.denoiser
+        tokens = {}
+        denoiser = run.objective.denoiser
         labels = takes_labels(run.objective.model)
         for length, numbers in lengths(run).items():
             if labels:
-                classes = torch.tensor(numbers, device=run.world.device) % run.objective.model.num_classes
+                classes = (
+                    torch.tensor(numbers, device=run.world.device) % run.objective.model.num_classes
+                )
                 denoiser = labelled(run.objective.denoiser, classes)
             drawn = dd.sample(
                 run.process,
@@ -218,10 +251,19 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
 
 
 def lengths(run: Run) -> dict[int, list[int]]:
-    """Return the numbers of the samples by their length: that of the rows, or one as training sequences have it."""
-    count, length, layout = run.recipe.output.samples, run.recipe.data.length, run.data.layout
+    """Return the numbers of the samples by their length.
+
+    That of the rows, or one as training sequences have it.
+    """
+    count = run.recipe.output.samples
+    length = run.recipe.data.length
+    layout = run.data.layout
     found: dict[int, list[int]] = {}
     for number in range(count):
-        own = layout.draw_length(run.recipe.seed, number, most=length) if layout and run.data.ragged else length
+        own = (
+            layout.draw_length(run.recipe.seed, number, most=length)
+            if layout and run.data.ragged
+            else length
+        )
         found.setdefault(own, []).append(number)
     return found

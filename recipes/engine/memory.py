@@ -1,7 +1,8 @@
 """Memory of a run before it starts: passes of a few rows, extrapolated to the rows of a step.
 
-The network has its full size, so the machine must hold its weights three times; a GPU is used where there is one.
-Blocks are not compiled: compilation stores less. The optimizer's state is not allocated but counted.
+The network has its full size, so the machine must hold its weights three times; a GPU is used where
+there is one. Blocks are not compiled: compilation stores less. The optimizer's state is not
+allocated but counted.
 """
 
 import math
@@ -35,7 +36,9 @@ USUAL = 0.4
 
 
 class Memory(TorchDispatchMode):
-    """Context that counts the bytes of tensors allocated in it, after every operation, in parts that ``cut`` ends."""
+    """Context that counts the bytes of tensors allocated in it, after every operation, in parts
+    that ``cut`` ends.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +60,10 @@ class Memory(TorchDispatchMode):
 
     def _add(self, values: Any, counted: bool) -> None:
         for value in tree_leaves(values):
-            if isinstance(value, Tensor) and id(storage := value.untyped_storage()) not in self._seen:
+            if (
+                isinstance(value, Tensor)
+                and id(storage := value.untyped_storage()) not in self._seen
+            ):
                 size = storage.nbytes() if counted else 0
                 self._bytes += size
                 key = id(storage)
@@ -83,13 +89,21 @@ class Growth:
         same = len(one) == len(two)
         return cls(rows, one, two) if same else cls(rows, [list(chain(*one))], [list(chain(*two))])
 
-    def part(self, number: int, rows: int, value: Callable[[Iterable[float]], float] = max) -> float:
-        """Return the largest bytes of a part for some rows, or another ``value`` of its operations."""
-        one, two = self.one[number], self.two[number]
+    def part(
+        self, number: int, rows: int, value: Callable[[Iterable[float]], float] = max
+    ) -> float:
+        """Return the largest bytes of a part for some rows, or another ``value`` of its
+        operations.
+        """
+        one = self.one[number]
+        two = self.two[number]
         if len(one) != len(two):  # the loss groups rows by their noise
-            one, two = [int(value(one))], [int(value(two))]
+            one = [int(value(one))]
+            two = [int(value(two))]
         more = rows / self.rows - 1
-        return value(first + max(second - first, 0) * more for first, second in zip(one, two, strict=True))
+        return value(
+            first + max(second - first, 0) * more for first, second in zip(one, two, strict=True)
+        )
 
     def peak(self, rows: int) -> float:
         """Return the largest bytes of the pass."""
@@ -113,7 +127,9 @@ class Layout(NamedTuple):
 
 
 def estimate(recipe: Recipe, devices: int = 1) -> str:
-    """Return a table of the memory of each device: on one, and on several with copies or shards of the weights.
+    """Return a table of the memory of each device.
+
+    On one, and on several with copies or shards of the weights.
 
     Below it are the operations of the run, and the time that they take at a usual utilisation.
 
@@ -129,7 +145,9 @@ def estimate(recipe: Recipe, devices: int = 1) -> str:
 
 
 def work(recipe: Recipe, devices: int) -> str:
-    """Return the operations of a run, and its hours on devices that reach ``USUAL`` of their peak."""
+    """Return the operations of a run, and its hours on devices that reach ``USUAL`` of their
+    peak.
+    """
     run = _rehearsed(recipe, _device())
     step = operations(run) * recipe.batch
     known = device_peak(recipe.hardware, run.world.device)
@@ -137,8 +155,10 @@ def work(recipe: Recipe, devices: int) -> str:
     speed = known or peak("H100", recipe.hardware.bf16) or math.nan
     hours = step * recipe.steps / (USUAL * speed * devices) / 3600
     return (
-        f"operations: {step / 1e12:,.3g} TFLOP a step, {step * recipe.steps:.3g} FLOP in {recipe.steps:,} steps; "
-        f"{hours:,.3g} hours on {devices} x {name} at {100 * USUAL:.0f} % of {speed / 1e12:g} TFLOP/s"
+        f"operations: {step / 1e12:,.3g} TFLOP a step, {step * recipe.steps:.3g} FLOP in "
+        f"{recipe.steps:,} steps; "
+        f"{hours:,.3g} hours on {devices} x {name} at {100 * USUAL:.0f} % of {speed / 1e12:g} "
+        "TFLOP/s"
     )
 
 
@@ -149,11 +169,15 @@ def _device() -> torch.device:
 def _rehearsed(recipe: Recipe, device: torch.device) -> Run:
     """Return a run on one device that writes nothing, whose blocks are not compiled."""
     hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
-    return Run.prepare(replace(recipe, hardware=hardware), World(0, 1, device), context=Rehearsal, writes=False)
+    return Run.prepare(
+        replace(recipe, hardware=hardware), World(0, 1, device), context=Rehearsal, writes=False
+    )
 
 
 def layouts(recipe: Recipe, devices: int) -> list[Layout]:
-    """Return the memory of one device alone and, if there are several, of each with copies and with shards."""
+    """Return the memory of one device alone and, if there are several, of each with copies and with
+    shards.
+    """
     sizes = [1] if devices == 1 else [1, devices, devices]
     worlds = [World(0, size, _device()) for size in sizes]
     rows = [micro_batch(recipe, world) for world in worlds]
@@ -161,27 +185,43 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     run = _rehearsed(replace(recipe, batch=few), _device())
     state = sum(_state(optimizer) for optimizer in run.state.optimizers)
     copied = 0 if run.state.average is None else _size(run.state.average.weights.values())
-    run.state = replace(run.state, average=None)  # free, and validation is measured without its exchange
+    run.state = replace(
+        run.state, average=None
+    )  # free, and validation is measured without its exchange
     fresh, held, validation = _growths(run, few)
 
     def layout(world: World, rows: int, shard: bool, name: str) -> Layout:
-        model, process, share = run.objective.model, run.process, world.size if shard else 1
+        model = run.objective.model
+        process = run.process
+        share = world.size if shard else 1
         whole = _size([*model.buffers(), *process.parameters(), *process.buffers()])
         weights = _size(model.parameters()) / share + whole
         gradients = _size(p for p in model.parameters() if p.requires_grad) / share
         average = copied / share
         gathered = _gathered(model, recipe.hardware.bf16) if shard else 0.0
-        # gradients are there during a pass if one went before, or if they are views of the buckets that are exchanged
+        # gradients are there during a pass if one went before, or if they are views of the buckets
+        # that are exchanged
         stays = world.size > 1 or recipe.batch > rows
         growth = held if stays else fresh
         activations = growth.part(-3, rows, lambda values: list(values)[-1])
         fixed = weights + state / share + average
-        training = fixed + gathered + gradients * stays + max(growth.peak(rows), gradients * (not stays))
+        training = (
+            fixed + gathered + gradients * stays + max(growth.peak(rows), gradients * (not stays))
+        )
         buckets = gradients * (world.size > 1 and not shard)
         return Layout(
-            name, rows, weights, gradients, state / share, average, gathered, activations,
-            growth.part(-2, rows) - activations, training, fixed + gathered + buckets + validation.peak(rows),
-        )  # fmt: skip
+            name,
+            rows,
+            weights,
+            gradients,
+            state / share,
+            average,
+            gathered,
+            activations,
+            growth.part(-2, rows) - activations,
+            training,
+            fixed + gathered + buckets + validation.peak(rows),
+        )
 
     names = ["one device", f"copies on {devices} (DDP)", f"shards on {devices} (FSDP2)"]
     return [
@@ -191,7 +231,9 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
 
 
 def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
-    """Measure passes without gradients before them, passes that add to gradients, and passes of validation."""
+    """Measure passes without gradients before them, passes that add to gradients, and passes of
+    validation.
+    """
     passes: list[Memory] = []
 
     def measured(call: Callable[[], Any]) -> list[list[int]]:
@@ -215,13 +257,22 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
     for name in ("_fused", "_plain", "predict"):
         setattr(run.objective, name, cutting(getattr(run.objective, name)))
-    found, scale = [], torch.ones((), device=run.world.device)
+    found = []
+    scale = torch.ones((), device=run.world.device)
     for rows in (few, 2 * few):
-        run.recipe = replace(run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows))
+        run.recipe = replace(
+            run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows)
+        )
         along = AlongOrder.of(
-            run.process, run.recipe, run.data, run.world, rows, run.objective.parameterization, run.density,
+            run.process,
+            run.recipe,
+            run.data,
+            run.world,
+            rows,
+            run.objective.parameterization,
+            run.density,
             run.recipe.loss.count_padding and run.padded,
-        )  # fmt: skip
+        )
         run.state = replace(run.state, along=along)
         given = [part for (part,) in run.noised(next(run.batches()))]
         run.objective.zero_grad()
@@ -253,21 +304,36 @@ def _state(optimizer: torch.optim.Optimizer) -> float:
 
 
 def _gathered(model: nn.Module, half: bool) -> float:
-    """Return the bytes of the weights that FSDP2 gathers, and of their gradients before they are scattered.
+    """Return the bytes of the weights that FSDP2 gathers, and of their gradients before they are
+    scattered.
 
-    The weights outside of the blocks stay gathered in a step, and those of two blocks, one of them in advance.
+    The weights outside of the blocks stay gathered in a step, and those of two blocks, one of them
+    in advance.
     """
-    inside = [_size(block.parameters()) for block in model.blocks] if implements(model, Blocks) else [0]
-    outside, block = _size(model.parameters()) - sum(inside), max(inside)
+    inside = (
+        [_size(block.parameters()) for block in model.blocks] if implements(model, Blocks) else [0]
+    )
+    outside = _size(model.parameters()) - sum(inside)
+    block = max(inside)
     return (outside + 2 * block + outside + block) / (2 if half else 1)
 
 
 def table(found: list[Layout]) -> str:
     """Format the bytes of every layout in MB."""
-    rows = [("MB of each device", [one.name for one in found]), ("rows of a pass", [f"{one.rows:,}" for one in found])]
-    named = {"average": "average of the weights", "gathered": "gathered weights", "loss": "loss, beside activations"}
+    rows = [
+        ("MB of each device", [one.name for one in found]),
+        ("rows of a pass", [f"{one.rows:,}" for one in found]),
+    ]
+    named = {
+        "average": "average of the weights",
+        "gathered": "gathered weights",
+        "loss": "loss, beside activations",
+    }
     named |= {"training": "peak of a training step", "validation": "peak of validation"}
     rows += [
-        (named.get(name, name), [f"{getattr(one, name) / 1e6:,.1f}" for one in found]) for name in Layout._fields[2:]
+        (named.get(name, name), [f"{getattr(one, name) / 1e6:,.1f}" for one in found])
+        for name in Layout._fields[2:]
     ]
-    return "\n".join(f"{name:<24}" + "".join(f"{value:>22}" for value in values) for name, values in rows)
+    return "\n".join(
+        f"{name:<24}" + "".join(f"{value:>22}" for value in values) for name, values in rows
+    )

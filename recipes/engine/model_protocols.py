@@ -1,6 +1,8 @@
-"""Optional capabilities of a network besides ``(z, t) -> logits``, with the error where a recipe requires one.
+"""Optional capabilities of a network besides ``(z, t) -> logits``, with the error where a recipe
+requires one.
 
-With ``ddlib.typing.SplitDenoiser`` the output layer and the loss are computed together, without all logits.
+With ``ddlib.typing.SplitDenoiser`` the output layer and the loss are computed together, without all
+logits.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,10 @@ class Blocks(Protocol):
 
 @runtime_checkable
 class Packs(Protocol):
-    """Network for packed sequences: its call and its ``features`` take the offsets as a third argument."""
+    """Network for packed sequences.
+
+    Its call and its ``features`` take the offsets as a third argument.
+    """
 
     def pack(self, cu_seqlens: Tensor) -> Any:
         """Return metadata that may replace the offsets, computed once per batch."""
@@ -31,7 +36,10 @@ class Packs(Protocol):
 
 @runtime_checkable
 class ClusterHead(Protocol):
-    """Network with a second head, over the clusters of the finest level; built with the argument ``num_clusters``."""
+    """Network with a second head, over the clusters of the finest level.
+
+    Built with the argument ``num_clusters``.
+    """
 
     def features_with_clusters(self, z: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output layer's input, and the logits of the clusters."""
@@ -45,7 +53,9 @@ class Starts(Protocol):
     dim: int
 
     def start_at(self, log_probs: Tensor, vectors: Tensor) -> None:
-        """Initialise from log-probabilities of the tokens (V,) and embeddings of the states (S, dim)."""
+        """Initialise from log-probabilities of the tokens (V,) and embeddings of the states (S,
+        dim).
+        """
         ...
 
 
@@ -82,12 +92,15 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
     """Return the pace, if the network supports its times.
 
     Raises:
-        ValueError: sequences of this length have a time per position, and it takes one per sequence.
+        ValueError: sequences of this length have a time per position, and it takes one per
+            sequence.
     """
     if own_times(pace, length):
         setting = f"pace={pace!r}, which has a separate time for each position"
         if not able(model, OwnTimes, setting, "own_times").own_times:
-            raise ValueError(f"{setting}: not with {type(model).__name__}, whose own_times is False")
+            raise ValueError(
+                f"{setting}: not with {type(model).__name__}, whose own_times is False"
+            )
     return pace
 
 

@@ -9,14 +9,17 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Muon):
-    """``torch.optim.Muon`` with AdamW's learning rates and float32 products where these are no slower.
+    """``torch.optim.Muon`` with AdamW's learning rates and float32 products where these are no
+    slower.
 
-    torch's version rounds to bfloat16 on every processor. A CPU without instructions for it computes such products 20
-    to 30 times slower than float32's: more than half of the time of a step of a small network.
+    torch's version rounds to bfloat16 on every processor. A CPU without instructions for it
+    computes such products 20 to 30 times slower than float32's: more than half of the time of a
+    step of a small network.
 
     Args:
         weights: matrices.
-        lr: learning rate of AdamW, whose root mean square an update has (Liu et al. 2025, arXiv 2502.16982).
+        lr: learning rate of AdamW, whose root mean square an update has (Liu et al. 2025, arXiv
+            2502.16982).
         weight_decay: decay of the weights in each step, times ``lr``.
 
     Raises:
@@ -28,16 +31,23 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step of all weights that have a gradient; matrices of one shape are orthogonalised together."""
+        """Take one step of all weights that have a gradient.
+
+        Matrices of one shape are orthogonalised together.
+        """
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             ahead = dict[torch.Size, dict[Tensor, Tensor]]()
             for weight in group["params"]:
                 if weight.grad is not None:
-                    ahead.setdefault(weight.shape, {})[weight] = self._momentum(weight, weight.grad, group)
+                    ahead.setdefault(weight.shape, {})[weight] = self._momentum(
+                        weight, weight.grad, group
+                    )
             for shape, some in ahead.items():
                 stack = torch.stack([*some.values()])
-                turned = orthogonal(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                turned = orthogonal(
+                    stack, group["ns_coefficients"], group["ns_steps"], group["eps"]
+                )
                 for weight, direction in zip(some, turned, strict=True):
                     weight.mul_(1 - group["lr"] * group["weight_decay"])
                     weight.add_(direction, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
@@ -52,9 +62,13 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonal(
-    matrices: Float[Tensor, "k m n"], coefficients: tuple[float, float, float], steps: int, eps: float
+    matrices: Float[Tensor, "k m n"],
+    coefficients: tuple[float, float, float],
+    steps: int,
+    eps: float,
 ) -> Float[Tensor, "k m n"]:
-    """Return U V' of each matrix U S V', by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x x'.
+    """Return U V' of each matrix U S V', by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x
+    x'.
 
     Singular values end at roughly 1. The steps are those of Jordan et al. (2024,
     https://kellerjordan.github.io/posts/muon): in bfloat16 on a GPU, else in float32.

@@ -29,10 +29,15 @@ class Noisy:
     balance: Float[Tensor, " B"] | None = None
     """Factor of each sequence's loss where its levels were drawn balanced."""
     at_once: bool = False
-    """True if each block has a separate time, and the network takes the clean tokens in front of it."""
+    """True if each block has a separate time, and the network takes the clean tokens in front of
+    it.
+    """
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
     recalls: Bool[Tensor, " B"] | None = None
     """Sequences that get the features of a first pass as memory; None without ``loss.memory``."""
     rows: dd.TrainingRows | None = None
-    """Rows whose states these are, where training follows an order; ``measure`` then weighs divergences."""
+    """Rows whose states these are, where training follows an order.
+
+    ``measure`` then weighs divergences.
+    """

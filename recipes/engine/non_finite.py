@@ -1,4 +1,7 @@
-"""Cause of a loss that is not finite: the first position, and the term of its loss that is not finite there."""
+"""Cause of a loss that is not finite.
+
+The first position, and the term of its loss that is not finite there.
+"""
 
 from collections.abc import Sequence
 
@@ -20,8 +23,9 @@ def cause(
 ) -> str:
     """Describe the first token whose loss is NaN or infinite.
 
-    The network is not called again, since its output may not repeat. Its output is the cause where every
-    other term of the loss is finite; a loss of infinity then means a state that is impossible by it.
+    The network is not called again, since its output may not repeat. Its output is the cause where
+    every other term of the loss is finite; a loss of infinity then means a state that is impossible
+    by it.
 
     Args:
         process: the noise.
@@ -30,8 +34,8 @@ def cause(
         losses: loss of each token.
 
     Returns:
-        Position in the whole batch, token, state, time, and the term: measure, weight, divergence, network
-        output, or gradient if every loss is finite.
+        Position in the whole batch, token, state, time, and the term: measure, weight, divergence,
+        network output, or gradient if every loss is finite.
     """
     first = 0
     for part, values in zip(noisy, losses, strict=True):
@@ -45,12 +49,20 @@ def cause(
 
 
 def _term(
-    process: dd.processes.ForwardProcess, weighting: Weighting, part: Noisy, losses: Tensor, row: int, position: int
+    process: dd.processes.ForwardProcess,
+    weighting: Weighting,
+    part: Noisy,
+    losses: Tensor,
+    row: int,
+    position: int,
 ) -> tuple[str, str]:
     """Return the token as text, and the term of its loss that is not finite."""
     here = (slice(row, row + 1), slice(position, position + 1))
-    x, z = part.x[here], part.z[here]
-    t, measure = (unsqueeze_times(values).expand_as(part.x)[here] for values in (part.t, part.measure))
+    x = part.x[here]
+    z = part.z[here]
+    t, measure = (
+        unsqueeze_times(values).expand_as(part.x)[here] for values in (part.t, part.measure)
+    )
     where = f"x = {int(x)}, z = {int(z)}, t = {float(t):.6g}, loss {float(losses[row, position]):g}"
     if part.balance is not None:
         measure = measure * part.balance[row]
@@ -64,7 +76,11 @@ def _term(
     uniform = torch.zeros(1, 1, process.vocab_size, device=x.device)
     divergence = dd.nelbo(process, uniform, x, z, t)
     if not bool(divergence.isfinite().all()):
-        return where, f"the process has a divergence of {float(divergence):g} there, even for uniform predictions"
+        return (
+            where,
+            f"the process has a divergence of {float(divergence):g} there, even for uniform "
+            "predictions",
+        )
     rest = f"the weight {float(weight):.4g} and the measure {float(measure):.4g} are finite"
     if bool(losses[row, position].isnan()):
         return where, f"the output of the network; {rest}"

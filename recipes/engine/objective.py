@@ -1,4 +1,7 @@
-"""The network and its loss as one module: what is compiled, copied and sharded, and what a batch goes through."""
+"""The network and its loss as one module.
+
+What is compiled, copied and sharded, and what a batch goes through.
+"""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -23,7 +26,10 @@ from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
-"""Between the numbers of two pieces of a row: more than there are rows, and odd, so that their times lie apart."""
+"""Between the numbers of two pieces of a row.
+
+More than there are rows, and odd, so that their times lie apart.
+"""
 
 
 def noised(
@@ -36,7 +42,8 @@ def noised(
     pace: dd.paces.Pace | None = None,
     at_once: bool = False,
 ) -> Noisy:
-    """Noise a batch, with times and noise that depend on (seed, step, example) alone, by the options of the loss.
+    """Noise a batch, with times and noise that depend on (seed, step, example) alone, by the
+    options of the loss.
 
     Args:
         process: the noise.
@@ -63,18 +70,24 @@ def noised(
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-    x, t, measure = batch.x.view(-1, 1), piece_t[owner], piece_measure[owner]
+    x = batch.x.view(-1, 1)
+    t = piece_t[owner]
+    measure = piece_measure[owner]
     # each token has its own random stream, different from those of the documents' times
     offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
     token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
-    z, mask = process.sample(x, t, token), batch.mask.view(-1, 1)
+    z = process.sample(x, t, token)
+    mask = batch.mask.view(-1, 1)
     return Noisy(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
 
 
 def _turns(batch: Batch) -> Int[Tensor, " N"]:
-    """Stratification index of each packed piece: the row's index, plus a different offset for each piece of that row.
+    """Stratification index of each packed piece.
 
-    Numbers of tokens would not do: those of first pieces are multiples of the length, and all would have one time.
+    The row's index, plus a different offset for each piece of that row.
+
+    Numbers of tokens would not do: those of first pieces are multiples of the length, and all would
+    have one time.
     """
     row = batch.index // batch.x.shape[1]
     piece = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
@@ -91,9 +104,14 @@ def _timed(
 ) -> tuple[Times, Tensor]:
     """Times for training, and what each draw of them counts."""
     drawn = pace.draw(
-        *x.shape, noise, density=density, interval=loss.interval, at_once=at_once, weigh=loss.weigh_times,
+        *x.shape,
+        noise,
+        density=density,
+        interval=loss.interval,
+        at_once=at_once,
+        weigh=loss.weigh_times,
         device=x.device,
-    )  # fmt: skip
+    )
     if drawn.t.ndim == 1:
         return drawn.t, drawn.measure
     # positions that are not noised get time 0 or 1, as in sampling, not an end of loss.interval
@@ -111,10 +129,15 @@ class Objective(nn.Module):
         half: whether matrix products are in bfloat16.
     """
 
-    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False
+    ) -> None:
         super().__init__()
-        self.model, self.loss, self.half = model, loss, half
-        self.weighting, self._edge_weights = loss.rule(), loss.edge_weights
+        self.model = model
+        self.loss = loss
+        self.half = half
+        self.weighting = loss.rule()
+        self._edge_weights = loss.edge_weights
         if loss.order is not None:
             self.weighting = dd.weightings.Constant()  # the rest is in the measure of the rows
             if loss.mode == "edges" and loss.edge_weights is None:
@@ -124,20 +147,23 @@ class Objective(nn.Module):
     def forward(
         self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor, target: Target | None = None
     ) -> tuple[Tensor, Float[Tensor, "B L"]]:
-        """``scale`` times the sum of the training loss over the tokens that are ``kept``, and the loss of each.
+        """``scale`` times the sum of the training loss over the tokens that are ``kept``, and the
+        loss of each.
 
-        With a ``target`` the loss includes the consistency term. NaN, with NaN gradients, where the network's
-        activations are not finite.
+        With a ``target`` the loss includes the consistency term. NaN, with NaN gradients, where the
+        network's activations are not finite.
         """
         split = implements(self.model, SplitDenoiser)
         memory = recalled(noisy, lambda: self._called(self.model.features, noisy), self.half)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
-            output, clusters = self._features(noisy, memory) if split else (self._called(self.model, noisy), None)
+            output, clusters = (
+                self._features(noisy, memory) if split else (self._called(self.model, noisy), None)
+            )
             # a logit of minus infinity says that a token is impossible
             sound = output.isfinite() if split else output < torch.inf
             if output.device.type == "cpu" and not bool(sound.all()):
-                # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange
-                # of gradients, after which the loop stops
+                # ddlib would refuse them here, as it does not on accelerators; but every rank must
+                # reach the exchange of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, torch.where(sound.all(-1), 0.0, lost.detach())
             loss = self._fused if split else self._plain
@@ -146,17 +172,23 @@ class Objective(nn.Module):
                 noisy.rows.step(output.detach(), self.model if split else None)
             if target is not None:
                 layer = self.model.output_weights() if split else None
-                own = consistency(self._process[0], output, layer, noisy, target, self.loss, self.parameterization)
+                own = consistency(
+                    self._process[0], output, layer, noisy, target, self.loss, self.parameterization
+                )
                 own = self.loss.consistency * torch.where(kept, own, 0.0)
-                total, losses = total + scale * own.sum(), losses + own.detach()
+                total = total + scale * own.sum()
+                losses = losses + own.detach()
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
             own = own * unsqueeze_times(noisy.measure).to(own.dtype)
-            total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
+            total = total + scale * self.loss.auxiliary * own.sum()
+            losses = losses + self.loss.auxiliary * own.detach()
         return total, losses
 
-    def predict(self, z: Int[Tensor, "B L"], t: Times, *packing: Tensor, **options: Any) -> Float[Tensor, "B L K"]:
+    def predict(
+        self, z: Int[Tensor, "B L"], t: Times, *packing: Tensor, **options: Any
+    ) -> Float[Tensor, "B L K"]:
         """Return the network's logits; a separate method, before which FSDP gathers the weights."""
         return self.model(z, t, *packing, **options)
 
@@ -173,11 +205,19 @@ class Objective(nn.Module):
 
     @cached_property
     def parameterization(self) -> Parameterization:
-        """Parameterization of the network's output; determined once the network is on its device."""
+        """Parameterization of the network's output.
+
+        Determined once the network is on its device.
+        """
         return meaning(self.model, self.loss.parameterization)
 
-    def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the loss with the output layer in it: only the logits that it depends on, a chunk at a time."""
+    def _fused(
+        self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss with the output layer in it.
+
+        Only the logits that it depends on, a chunk at a time.
+        """
         weight, bias = output_layer(self.model, self.parameterization)
         if noisy.balance is not None:
             scale = scale * noisy.balance.repeat_interleave(noisy.x.shape[1])  # of every token
@@ -201,9 +241,13 @@ class Objective(nn.Module):
             per_token=True,
             observe=None if noisy.rows is None else noisy.rows.observe,
         )
-        return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
+        return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(
+            losses
+        )
 
-    def _plain(self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def _plain(
+        self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Compute the loss of a network that returns logits and nothing else."""
         losses = dd.training_loss(
             self._process[0],
@@ -228,29 +272,44 @@ class Objective(nn.Module):
             return self._called(self.model.features_with_clusters, noisy, memory)
         return self._called(self.model.features, noisy, memory), None
 
-    def _called(self, network: Callable[..., Any], noisy: Noisy, memory: Tensor | None = None) -> Any:
-        """Call the network; output and memory for packed rows are those of one sequence for every token."""
+    def _called(
+        self, network: Callable[..., Any], noisy: Noisy, memory: Tensor | None = None
+    ) -> Any:
+        """Call the network; output and memory for packed rows are those of one sequence for every
+        token.
+        """
         options: dict[str, Any] = {"clean": noisy.x} if noisy.at_once else {}
         if noisy.labels is not None and takes_labels(self.model):
-            options["label"] = noisy.labels.clamp_min(0)  # the padding of a packed row counts in no loss
+            options["label"] = noisy.labels.clamp_min(
+                0
+            )  # the padding of a packed row counts in no loss
         if memory is not None:
             options["memory"] = memory if noisy.cu_seqlens is None else memory.transpose(0, 1)
         if noisy.cu_seqlens is None:
             return network(noisy.z, noisy.t, **options)
-        return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options).transpose(0, 1)
+        return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options).transpose(
+            0, 1
+        )
 
 
 def cluster_loss(
     process: dd.processes.ForwardProcess, logits: Float[Tensor, "B L K"], noisy: Noisy
 ) -> Float[Tensor, "B L"]:
-    """Return -log c(k(x) | z, t) of the second head in nats per token, where the finest cluster is not visible."""
+    """Return -log c(k(x) | z, t) of the second head in nats per token, where the finest cluster is
+    not visible.
+    """
     cluster = process.hierarchy.maps[0].parents[noisy.x]
-    nats = F.cross_entropy(logits.flatten(0, 1), cluster.flatten(), reduction="none").view_as(noisy.x)
+    nats = F.cross_entropy(logits.flatten(0, 1), cluster.flatten(), reduction="none").view_as(
+        noisy.x
+    )
     return torch.where(process.level_of(noisy.z) >= 2, nats, 0.0)
 
 
 def level_sums(
-    process: dd.processes.ForwardProcess, losses: Float[Tensor, "B L"], noisy: Noisy, kept: Bool[Tensor, "B L"]
+    process: dd.processes.ForwardProcess,
+    losses: Float[Tensor, "B L"],
+    noisy: Noisy,
+    kept: Bool[Tensor, "B L"],
 ) -> Float[Tensor, "n 2"]:
     """Sum the loss and the number of tokens that count, for every level of the noise."""
     level = process.level_of(noisy.z).flatten()

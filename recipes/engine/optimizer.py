@@ -20,18 +20,25 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
     matrices = []
     if config.muon:
         blocks = able(model, Blocks, "optimizer.muon=True", "blocks").blocks
-        matrices = [p for name, p in blocks.named_parameters() if p.ndim == 2 and "modulation" not in name]
+        matrices = [
+            p for name, p in blocks.named_parameters() if p.ndim == 2 and "modulation" not in name
+        ]
     held = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in held]
     decay = config.weight_decay
-    adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True)
+    adamw = torch.optim.AdamW(
+        rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
+    )
     if not config.muon:
         return [adamw]
     return [Muon(matrices, lr=config.lr, weight_decay=decay), adamw]
 
 
 def rate(config: Optimizer, step: int, steps: int) -> float:
-    """Return the learning rate of step 0, 1, ..., steps - 1: a linear rise, then a cosine to ``final`` of the peak."""
+    """Return the learning rate of step 0, 1, ..., steps - 1.
+
+    a linear rise, then a cosine to ``final`` of the peak.
+    """
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
     done = (step - config.warmup) / max(steps - config.warmup, 1)
@@ -39,11 +46,14 @@ def rate(config: Optimizer, step: int, steps: int) -> float:
 
 
 def unreached(config: Optimizer, steps: int) -> list[str]:
-    """Return a message if the learning rate rises until the last step, so that the cosine never begins."""
+    """Return a message if the learning rate rises until the last step, so that the cosine never
+    begins.
+    """
     if config.warmup < steps:
         return []
     return [
-        f"optimizer.warmup={config.warmup}: not below steps={steps}, so the learning rate only rises, to "
+        f"optimizer.warmup={config.warmup}: not below steps={steps}, so the learning rate only "
+        "rises, to "
         f"{rate(config, steps - 1, steps):.3g} of lr={config.lr:g}"
     ]
 
@@ -58,16 +68,20 @@ def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
 
 
 class Average:
-    """Exponential moving average of a model's weights: a <- decay a + (1 - decay) w after every step.
+    """Exponential moving average of a model's weights.
 
-    The decay rises with the steps, (1 + k) / (10 + k), so that a short run is not averaged with its start. Sharded
-    weights have sharded averages.
+    a <- decay a + (1 - decay) w after every step.
+
+    The decay rises with the steps, (1 + k) / (10 + k), so that a short run is not averaged with its
+    start. Sharded weights have sharded averages.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self._weights = {name: p for name, p in model.named_parameters()}
-        self.weights: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._weights.items()}
+        self.weights: dict[str, Tensor] = {
+            name: p.detach().clone() for name, p in self._weights.items()
+        }
 
     @torch.no_grad()
     def update(self, step: int) -> None:

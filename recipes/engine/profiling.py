@@ -18,11 +18,14 @@ def activities(device: str) -> list[ProfilerActivity]:
 
 
 @contextmanager
-def profiled(recipe: Recipe, world: World, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Yield a function to be called after each step, which writes the trace of ``output.profile`` steps.
+def profiled(
+    recipe: Recipe, world: World, say: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
+    """Yield a function to be called after each step, which writes the trace of ``output.profile``
+    steps.
 
-    The steps are those after the first ``WARM_UP`` of this process. If the run ends within them, the trace has those
-    that were made.
+    The steps are those after the first ``WARM_UP`` of this process. If the run ends within them,
+    the trace has those that were made.
 
     Args:
         recipe: the run.
@@ -41,6 +44,11 @@ def profiled(recipe: Recipe, world: World, say: Callable[[str], None]) -> Iterat
 
     steps = schedule(wait=WARM_UP - 1, warmup=1, active=recipe.output.profile, repeat=1)
     # acc_events: there is one cycle; torch warns without it
-    how = dict(activities=activities(world.device.type), schedule=steps, on_trace_ready=write, acc_events=True)
+    how = dict(
+        activities=activities(world.device.type),
+        schedule=steps,
+        on_trace_ready=write,
+        acc_events=True,
+    )
     with profile(**how) as profiler:
         yield profiler.step

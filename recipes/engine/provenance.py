@@ -28,20 +28,27 @@ def provenance(plugins: Mapping[str, Mapping[str, str | None]] | None = None) ->
     return {
         "commit": _git("rev-parse", "HEAD"),
         "changes": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES} | others,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES}
+        | others,
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else platform.processor() or "CPU",
         "command": ["python", *sys.orig_argv[1:]],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def record(folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | None]] | None = None) -> list[str]:
+def record(
+    folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | None]] | None = None
+) -> list[str]:
     """Append a line to ``starts.jsonl``: this start of the run, and the step that it begins at.
 
     Returns:
         The changes of the code and its packages since the last start.
     """
-    path, now = folder / STARTS, provenance(plugins)
+    path = folder / STARTS
+    now = provenance(plugins)
     before = _last(path) or now
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step} | now) + "\n")
@@ -66,7 +73,12 @@ def _git(*arguments: str) -> str | None:
     """Return git's output for the checkout of this code; None outside of one."""
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20, check=True
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

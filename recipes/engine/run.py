@@ -89,17 +89,20 @@ class Run:
     ) -> "Run":
         """Build all objects; the recipe gets the corpus of the prepared text.
 
-        The initial weights are those of ``recipe.start``, unless there is a checkpoint, which replaces them.
+        The initial weights are those of ``recipe.start``, unless there is a checkpoint, which
+        replaces them.
 
         Args:
             recipe: the run.
             world: this process among others.
             data: the prepared text; by default that of ``recipe.data.folder``.
             context: class of the run context.
-            writes: whether the run writes into its folder, and so continues from a checkpoint there.
+            writes: whether the run writes into its folder, and so continues from a checkpoint
+                there.
 
         Raises:
-            ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
+            ValueError, OSError: anything that would fail later: batches, data, clusters,
+                vocabulary, disk.
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
@@ -115,7 +118,9 @@ class Run:
         if (earlier := next(found, None)) is None:
             check_start(recipe, data)
         check_pretrained(recipe, data)
-        check_sequences("output.validate_sequences", recipe.output.validate_sequences, rows, world.size)
+        check_sequences(
+            "output.validate_sequences", recipe.output.validate_sequences, rows, world.size
+        )
         filled = context(recipe, data, world)
         process = make_process(recipe, filled, data, world)
         model = make_model(recipe, ModelContext(filled, process))
@@ -128,24 +133,48 @@ class Run:
         objective.train()  # a pretrained network is in evaluation mode
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
-        labels = recipe.data.packed and takes_labels(model) and len(rows.train.labels)  # the rest of a row has none
+        labels = (
+            recipe.data.packed and takes_labels(model) and len(rows.train.labels)
+        )  # the rest of a row has none
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
         along = AlongOrder.of(
-            process, recipe, rows, world, micro_batch(recipe, world), objective.parameterization, density,
+            process,
+            recipe,
+            rows,
+            world,
+            micro_batch(recipe, world),
+            objective.parameterization,
+            density,
             recipe.loss.count_padding and padded,
-        )  # fmt: skip
+        )
         speeds = Speeds.of(process, recipe)
         state = State(objective, optimizers(model, recipe.optimizer), average, speeds, along)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
-            recipe, world, rows, filled, process, density, objective, called, state, facts, pace, blocks,
-            padded=padded, earlier=earlier, skipped=skipped,
-        )  # fmt: skip
+            recipe,
+            world,
+            rows,
+            filled,
+            process,
+            density,
+            objective,
+            called,
+            state,
+            facts,
+            pace,
+            blocks,
+            padded=padded,
+            earlier=earlier,
+            skipped=skipped,
+        )
 
     def batches(self) -> Iterator[list[Batch]]:
-        """Yield, from the next step on, the micro-batches of this process, from one order for all processes."""
-        recipe, world = self.recipe, self.world
+        """Yield, from the next step on, the micro-batches of this process, from one order for all
+        processes.
+        """
+        recipe = self.recipe
+        world = self.world
         while self.state.along is not None:
             yield self.state.along.batches()
         micro = micro_batch(recipe, world)
@@ -164,19 +193,25 @@ class Run:
         while batches := list(islice(stream, recipe.batch // world.size // micro)):
             yield batches
 
-    def noised(self, batches: list[Batch]) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]], list[Noisy | None]]:
+    def noised(
+        self, batches: list[Batch]
+    ) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]], list[Noisy | None]]:
         """Noise the micro-batches of the next step.
 
         Returns:
-            the micro-batches at their times; the tokens of each that count in the loss; and the same at earlier times,
-            for the consistency term, None without it.
+            the micro-batches at their times; the tokens of each that count in the loss; and the
+            same at earlier times, for the consistency term, None without it.
         """
-        recipe, number, along = self.recipe, self.facts.step, self.state.along
+        recipe = self.recipe
+        number = self.facts.step
+        along = self.state.along
         counted = recipe.loss.count_padding and self.padded
         if along is None:
             options = recipe.loss, self.density, self.pace, self.at_once
             batches = [batch.to(self.world.device) for batch in batches]
-            noisy = [noised(self.process, batch, recipe.seed, number, *options) for batch in batches]
+            noisy = [
+                noised(self.process, batch, recipe.seed, number, *options) for batch in batches
+            ]
             pairs = [
                 bridged(self.process, *each, recipe.seed, number, recipe.loss)
                 for each in zip(noisy, batches, strict=True)
@@ -197,7 +232,9 @@ class Run:
         Raises:
             NonFiniteError: on every process, after the processes concerned saved the batch.
         """
-        recipe, world, number = self.recipe, self.world, self.facts.step
+        recipe = self.recipe
+        world = self.world
+        number = self.facts.step
         # seed of dropout: derived from the step, so there is no state to save
         world.seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if implements(self.objective.model, Steps):
@@ -205,7 +242,8 @@ class Run:
         with record_function("noise"):
             noisy, kept, sooner = self.noised(batches)
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
-        sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
+        sums = 0.0
+        loss = torch.zeros((), dtype=torch.float64, device=world.device)
         per_token: list[Tensor] = []
         speeds = self.state.speeds
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
@@ -221,15 +259,22 @@ class Run:
             per_token.append(losses)
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
-        norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
+        norm = _full(
+            nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm)
+        )
         own = loss.isfinite() & norm.isfinite()
         stopping = torch.full_like(loss, stop)
-        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), stopping]), sums.flatten()]))
-        # the only synchronisation with the host: before the optimizer, so that a NaN never reaches the weights
+        summed = world.sum(
+            torch.cat([torch.stack([loss, (~own).double(), stopping]), sums.flatten()])
+        )
+        # the only synchronisation with the host: before the optimizer, so that a NaN never reaches
+        # the weights
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read
         if bad:
-            why = "" if bool(own) else cause(self.process, self.objective.weighting, noisy, per_token)
+            why = (
+                "" if bool(own) else cause(self.process, self.objective.weighting, noisy, per_token)
+            )
             self._refuse(noisy, why)
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):
@@ -237,15 +282,26 @@ class Run:
             if self.state.average is not None:
                 self.state.average.update(number)
         if speeds is not None:
-            speeds.step(self.objective, batches, recipe.seed, number, value / max(recipe.optimizer.lr, 1e-30), world)
+            speeds.step(
+                self.objective,
+                batches,
+                recipe.seed,
+                number,
+                value / max(recipe.optimizer.lr, 1e-30),
+                world,
+            )
         if self.state.along is not None:
             self.state.along.replace()
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
-        return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))
+        return Step(
+            loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping)
+        )
 
     def validate(self) -> Terms:
-        """Measure the bound of the first validation sequences, by the averaged weights if there are any."""
+        """Measure the bound of the first validation sequences, by the averaged weights if there are
+        any.
+        """
         recipe = self.recipe
         with self.averaged():
             return validate(
@@ -259,7 +315,11 @@ class Run:
                 seed=NOISE,
                 replicate=0,
                 density=time_density(
-                    recipe.output.validate_times, self.process, recipe.data.length, IN_STRATA, self.pace
+                    recipe.output.validate_times,
+                    self.process,
+                    recipe.data.length,
+                    IN_STRATA,
+                    self.pace,
                 ),
                 parameterization=self.objective.parameterization,
                 pace=self.pace,
@@ -283,17 +343,22 @@ class Run:
         if self.last is None:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
-        return weights[(self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)]
+        return weights[
+            (self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)
+        ]
 
     def clipped(self) -> list[str]:
         """Return a message if the weighting clips most weights of the last noisy tokens."""
-        weights, limit = self.weights().detach(), self.objective.weighting.limit
+        weights = self.weights().detach()
+        limit = self.objective.weighting.limit
         if not len(weights) or (share := float((weights > limit).float().mean())) <= 0.5:
             return []
         median = float(weights.median())
         return [
-            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g} (median "
-            f"{median:.3g}): the loss is far from the bound, which loss.weighting: clip, without a limit, trains on"
+            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g} "
+            "(median "
+            f"{median:.3g}): the loss is far from the bound, which loss.weighting: clip, without a "
+            "limit, trains on"
         ]
 
     @contextmanager
@@ -313,14 +378,27 @@ class Run:
             gathered_anew(self.objective)
 
     def _refuse(self, noisy: list[Noisy], why: str) -> None:
-        """Save the batch if ``why`` states what is not finite in it, and raise the error on every process."""
-        path = self.recipe.output.folder / f"non_finite_step{self.facts.step}_rank{self.world.rank}.safetensors"
+        """Save the batch if ``why`` states what is not finite in it, and raise the error on every
+        process.
+        """
+        path = (
+            self.recipe.output.folder
+            / f"non_finite_step{self.facts.step}_rank{self.world.rank}.safetensors"
+        )
         if why:
-            parts = {name: torch.cat([getattr(n, name) for n in noisy]).cpu() for name in ("x", "z", "t", "mask")}
+            parts = {
+                name: torch.cat([getattr(n, name) for n in noisy]).cpu()
+                for name in ("x", "z", "t", "mask")
+            }
             save_file(parts, path)
-        stated = [str(one) for one in self.world.gather(f"{path}: {why}" if why else None) if one is not None]
+        stated = [
+            str(one)
+            for one in self.world.gather(f"{path}: {why}" if why else None)
+            if one is not None
+        ]
         raise NonFiniteError(
-            f"step {self.facts.step}: the loss or its gradient is not finite; its batch (x, z, t, mask) is in "
+            f"step {self.facts.step}: the loss or its gradient is not finite; its batch (x, z, t, "
+            "mask) is in "
             f"{'; '.join(stated)}. Nothing was updated; the last checkpoint is from before"
         )
 

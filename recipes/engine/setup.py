@@ -1,4 +1,6 @@
-"""From a recipe to the objects of a run, and everything that can be refused before the first step."""
+"""From a recipe to the objects of a run, and everything that can be refused before the first
+step.
+"""
 
 import hashlib
 import json
@@ -37,7 +39,9 @@ class FromText(RunContext):
     _asked: int | list[int] | str | None = None
 
     def __init__(self, recipe: Recipe, data: Prepared, world: World) -> None:
-        self._recipe, self._data, self._world = recipe, data, world
+        self._recipe = recipe
+        self._data = data
+        self._world = world
 
     def vocab_size(self) -> int:
         return self._data.vocab_size
@@ -60,15 +64,22 @@ class FromText(RunContext):
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):
             # whatever else is wrong with the process is found before the work of clustering
-            parts.build("processes", self._recipe.process, Rehearsal(self._recipe, self._data, self._world), "process")
+            parts.build(
+                "processes",
+                self._recipe.process,
+                Rehearsal(self._recipe, self._data, self._world),
+                "process",
+            )
             clusters_for(clusters, self._data)
         self._world.barrier()
         found = clusters_for(clusters, self._data)
         if self._asked not in (None, clusters):
             raise ValueError(
-                f"clusters={clusters!r}: must be the same in all parts of a process, another part has {self._asked!r}"
+                f"clusters={clusters!r}: must be the same in all parts of a process, another part "
+                f"has {self._asked!r}"
             )
-        self._asked, self.clusters = clusters, found
+        self._asked = clusters
+        self.clusters = found
         return list(found.parents)
 
     def names(self) -> dict[str, list[str]] | list[list[str]]:
@@ -94,20 +105,28 @@ class Rehearsal(FromText):
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return a hash of all values of a recipe that determine the numbers: not folders, not the machine."""
+    """Return a hash of all values of a recipe that determine the numbers.
+
+    Not folders, not the machine.
+    """
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
 
 
-def make_process(recipe: Recipe, known: RunContext, data: Prepared, world: World) -> dd.processes.ForwardProcess:
+def make_process(
+    recipe: Recipe, known: RunContext, data: Prepared, world: World
+) -> dd.processes.ForwardProcess:
     """The noise for the vocabulary of the data.
 
     Raises:
-        ValueError: what a part refuses, another vocabulary, a training mode that the process does not have.
+        ValueError: what a part refuses, another vocabulary, a training mode that the process does
+            not have.
     """
     process = parts.build("processes", recipe.process, known, "process").to(world.device)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
     if recipe.loss.mode not in process.modes:
-        raise ValueError(f"loss.mode={recipe.loss.mode!r}: {process!r} has only {', '.join(process.modes)}")
+        raise ValueError(
+            f"loss.mode={recipe.loss.mode!r}: {process!r} has only {', '.join(process.modes)}"
+        )
     try:
         process.check_levels(recipe.loss.levels)
     except TypeError as error:
@@ -130,17 +149,21 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
     if own_times(pace, recipe.data.length):
         option = f"pace={pace!r}"
         if recipe.data.packed:
-            raise ValueError(f"{option}: not with data.packed, whose rows contain several documents")
+            raise ValueError(
+                f"{option}: not with data.packed, whose rows contain several documents"
+            )
         if recipe.loss.levels != "independent":
             raise ValueError(
-                f"{option}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
+                f"{option}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of "
+                "one time together; "
                 "must be 'independent'"
             )
     return pace
 
 
 def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
-    """Build the network, from the recipe's seed alone, and check the capabilities that the recipe requires.
+    """Build the network, from the recipe's seed alone, and check the capabilities that the recipe
+    requires.
 
     Raises:
         ValueError: an argument that the network rejects, or a capability that it lacks.
@@ -148,15 +171,22 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
     torch.manual_seed(recipe.seed)
     model = parts.build("backbones", recipe.network, known, "model")
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model: {recipe.model['kind']} returns {model!r}, must return a torch.nn.Module")
+        raise ValueError(
+            f"model: {recipe.model['kind']} returns {model!r}, must return a torch.nn.Module"
+        )
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
     elif (limit := getattr(model, "max_length", None)) is not None and recipe.data.length > limit:
-        raise ValueError(f"data.length={recipe.data.length}: must be at most {limit}, the positions of the network")
+        raise ValueError(
+            f"data.length={recipe.data.length}: must be at most {limit}, the positions of the "
+            "network"
+        )
     served(recipe.order(), recipe.data.length, model)
     check_memory(recipe.loss.memory, recipe.order(), model)
     if recipe.loss.auxiliary:
-        able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
+        able(
+            model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters"
+        )
     if recipe.start == "text":
         able(model, Starts, "start='text'", "start_at")
     return model
@@ -172,6 +202,7 @@ def micro_batch(recipe: Recipe, world: World) -> int:
     micro = recipe.hardware.micro_batch or share
     if rest or share % micro:
         raise ValueError(
-            f"batch={recipe.batch}: must be a multiple of {world.size} processes times hardware.micro_batch={micro}"
+            f"batch={recipe.batch}: must be a multiple of {world.size} processes times "
+            f"hardware.micro_batch={micro}"
         )
     return micro

@@ -6,16 +6,23 @@ from typing import Self
 
 
 class Signals:
-    """Context in which SIGTERM and SIGINT are recorded instead of killing; a second SIGINT kills as usual."""
+    """Context in which SIGTERM and SIGINT are recorded instead of killing.
+
+    a second SIGINT kills as usual.
+    """
 
     requested = False
     """Whether a signal arrived."""
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         return self
 
-    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

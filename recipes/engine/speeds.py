@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import ddlib as dd
 from ddlib.utils.positive import PositiveParameter
@@ -30,9 +33,14 @@ class Speeds:
     """
 
     def __init__(self, process: dd.processes.ForwardProcess, recipe: Recipe) -> None:
-        self.process, self._lr = process, recipe.optimizer.speeds_lr
-        self.parameters = {name: value for name, value in process.named_parameters() if value.requires_grad}
-        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self._lr, betas=recipe.optimizer.betas)
+        self.process = process
+        self._lr = recipe.optimizer.speeds_lr
+        self.parameters = {
+            name: value for name, value in process.named_parameters() if value.requires_grad
+        }
+        self.optimizer = torch.optim.Adam(
+            self.parameters.values(), lr=self._lr, betas=recipe.optimizer.betas
+        )
 
     @classmethod
     def of(cls, process: dd.processes.ForwardProcess, recipe: Recipe) -> "Speeds | None":
@@ -44,10 +52,13 @@ class Speeds:
         if not any(value.requires_grad for value in process.parameters()):
             return None
         if recipe.data.packed:
-            raise ValueError("process.learn_speeds: not with data.packed, whose documents share rows")
+            raise ValueError(
+                "process.learn_speeds: not with data.packed, whose documents share rows"
+            )
         if own_times(recipe.order(), recipe.data.length):
             raise ValueError(
-                f"process.learn_speeds: not with pace={recipe.order()!r}, whose positions have separate times"
+                f"process.learn_speeds: not with pace={recipe.order()!r}, whose positions have "
+                "separate times"
             )
         return cls(process, recipe)
 
@@ -55,7 +66,8 @@ class Speeds:
     def held(self) -> Iterator[None]:
         """Return a context in which they are constants.
 
-        The reason is that the training loss gives only part of their gradient; ``step`` computes all of it.
+        The reason is that the training loss gives only part of their gradient; ``step`` computes
+        all of it.
         """
         for value in self.parameters.values():
             value.requires_grad_(False)
@@ -66,7 +78,13 @@ class Speeds:
                 value.requires_grad_(True)
 
     def step(
-        self, objective: Objective, batches: Sequence[Batch], seed: int, number: int, share: float, world: World
+        self,
+        objective: Objective,
+        batches: Sequence[Batch],
+        seed: int,
+        number: int,
+        share: float,
+        world: World,
     ) -> None:
         """Take a step down the gradient of the bound at the current network.
 
@@ -81,7 +99,9 @@ class Speeds:
         Raises:
             ValueError: a speed was learned to 0 or infinity, or its gradient is not finite.
         """
-        tokens = torch.stack([batch.mask.sum() for batch in batches]).to(world.device, torch.float64)
+        tokens = torch.stack([batch.mask.sum() for batch in batches]).to(
+            world.device, torch.float64
+        )
         total = world.sum(tokens.sum())
         objective.eval()
         for batch, count in zip(batches, tokens, strict=True):
@@ -89,15 +109,22 @@ class Speeds:
             noise = dd.KeyedGenerator(seed, number, batch.index + _STREAM)
             predict = torch.no_grad()(given_labels(objective.denoiser, batch.labels, _DRAWS))
             loss = dd.speed_loss(
-                self.process, predict, batch.x, noise, draws=_DRAWS, mask=batch.mask,
+                self.process,
+                predict,
+                batch.x,
+                noise,
+                draws=_DRAWS,
+                mask=batch.mask,
                 parameterization=objective.parameterization,
-            )  # fmt: skip
+            )
             (loss * count / total).backward()
         objective.train()
         for name, value in self.parameters.items():
             value.grad = world.sum(value.grad)
             if not bool(value.grad.isfinite().all()):
-                raise ValueError(f"step {number}: the gradient of process.{name} is {value.grad.tolist()[:8]}")
+                raise ValueError(
+                    f"step {number}: the gradient of process.{name} is {value.grad.tolist()[:8]}"
+                )
         self.optimizer.param_groups[0]["lr"] = self._lr * share
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -111,11 +138,16 @@ class Speeds:
     def tensors(self) -> dict[str, Any]:
         """Return their state for a checkpoint."""
         values = {name: value.detach() for name, value in self.parameters.items()}
-        return {"values": values, "optimizer": get_optimizer_state_dict(self.process, self.optimizer)}
+        return {
+            "values": values,
+            "optimizer": get_optimizer_state_dict(self.process, self.optimizer),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of ``tensors``; the values were read in place."""
         set_optimizer_state_dict(self.process, self.optimizer, state["optimizer"])
 
     def _learned(self) -> Iterator[PositiveParameter]:
-        return (module for module in self.process.modules() if isinstance(module, PositiveParameter))
+        return (
+            module for module in self.process.modules() if isinstance(module, PositiveParameter)
+        )

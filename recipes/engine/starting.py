@@ -28,13 +28,24 @@ from recipes.model_io import CLUSTERS, RECIPE, SPEEDS, WEIGHTS
 from recipes.model_io.opening import fill_speeds, layout_of
 
 FREE = {
-    "anneal", "architecture", "attention", "block_size", "dropout", "label_dropout", "lora", "memory", "name_or_path",
-    "pad_to", "revision", "shape",
-}  # fmt: skip
+    "anneal",
+    "architecture",
+    "attention",
+    "block_size",
+    "dropout",
+    "label_dropout",
+    "lora",
+    "memory",
+    "name_or_path",
+    "pad_to",
+    "revision",
+    "shape",
+}
 """Arguments of a network that may differ from those of the run that it starts from.
 
-They concern training alone, are meant to change from one run to the next (``block_size`` and ``attention``: what a
-position attends to; ``shape``: the size of pictures), or show in the shapes of the weights.
+They concern training alone, are meant to change from one run to the next (``block_size`` and
+``attention``: what a position attends to; ``shape``: the size of pictures), or show in the shapes
+of the weights.
 """
 
 
@@ -42,8 +53,8 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
     """Refuse text of another tokenizer than that of the run that ``start`` names.
 
     Raises:
-        ValueError: nothing was published there; ids of the text mean other tokens to the weights, see
-            ``check_same_tokens``.
+        ValueError: nothing was published there; ids of the text mean other tokens to the weights,
+            see ``check_same_tokens``.
     """
     if recipe.start in ("random", "text"):
         return
@@ -57,8 +68,8 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
 def check_pretrained(recipe: Recipe, data: Prepared) -> None:
     """Refuse text of another tokenizer than that of a network with an argument ``name_or_path``.
 
-    That is a folder or a model on the hub with its tokenizer. Where no tokenizer lies beside such weights it warns that
-    nothing could be compared.
+    That is a folder or a model on the hub with its tokenizer. Where no tokenizer lies beside such
+    weights it warns that nothing could be compared.
 
     Raises:
         ValueError: ids of the text mean other tokens to the weights; see ``check_same_tokens``.
@@ -68,9 +79,12 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
     try:
         tokens = load_tokenizer(name, recipe.model.get("revision")).get_vocab()
     except (FileNotFoundError, ValueError):
-        if is_there(name, "config.json", recipe.model.get("revision")):  # else the network refuses the name
+        if is_there(
+            name, "config.json", recipe.model.get("revision")
+        ):  # else the network refuses the name
             warnings.warn(
-                f"model.name_or_path={name!r}: has no tokenizer.json to compare with the text's tokenizer, "
+                f"model.name_or_path={name!r}: has no tokenizer.json to compare with the text's "
+                "tokenizer, "
                 f"{data.vocabulary}; check that an id is the same token in both",
                 stacklevel=2,
             )
@@ -79,7 +93,14 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
     padding = None if data.pad_id in tokens.values() else data.pad_id
     advice = f"Prepare the text with it: {prepare_with(name)}"
     place = f"data.folder={data.folder}"
-    check_same_tokens(place, data.vocabulary, Vocabulary(name, tokens), advice, size=data.vocab_size, padding=padding)
+    check_same_tokens(
+        place,
+        data.vocabulary,
+        Vocabulary(name, tokens),
+        advice,
+        size=data.vocab_size,
+        padding=padding,
+    )
 
 
 def published(recipe: Recipe) -> Path:
@@ -92,7 +113,8 @@ def published(recipe: Recipe) -> Path:
     folder = folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
     if not (folder / RECIPE).exists():
         raise ValueError(
-            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run with saved weights, and "
+            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run with saved "
+            "weights, and "
             + ("has none" if Path(recipe.start).is_dir() else "there is no such folder")
         )
     return folder
@@ -108,8 +130,8 @@ def start(
     """Initialise an untrained network as ``recipe.start`` specifies, on every process the same.
 
     Raises:
-        ValueError: weights that do not fit, or of a network with other arguments; weights for other ``clusters`` than
-            those of the process.
+        ValueError: weights that do not fit, or of a network with other arguments; weights for other
+            ``clusters`` than those of the process.
     """
     if recipe.start == "random":
         return
@@ -117,10 +139,13 @@ def start(
         folder = published(recipe)
         if clusters is not None and (folder / f"{CLUSTERS}.json").exists():
             theirs = load_clusters(folder / CLUSTERS, data.fingerprint).parents
-            same = len(theirs) == len(clusters.parents) and all(map(torch.equal, theirs, clusters.parents))
+            same = len(theirs) == len(clusters.parents) and all(
+                map(torch.equal, theirs, clusters.parents)
+            )
             if not same:
                 raise ValueError(
-                    f"start={recipe.start!r}: its states are other clusters than those of the process. Use those of "
+                    f"start={recipe.start!r}: its states are other clusters than those of the "
+                    "process. Use those of "
                     f"the run: --process.clusters {folder / CLUSTERS}"
                 )
         try:
@@ -128,35 +153,46 @@ def start(
         except ValueError as error:
             other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(
-                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, with the same "
+                f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, "
+                "with the same "
                 f"numbers of tokens and states{f'; {other}' if other else ''}"
             ) from error
         check_same_network(recipe, model, folder)
-        if (folder / SPEEDS).exists() and any(value.requires_grad for value in process.parameters()):
+        if (folder / SPEEDS).exists() and any(
+            value.requires_grad for value in process.parameters()
+        ):
             fill_speeds(process, folder / SPEEDS)
-        model.float()  # the file may hold bfloat16; weights, moments and their average are trained in float32
+        # the file may hold bfloat16; weights, moments and their average are trained in float32
+        model.float()
         return
     text = stream(data)
-    counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)
-    model.start_at(log_probs(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors))
+    counts = text.bincount(minlength=data.vocab_size)
+    vectors = neighbourhoods(text, data.vocab_size, model.dim)
+    model.start_at(
+        log_probs(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors)
+    )
 
 
 def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
-    """Refuse weights of a network whose arguments differ although their shapes agree, such as the number of heads.
+    """Refuse weights of a network whose arguments differ although their shapes agree, such as the
+    number of heads.
 
-    The arguments are those of ``ddlib_models.Pretrained``; another network may have any, so it warns.
+    The arguments are those of ``ddlib_models.Pretrained``; another network may have any, so it
+    warns.
 
     Raises:
         ValueError: an argument that is not in ``FREE`` differs.
     """
     path = folder / "config.json"
     if isinstance(model, Pretrained) and path.exists():
-        recorded, theirs = True, json.loads(path.read_text(encoding="utf-8"))
+        recorded = True
+        theirs = json.loads(path.read_text(encoding="utf-8"))
         ours = json.loads(json.dumps(model.saved_arguments()))
         defaults = {name: one.default for name, one in signature(type(model)).parameters.items()}
         names = (ours.keys() | theirs.keys()) & defaults.keys()
     else:
-        recorded, defaults = False, {}
+        recorded = False
+        defaults = {}
         # what the run fills in is compared where it comes from
         theirs, ours = (
             {name: value for name, value in dict(each.model).items() if value != parts.RUN}
@@ -166,13 +202,19 @@ def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
 
     def values(given: dict[str, Any]) -> dict[str, Any]:
         found = {name: given.get(name, defaults.get(name)) for name in sorted(names - FREE)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in found.items()
+        }
 
     if not (other := difference(values(theirs), values(ours), "model")):
         return
-    message = f"start={recipe.start!r}: {other}: the weights fit, but they are those of another network"
+    message = (
+        f"start={recipe.start!r}: {other}: the weights fit, but they are those of another network"
+    )
     if recorded:
         raise ValueError(
-            f"{message}. It must be that of {folder / RECIPE}; arguments such as dropout and block_size may differ"
+            f"{message}. It must be that of {folder / RECIPE}; arguments such as dropout and "
+            "block_size may differ"
         )
     warnings.warn(f"{message}; check that the argument concerns training alone", stacklevel=2)

@@ -1,8 +1,9 @@
 """Utilisation of the devices (MFU): the seconds that a step would take at their peak.
 
-Operations are those of matrix products and attention in the network, forwards once and backwards twice, for rows of
-``data.length`` tokens and all logits (PaLM, Chowdhery et al. 2022, appendix B). Work that is repeated
-(``hardware.recompute``) and a first pass (``loss.memory``) do not count, and logits that the loss leaves out do.
+Operations are those of matrix products and attention in the network, forwards once and backwards
+twice, for rows of ``data.length`` tokens and all logits (PaLM, Chowdhery et al. 2022, appendix B).
+Work that is repeated (``hardware.recompute``) and a first pass (``loss.memory``) do not count, and
+logits that the loss leaves out do.
 """
 
 import torch
@@ -19,11 +20,16 @@ PEAKS = {
     "H100": (989.5, 67.0),
     "A100": (312.0, 19.5),
 }
-"""Dense TFLOP/s in bfloat16 and in float32, by part of the device's name; the first that fits. From data sheets."""
+"""Dense TFLOP/s in bfloat16 and in float32, by part of the device's name; the first that fits.
+
+From data sheets.
+"""
 
 
 def peak(name: str, half: bool = True) -> float | None:
-    """Return the operations per second of a device by its name; None for one that is not in the table.
+    """Return the operations per second of a device by its name.
+
+    None for one that is not in the table.
 
     Args:
         name: name of the device.
@@ -34,10 +40,15 @@ def peak(name: str, half: bool = True) -> float | None:
 
 
 def device_peak(hardware: Hardware, device: torch.device) -> float | None:
-    """Return the operations per second of a run's device: ``hardware.peak``, else by its name; None if unknown."""
+    """Return the operations per second of a run's device.
+
+    ``hardware.peak``, else by its name; None if unknown.
+    """
     if hardware.peak is not None:
         return hardware.peak * 1e12
-    return peak(torch.cuda.get_device_name(device), hardware.bf16) if device.type == "cuda" else None
+    return (
+        peak(torch.cuda.get_device_name(device), hardware.bf16) if device.type == "cuda" else None
+    )
 
 
 def operations(run: Run) -> int:
@@ -45,17 +56,21 @@ def operations(run: Run) -> int:
 
     Every process takes part: sharded weights are gathered.
     """
-    length, device = run.recipe.data.length, run.world.device
+    length = run.recipe.data.length
+    device = run.world.device
     x = torch.zeros(1, length, dtype=torch.int64, device=device)
     options = {"clean": x} if run.at_once else {}
     if takes_labels(run.objective.model):
         options["label"] = x[:, 0]
     t = torch.full(x.shape if own_times(run.pace, length) else (1,), 0.5, device=device)
     run.objective.eval()  # dropout off
-    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which takes half a second
+    from torch.utils.flop_counter import (
+        FlopCounterMode,
+    )  # imports triton, which takes half a second
 
     # fused kernels for a CPU have no count, and compiled ones no operations
-    eager, counter = torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False)
+    eager = torch.compiler.set_stance("force_eager")
+    counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), eager, torch.no_grad(), counter:
         run.objective.denoiser(x, t, **options)
     run.objective.train()
@@ -65,4 +80,6 @@ def operations(run: Run) -> int:
 def fastest(run: Run) -> float | None:
     """Return the seconds of a step at the peak of all devices; None where it is unknown."""
     at_best = device_peak(run.recipe.hardware, run.world.device)
-    return None if at_best is None else operations(run) * run.recipe.batch / (at_best * run.world.size)
+    return (
+        None if at_best is None else operations(run) * run.recipe.batch / (at_best * run.world.size)
+    )

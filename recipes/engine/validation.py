@@ -1,4 +1,6 @@
-"""Bound on the validation text, the same in training and in evaluation, on one process and on many."""
+"""Bound on the validation text, the same in training and in evaluation, on one process and on
+many.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,12 +18,17 @@ from recipes.engine.parallel import World
 from recipes.metrics import References, Terms, measure, unigram
 
 WINDOWS = 0
-"""Seed of the windows cut from long documents, in every evaluation and in validation during training."""
+"""Seed of the windows cut from long documents, in every evaluation and in validation during
+training.
+"""
 
 NOISE = 0
-"""Seed of times and noise of validation in training, whatever the recipe's; and the default of an evaluation.
+"""Seed of times and noise of validation in training, whatever the recipe's.
 
-So runs of several seeds have the same validation noise, and the first draw of an evaluation equals the validation.
+And the default of an evaluation.
+
+So runs of several seeds have the same validation noise, and the first draw of an evaluation equals
+the validation.
 """
 
 
@@ -59,8 +66,10 @@ def validate(
         density: density of the times within a part of the pace; None is uniform.
         parameterization: meaning of the logits.
         steps: steps of the bound in discrete time; None for continuous time.
-        levels: coupling of the noise between tokens of a sequence, as ``ddlib.bound``; by default that of ``quietest``.
-        pace: the schedule of positions; None: all together. All blocks in one call where the network supports it.
+        levels: coupling of the noise between tokens of a sequence, as ``ddlib.bound``; by default
+            that of ``quietest``.
+        pace: the schedule of positions; None: all together. All blocks in one call where the
+            network supports it.
         alone: see ``measure``.
         leads: see ``measure``.
 
@@ -71,7 +80,8 @@ def validate(
     coupling = shared(process, pace, length, levels)
     if data.ragged and own_times(pace, length):
         raise ValueError(
-            f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no padding"
+            f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no "
+            "padding"
         )
     blocks = at_once(pace, denoiser)
 
@@ -125,21 +135,32 @@ def check_sequences(argument: str, value: int | None, data: Prepared, processes:
     count = len(data.validation)
     if count < 2:
         raise ValueError(
-            f"{data.folder}: holds {count} document for validation, must hold at least 2: the mean over one has no "
+            f"{data.folder}: holds {count} document for validation, must hold at least 2: the mean "
+            "over one has no "
             "standard error. Prepare it again with more: --held-out NUMBER, or --validation FILES"
         )
     if count < processes:
         raise ValueError(
-            f"{data.folder}: holds {count} documents for validation, must hold at least {processes}, one for each "
-            "process. Prepare it again with more: --held-out NUMBER, or --validation FILES; or start fewer processes"
+            f"{data.folder}: holds {count} documents for validation, must hold at least "
+            f"{processes}, one for each "
+            "process. Prepare it again with more: --held-out NUMBER, or --validation FILES; or "
+            "start fewer processes"
         )
     if value is not None and value < 2:
-        raise ValueError(f"{argument}={value}: must be at least 2, the mean over one sequence has no standard error")
+        raise ValueError(
+            f"{argument}={value}: must be at least 2, the mean over one sequence has no standard "
+            "error"
+        )
     return count if value is None else min(value, count)
 
 
-def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
-    """Return the noise coupling with the smallest error: balanced, if supported and tokens share one time."""
+def quietest(
+    process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1
+) -> str:
+    """Return the noise coupling with the smallest error.
+
+    Balanced, if supported and tokens share one time.
+    """
     if pace is not None and own_times(pace, length):
         return "independent"
     try:
@@ -149,8 +170,12 @@ def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = 
     return "balanced"
 
 
-def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None) -> str:
-    """Return the noise coupling of the tokens of a sequence: ``levels`` if given, else that of ``quietest``.
+def shared(
+    process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None
+) -> str:
+    """Return the noise coupling of the tokens of a sequence.
+
+    ``levels`` if given, else that of ``quietest``.
 
     Raises:
         ValueError: the bound does not support it.
@@ -174,7 +199,9 @@ def over(
     batch: int,
     measured: Callable[[Iterable[Batch]], Terms],
 ) -> Terms:
-    """Distribute the first validation sequences over all processes and join the results of ``measured`` in each."""
+    """Distribute the first validation sequences over all processes and join the results of
+    ``measured`` in each.
+    """
     count = min(sequences, len(data.validation))
     stream = examples(
         data.validation,
@@ -187,5 +214,7 @@ def over(
     )
     with closing(stream):
         # equal numbers of batches everywhere: sharded weights are gathered in every pass
-        own = measured(part.to(world.device) for part in islice(stream, -(-count // (batch * world.size))))
+        own = measured(
+            part.to(world.device) for part in islice(stream, -(-count // (batch * world.size)))
+        )
     return Terms.join(world.gather(own)).first(count)

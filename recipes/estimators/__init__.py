@@ -1,7 +1,14 @@
 """Estimators of -log p(x) in use, and Kraft's test of likelihoods and bounds."""
 
 from recipes.estimators.base import Draw, Estimator, Model
-from recipes.estimators.kraft import TOLERANCE, kraft_sum, kraft_sums, random_networks, small_model, verdict
+from recipes.estimators.kraft import (
+    TOLERANCE,
+    kraft_sum,
+    kraft_sums,
+    random_networks,
+    small_model,
+    verdict,
+)
 from recipes.estimators.needs import unserved
 from recipes.estimators.noise import OverNoise
 from recipes.estimators.orders import AlongOrders

@@ -24,9 +24,9 @@ SCALES = (0.0, 0.3, 1.0, 3.0)
 def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Iterator[Denoiser]:
     """Yield networks of random logits for every state, and the exact networks of random sources.
 
-    The former contradict themselves. The latter are consistent, and refute estimators that count only
-    the easy positions. Some also use a part of the evidence of a position's own state, between the
-    cavity distribution and the posterior one, as trained networks may.
+    The former contradict themselves. The latter are consistent, and refute estimators that count
+    only the easy positions. Some also use a part of the evidence of a position's own state, between
+    the cavity distribution and the posterior one, as trained networks may.
 
     Args:
         process: a process whose states can be enumerated.
@@ -40,7 +40,9 @@ def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Ite
             shape = (2, process.num_states**length, length, process.vocab_size)
             table, slope = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
 
-            def random(z: Tensor, t: Tensor, table: Tensor = table, slope: Tensor = slope) -> Tensor:
+            def random(
+                z: Tensor, t: Tensor, table: Tensor = table, slope: Tensor = slope
+            ) -> Tensor:
                 row = (z * place).sum(-1)
                 time = t if t.ndim == 1 else t.mean(-1)
                 return table[row] + 0.5 * time.double()[:, None, None] * slope[row]
@@ -79,7 +81,10 @@ def small_model(model: Model) -> tuple[Model, int]:
         if pairs**length <= MOST:
             pace = dd.paces.Blocks(block) if along_blocks else model.pace
             return Model(process, model.network, pace=pace), length
-    raise ValueError(f"process is {model.process!r}, has no copy over 2 to 4 tokens that is small enough to enumerate")
+    raise ValueError(
+        f"process is {model.process!r}, has no copy over 2 to 4 tokens that is small enough to "
+        "enumerate"
+    )
 
 
 def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:
@@ -91,7 +96,10 @@ def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:
 def kraft_sums(estimator: Estimator, model: Model, length: int, seeds: int = 4) -> list[float]:
     """Compute Kraft's sum under random networks in place of the model's."""
     networks = random_networks(model.process, length, seeds)
-    return [kraft_sum(estimator, Model(model.process, each, pace=model.pace), length) for each in networks]
+    return [
+        kraft_sum(estimator, Model(model.process, each, pace=model.pace), length)
+        for each in networks
+    ]
 
 
 def verdict(sums: Sequence[float]) -> Claim:

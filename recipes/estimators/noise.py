@@ -95,23 +95,36 @@ class OverNoise(Estimator):
         total = torch.zeros(len(x), dtype=torch.float64)
         for term in self.terms:
             moments = term.times.nodes(model.process, POINTS)
-            grid = [axis.flatten() for axis in torch.meshgrid(
-                torch.arange(len(x)), torch.arange(len(states)), torch.arange(len(moments.t)), torch.arange(parts),
-                indexing="ij",
-            )]  # fmt: skip
+            grid = [
+                axis.flatten()
+                for axis in torch.meshgrid(
+                    torch.arange(len(x)),
+                    torch.arange(len(states)),
+                    torch.arange(len(moments.t)),
+                    torch.arange(parts),
+                    indexing="ij",
+                )
+            ]
             row, state, node, part = grid
-            s, t, measure = _along(model, Moments(*(value[node] for value in moments)), part.double(), length)
+            s, t, measure = _along(
+                model, Moments(*(value[node] for value in moments)), part.double(), length
+            )
             chance = model.process.likelihood(states[state], x[row], t).prod(-1)
             reached = chance > 0
-            rows, measure = row[reached], measure[reached]
-            noised = Noised(model, x[rows], states[state[reached]], t[reached], s[reached], counted=measure > 0)
+            rows = row[reached]
+            measure = measure[reached]
+            noised = Noised(
+                model, x[rows], states[state[reached]], t[reached], s[reached], counted=measure > 0
+            )
             nats = torch.where(noised.counted, measure * term.value(noised).double(), 0.0).sum(-1)
             weight = (chance * moments.weight[node])[reached] / parts
             total.index_add_(0, rows, weight * nats)
         return total
 
 
-def _along(model: Model, moments: Moments, part: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+def _along(
+    model: Model, moments: Moments, part: Tensor, length: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return times s and t in a part of the pace, and the measure (B, L) of each position.
 
     The mean of the measure over parts is 1. Each part of the path takes its positions from 0 to 1.

@@ -75,9 +75,15 @@ def chain(
     blocks = model.pace.block
     size = None if group is None else min(group, blocks or x.shape[1])
     found = dd.likelihood(
-        model.process, model.network, x, order, group=size, given=~free, parameterization=model.parameterization,
+        model.process,
+        model.network,
+        x,
+        order,
+        group=size,
+        given=~free,
+        parameterization=model.parameterization,
         pace=None if blocks is None else model.pace,
-    )  # fmt: skip
+    )
     return Draw(-found.log_likelihood, found.calls)
 
 
@@ -114,7 +120,9 @@ def true_token_first(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "
     process = model.process
     top = len(process.levels) - 1
     tokens = torch.arange(process.vocab_size, device=x.device)[None]
-    ancestors = torch.cat([process.ascend(tokens, torch.full_like(tokens, level)) for level in range(top + 1)])
+    ancestors = torch.cat(
+        [process.ascend(tokens, torch.full_like(tokens, level)) for level in range(top + 1)]
+    )
     level = torch.where(free, top, 0)
     nats = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     calls = int(level.sum(-1).max())
@@ -142,9 +150,9 @@ def coupled_pairs(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L
 
     .. math:: -\sum_k \sum_{l \in A_k} \log p(x_l | z, x_{A_k \setminus l})
 
-    Each position of a set is read given the other one: a coupling within a step, of the kind that EDLM
-    (arXiv 2410.21357) has by an energy. The product over a set sums to one over its tokens only after
-    division by a normaliser, which is left out here.
+    Each position of a set is read given the other one: a coupling within a step, of the kind that
+    EDLM (arXiv 2410.21357) has by an energy. The product over a set sums to one over its tokens
+    only after division by a normaliser, which is left out here.
     """
     length = x.shape[1]
     position = torch.arange(length, device=x.device)

@@ -34,7 +34,9 @@ def clipped(high: float) -> Callable[[Noised], Tensor]:
 
 def divergence(noised: Noised) -> Tensor:
     """Return the divergence of a step in discrete time (D3PM, arXiv 2107.03006)."""
-    return noised.model.process.step_divergence(noised.logits, noised.x, noised.z, noised.t, noised.s)
+    return noised.model.process.step_divergence(
+        noised.logits, noised.x, noised.z, noised.t, noised.s
+    )
 
 
 def reconstruction(noised: Noised) -> Tensor:
@@ -65,8 +67,8 @@ def released_hdlm(noised: Noised) -> Tensor:
 
     With :math:`r_c = \log u_1(c|p) / K(c|x)` the theorem (theory section 2; docs/concepts/elbo.md)
     has :math:`r_z - \log p(x)` at a cluster z, and :math:`-\sum_c K(c|x)\, r_c` at the mask. The
-    released code lacks two terms (docs/errata.md): :math:`r_z` at wrong clusters, and wrong clusters
-    in the sum at the mask.
+    released code lacks two terms (docs/errata.md): :math:`r_z` at wrong clusters, and wrong
+    clusters in the sum at the mask.
     """
     process = noised.model.process
     edge = process.hierarchy.maps[0]

@@ -140,4 +140,6 @@ def named(name: str) -> Estimator:
     for estimator in ESTIMATORS:
         if estimator.name == name:
             return estimator
-    raise ValueError(f"name is {name!r}, must be one of {', '.join(repr(each.name) for each in ESTIMATORS)}")
+    raise ValueError(
+        f"name is {name!r}, must be one of {', '.join(repr(each.name) for each in ESTIMATORS)}"
+    )

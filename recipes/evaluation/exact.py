@@ -19,7 +19,8 @@ COSTS = ("drawing_in_parallel", "order")
 
 
 HOW = (
-    "drawing_in_parallel: extra nats per token over the same order with one position at a time; order: extra nats per "
+    "drawing_in_parallel: extra nats per token over the same order with one position at a time; "
+    "order: extra nats per "
     "token of that order over left to right; ± of the differences over sequences"
 )
 """Explanation of the costs."""
@@ -41,7 +42,11 @@ def check_order(name: str | None, steps: int | None, group: int | None) -> None:
 
 
 def reader(
-    saved: LoadedModel, name: str, length: int | None = None, group: int | None = None, pace: Pace | None = None
+    saved: LoadedModel,
+    name: str,
+    length: int | None = None,
+    group: int | None = None,
+    pace: Pace | None = None,
 ) -> Sampler:
     """Return the order with this name and options.
 
@@ -53,11 +58,12 @@ def reader(
         pace: the pace of the model.
 
     Raises:
-        ValueError: no such sampler; it defines no exact likelihood, with the reason; or it does not support the length
-            of the sequences or blocks, or the group is longer.
+        ValueError: no such sampler; it defines no exact likelihood, with the reason; or it does not
+            support the length of the sequences or blocks, or the group is longer.
     """
     order = make_sampler(saved, name, "likelihood")
-    blocks, size = blocks_of(saved, pace), length or saved.length
+    blocks = blocks_of(saved, pace)
+    size = length or saved.length
     size = size if blocks is None else blocks.block or size
     try:
         check_likelihood(saved.process, order)
@@ -66,7 +72,9 @@ def reader(
     except (TypeError, ValueError) as error:
         raise ValueError(f"likelihood={name!r}: {error}") from error
     if group is not None and group > size:
-        raise ValueError(f"likelihood_group={group}: must be at most {size}, the tokens that one call may draw")
+        raise ValueError(
+            f"likelihood_group={group}: must be at most {size}, the tokens that one call may draw"
+        )
     return order
 
 
@@ -77,8 +85,15 @@ def _of_one_length(saved: LoadedModel) -> bool:
 
 
 def blocks_of(saved: LoadedModel, pace: Pace | None) -> Pace | None:
-    """Return the blocks by which a likelihood is computed: those of the pace, if all sequences consist of them."""
-    return pace if pace is not None and pace.block and _of_one_length(saved) and not saved.leads else None
+    """Return the blocks by which a likelihood is computed.
+
+    Those of the pace, if all sequences consist of them.
+    """
+    return (
+        pace
+        if pace is not None and pace.block and _of_one_length(saved) and not saved.leads
+        else None
+    )
 
 
 def exact(
@@ -95,8 +110,8 @@ def exact(
 ) -> dict[str, Any]:
     """Return the likelihood of the first validation sequences in its units, and the method.
 
-    With a group also ``drawing_in_parallel`` and ``order``, what these cost in nats per token: differences of the same
-    sequences, with the standard error of the difference.
+    With a group also ``drawing_in_parallel`` and ``order``, what these cost in nats per token:
+    differences of the same sequences, with the standard error of the difference.
 
     Padding is given, as in infilling; a network that was trained on packed rows gets none.
 
@@ -113,17 +128,31 @@ def exact(
         pace: the pace of the model; its blocks are drawn one after the other.
     """
     blocks = blocks_of(saved, pace)
-    packed, free = saved.rows != "padded", saved.rows == "free"
+    packed = saved.rows != "padded"
+    free = saved.rows == "free"
     count = min(sequences or len(data.validation), len(data.validation))
     ways = saved.parameterization, free
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, count, packed, *ways, group, blocks)
+        terms, most = read(
+            saved.process,
+            saved.denoiser,
+            batches,
+            order,
+            steps,
+            count,
+            packed,
+            *ways,
+            group,
+            blocks,
+        )
         calls.append(most)
         return terms
 
-    terms = over(data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured)
+    terms = over(
+        data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured
+    )
     found = in_units(Estimate.of(terms.term(0), []), data, int(free))
     if group is not None:
         for number, name in enumerate(COSTS, start=1):

@@ -1,4 +1,7 @@
-"""Quality, variety and network calls of samples, and their figure: definitions of ``recipes.frontier``."""
+"""Quality, variety and network calls of samples, and their figure.
+
+Definitions of ``recipes.frontier``.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,23 +19,36 @@ from recipes.generation.sampling import Sampling
 from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, score
 from recipes.model_io import LoadedModel, held_out, make_sampler
 
-COLOURS = (plot.BLUE, plot.ORANGE, plot.GREEN, plot.VERMILION, plot.DARK, "#CC79A7", "#56B4E9", "#B8A800")
+COLOURS = (
+    plot.BLUE,
+    plot.ORANGE,
+    plot.GREEN,
+    plot.VERMILION,
+    plot.DARK,
+    "#CC79A7",
+    "#56B4E9",
+    "#B8A800",
+)
 N_GRAMS = (2, 3)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) -> dict[str, Any]:
-    """Return the quality and the variety of samples: nats per token of a judge, entropy, and distinct n-grams.
+    """Return the quality and the variety of samples.
 
-    Nats, and the entropy of a sample's tokens, are a ``value`` with its standard ``error`` over samples, None where a
-    single sample leaves no error; or None without scores, and where there is no token. ``distinct`` is the share of
-    n-grams of all samples that differ from each other, for n = 2 and 3; None where there is none.
+    Nats per token of a judge, entropy, and distinct n-grams.
+
+    Nats, and the entropy of a sample's tokens, are a ``value`` with its standard ``error`` over
+    samples, None where a single sample leaves no error; or None without scores, and where there is
+    no token. ``distinct`` is the share of n-grams of all samples that differ from each other, for n
+    = 2 and 3; None where there is none.
 
     Args:
         documents: tokens of each sample.
         scores: scores of their texts by a causal language model.
     """
-    nats, entropy = None, None
+    nats = None
+    entropy = None
     if scores is not None and bool((scores.tokens > 0).any()):
         nats = generative(scores, documents).per_token
     if any(len(tokens) for tokens in documents):
@@ -44,15 +60,23 @@ def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) ->
 
 
 def distinct_share(documents: Sequence[Sequence[int]], n: int) -> float | None:
-    """Return the number of distinct n-grams of all documents over the number of n-grams; None where there is none."""
-    grams = [tuple(tokens[place : place + n]) for tokens in documents for place in range(len(tokens) - n + 1)]
+    """Return the number of distinct n-grams of all documents over the number of n-grams.
+
+    None where there is none.
+    """
+    grams = [
+        tuple(tokens[place : place + n])
+        for tokens in documents
+        for place in range(len(tokens) - n + 1)
+    ]
     return len(set(grams)) / len(grams) if grams else None
 
 
 def judged(
     saved: LoadedModel, documents: Sequence[Sequence[int]], scorer: Scorer | None, bos: bool = False
 ) -> dict[str, Any]:
-    """Return the ``quality`` of documents in the model's tokens, their number, and the number of empty ones.
+    """Return the ``quality`` of documents in the model's tokens, their number, and the number of
+    empty ones.
 
     Args:
         saved: the model.
@@ -66,7 +90,9 @@ def judged(
 
 
 def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list[int]] | None:
-    """Return the tokens of the first validation sequences, at most ``length`` each; None without the run's data.
+    """Return the tokens of the first validation sequences, at most ``length`` each.
+
+    None without the run's data.
 
     Data that were prepared anew with another tokenizer are not the run's.
     """
@@ -76,7 +102,9 @@ def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list
     except (FileNotFoundError, ValueError):
         return None
     count = min(count, len(part))
-    stream = examples(part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0)
+    stream = examples(
+        part, length=length, pad_id=data.fill_id, batch_size=count, seed=WINDOWS, threads=0
+    )
     with closing(stream):
         batch = next(iter(stream))
     rows = [tokens[there].tolist() for tokens, there in zip(batch.x, batch.mask, strict=True)]
@@ -84,7 +112,8 @@ def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list
 
 
 def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
-    """Return the largest number of network calls of a sampler in its fewest steps, one for each part of the pace.
+    """Return the largest number of network calls of a sampler in its fewest steps, one for each
+    part of the pace.
 
     Raises:
         ValueError: a sampler that does not support the process or the pace.
@@ -100,14 +129,16 @@ def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
 def kept_cells(
     path: Path, settings: Mapping[str, Any], console: Console
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the cells of a result file with the same settings, and the provenance of the commands that made them.
+    """Return the cells of a result file with the same settings, and the provenance of the commands
+    that made them.
 
     Cells of other settings are dropped, with a message that names these.
     """
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
         before = {name: value for name, value in earlier["protocol"].items() if name != "run"}
-        cells, starts = list(earlier["cells"]), list(earlier["starts"])
+        cells = list(earlier["cells"])
+        starts = list(earlier["starts"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return [], []
     now = json.loads(json.dumps(settings))
@@ -119,14 +150,22 @@ def kept_cells(
 
 
 def curve_name(cell: Mapping[str, Any]) -> str:
-    """Return the sampler of a cell, with temperature and spacing where they are not the default ones."""
+    """Return the sampler of a cell, with temperature and spacing where they are not the default
+    ones.
+    """
     spacing = {"time": "", "jumps": ", equal jumps"}[cell["spacing"]]
-    return cell["sampler"] + spacing + ("" if cell["temperature"] == 1 else f", temperature {cell['temperature']:g}")
+    return (
+        cell["sampler"]
+        + spacing
+        + ("" if cell["temperature"] == 1 else f", temperature {cell['temperature']:g}")
+    )
 
 
 def in_a_line(cell: Mapping[str, Any]) -> str:
     """Return a cell in one line."""
-    parts = [f"{curve_name(cell):<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"]
+    parts = [
+        f"{curve_name(cell):<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"
+    ]
     for name in ("nats", "entropy"):
         if (found := cell[name]) is not None:
             error = "" if found["error"] is None else f" ± {found['error']:.3f}"
@@ -137,7 +176,9 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
 
 
 def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
-    """Draw nats against entropy, or without a judge entropy against network calls; a curve for each ``curve_name``.
+    """Draw nats against entropy, or without a judge entropy against network calls.
+
+    a curve for each ``curve_name``.
 
     Args:
         path: of the PNG.
@@ -145,24 +186,43 @@ def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
         title: title of the figure.
     """
     figure, (axes,) = plot.panels(size=(7.0, 5.0))
-    scorer, real = result["protocol"]["scorer"], result["held_out"] or {"entropy": None, "nats": None}
+    scorer = result["protocol"]["scorer"]
+    real = result["held_out"] or {"entropy": None, "nats": None}
     across, up = ("calls", "entropy") if scorer is None else ("entropy", "nats")
-    shown = [cell for cell in result["cells"] if cell["entropy"] is not None and cell[up] is not None]
+    shown = [
+        cell for cell in result["cells"] if cell["entropy"] is not None and cell[up] is not None
+    ]
     for number, name in enumerate(dict.fromkeys(map(curve_name, shown))):
-        row = sorted((cell for cell in shown if curve_name(cell) == name), key=lambda cell: cell["calls"])
+        row = sorted(
+            (cell for cell in shown if curve_name(cell) == name), key=lambda cell: cell["calls"]
+        )
         xs = [cell["calls"] if across == "calls" else cell["entropy"]["value"] for cell in row]
         ys, errors = ([cell[up][key] or 0.0 for cell in row] for key in ("value", "error"))
         colour = COLOURS[number % len(COLOURS)]
-        across_errors = None if across == "calls" else [cell["entropy"]["error"] or 0.0 for cell in row]
+        across_errors = (
+            None if across == "calls" else [cell["entropy"]["error"] or 0.0 for cell in row]
+        )
         axes.errorbar(
-            xs, ys, errors, across_errors, color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5,
-            linewidth=1.2, elinewidth=0.5, label=name,
-        )  # fmt: skip
+            xs,
+            ys,
+            errors,
+            across_errors,
+            color=colour,
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+            linewidth=1.2,
+            elinewidth=0.5,
+            label=name,
+        )
         for x, y, cell in zip(xs, ys, row, strict=True):
             label = f"{cell['calls']:.0f}"
-            axes.annotate(label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(
+                label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour
+            )
     if real["entropy"] is not None and scorer is None:
-        axes.axhline(real["entropy"]["value"], color=plot.GREY, linestyle=":", label="held-out data")
+        axes.axhline(
+            real["entropy"]["value"], color=plot.GREY, linestyle=":", label="held-out data"
+        )
     elif real["entropy"] is not None and real["nats"] is not None:
         place = real["entropy"]["value"], real["nats"]["value"]
         axes.plot(*place, "*", color=plot.GREY, markersize=11, label="held-out data")

@@ -20,7 +20,10 @@ TEXTS = (
     "from the beginning of a sample to its first end of text or padding, without special tokens",
     "the whole sample, which may be parts of several texts, without special tokens",
 )
-"""Text of a sample that is scored: by default, and where rows are cut from the concatenation of texts."""
+"""Text of a sample that is scored.
+
+By default, and where rows are cut from the concatenation of texts.
+"""
 
 
 def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
@@ -72,7 +75,8 @@ def generated(
     per_token = Estimate.of(found.per_token, [])
     if math.isnan(per_token.error):
         raise ValueError(
-            f"only 1 of the {found.samples} samples has text to score, so there is no standard error: draw more samples"
+            f"only 1 of the {found.samples} samples has text to score, so there is no standard "
+            "error: draw more samples"
         )
     apart = len(saved.beginning) if saved.leads else 0  # not part of what is drawn at the pace
     return {
@@ -94,6 +98,8 @@ def generated(
             "text": TEXTS[saved.rows == "wrapped"],
             "retokenised": "decoded by our tokenizer, encoded by the scorer's",
             "average": "exp of all nats over all tokens; standard errors are over samples",
-            "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",
+            "entropy": (
+                "of our tokens' frequencies in each sample, mean over samples that are not empty"
+            ),
         },
     }

@@ -21,8 +21,14 @@ from recipes.model_io import WEIGHTS
 
 
 def value_and_error(found: Measure) -> dict[str, float | None]:
-    """Return an estimate for a JSON file: ``value`` and its standard ``error``, None where a single sample has none."""
-    return {"value": found.value, "error": None if math.isnan(found.standard_error) else found.standard_error}
+    """Return an estimate for a JSON file.
+
+    ``value`` and its standard ``error``, None where a single sample has none.
+    """
+    return {
+        "value": found.value,
+        "error": None if math.isnan(found.standard_error) else found.standard_error,
+    }
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -34,12 +40,20 @@ def show(result: dict[str, Any], console: Console) -> None:
     rows = dict(result["bound"])
     rows |= {f"label {name}": found for name, found in result["by_label"].items()}
     if (likely := result["likelihood"]) is not None:
-        rows |= {f"likelihood {name}": found for name, found in likely.items() if name != "protocol"}
+        rows |= {
+            f"likelihood {name}": found for name, found in likely.items() if name != "protocol"
+        }
     if (generative := result["generative"]) is not None:
         rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
     for name, found in rows.items():
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
-        table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
+        table.add_row(
+            name.replace("_", " "),
+            f"{found['value']:.4f}",
+            f"{found['error']:.4f}",
+            noise,
+            found["unit"],
+        )
     for name, value in result["references"].items():
         table.add_row(f"{name} model", f"{value:.4f}", "", "", "nats/token")
     measured = {} if (drawn := result["samples"]) is None else drawn["metrics"]
@@ -51,14 +65,21 @@ def show(result: dict[str, Any], console: Console) -> None:
     if setup["pace"] != repr(Together()):
         grid = f"at {setup['pace']}, {grid}"
     console.print(
-        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'], noun)}, {setup['tokens']} tokens; the ± "
-        "over sequences includes the remaining noise, the ± over replicates (draws) only times and noise; times "
-        f"{setup['density_of_times']}, errors {setup['method']}" + (f"; {setup['caveat']}" if setup["caveat"] else "")
+        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'], noun)}, "
+        f"{setup['tokens']} tokens; the ± "
+        "over sequences includes the remaining noise, the ± over replicates (draws) only times and "
+        "noise; times "
+        f"{setup['density_of_times']}, errors {setup['method']}"
+        + (f"; {setup['caveat']}" if setup["caveat"] else "")
     )
-    console.print(f"beside it: {References(**result['references']).beside(result['bound']['nats_per_token']['value'])}")
+    console.print(
+        "beside it: "
+        f"{References(**result['references']).beside(result['bound']['nats_per_token']['value'])}"
+    )
     if (same := result["validation"]) is not None:
         console.print(
-            f"of these, the draws of validation in training: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
+            f"of these, the draws of validation in training: {same['value']:.4f} ± "
+            f"{same['error']:.4f} {same['unit']} "
             f"over {basis(same['sequences'], same['draws'], noun)}"
         )
     if likely is not None:
@@ -69,14 +90,18 @@ def show(result: dict[str, Any], console: Console) -> None:
         drawn = generative["protocol"]
         console.print(
             f"generative: {generative['samples']} samples of {drawn['length']} tokens "
-            f"({generative['empty_samples']} empty), {protocol_text(drawn)}; scored by {drawn['scorer']}"
+            f"({generative['empty_samples']} empty), {protocol_text(drawn)}; scored by "
+            f"{drawn['scorer']}"
         )
 
 
 def result_path(file: str, model: str, out: Path | None = None) -> Path:
-    """Return the path of a result: in the folder of a run, or here with the name of the model in that of the file.
+    """Return the path of a result.
 
-    Weights have a manifest of their folder, so nothing is written among them: evaluation-owner--name.json.
+    In the folder of a run, or here with the name of the model in that of the file.
+
+    Weights have a manifest of their folder, so nothing is written among them:
+    evaluation-owner--name.json.
 
     Args:
         file: name of the file.
@@ -94,7 +119,8 @@ def check_model(argument: str, path: Path, model: str) -> None:
 
     Args:
         argument: name of the argument, for messages.
-        path: the file that would be written. In the folder of the model it may be of a folder that was renamed.
+        path: the file that would be written. In the folder of the model it may be of a folder that
+            was renamed.
         model: name or folder of the model.
 
     Raises:
@@ -108,7 +134,8 @@ def check_model(argument: str, path: Path, model: str) -> None:
         return
     if Path(there).resolve() != Path(model).resolve():
         raise ValueError(
-            f"{argument}={path}: holds the result of {there}, not of {model}: choose another by --out, or remove it"
+            f"{argument}={path}: holds the result of {there}, not of {model}: choose another by "
+            "--out, or remove it"
         )
 
 
@@ -116,16 +143,25 @@ def write(path: Path, result: dict[str, Any]) -> None:
     """Write the file atomically."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.write_text(
+            json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def protocol_text(settings: Mapping[str, Any]) -> str:
-    """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
+    """Return a short description of a protocol.
+
+    Sampler, steps, temperature, top-p, and every option that was set.
+    """
     always = ("temperature", "top_p")
-    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]
+    turned = [
+        f
+        for f in fields(Sampling)
+        if f.name not in ("sampler", "steps") and settings[f.name] != f.default
+    ]
     names = dict.fromkeys([*always, *(field.name for field in turned)])
     knobs = [f"{name.replace('_', '-')} {_knob(settings[name])}" for name in names]
     return ", ".join([settings["sampler"], f"{settings['steps']} steps", *knobs])
@@ -133,5 +169,9 @@ def protocol_text(settings: Mapping[str, Any]) -> str:
 
 def _knob(value: object) -> str:
     if isinstance(value, tuple):
-        return " to ".join(map(_knob, value)) if all(isinstance(one, float) for one in value) else str(list(value))
+        return (
+            " to ".join(map(_knob, value))
+            if all(isinstance(one, float) for one in value)
+            else str(list(value))
+        )
     return f"{value:g}" if isinstance(value, float) else str(value)

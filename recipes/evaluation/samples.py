@@ -18,7 +18,13 @@ from recipes.model_io import LoadedModel, make_sampler
 
 
 def draw_samples(
-    saved: LoadedModel, sampling: Sampling, count: int, length: int, batch: int, seed: int, world: World
+    saved: LoadedModel,
+    sampling: Sampling,
+    count: int,
+    length: int,
+    batch: int,
+    seed: int,
+    world: World,
 ) -> list[list[int]]:
     """Draw tokens of unconditional samples on all processes; the same in each.
 
@@ -26,38 +32,50 @@ def draw_samples(
         saved: the model.
         sampling: options of the draws.
         count: number of samples.
-        length: tokens of a sample, without a beginning that the model encodes separately; of those of different
-            lengths the longest.
+        length: tokens of a sample, without a beginning that the model encodes separately; of those
+            of different lengths the longest.
         batch: samples drawn at a time.
         seed: seed of the noise and of the lengths.
         world: the processes.
     """
-    pace, before = sampling.named(saved), len(saved.beginning) if saved.leads else 0
+    pace = sampling.named(saved)
+    before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, pace, length + before)
     own = range(count)[world.rank :: world.size]
-    rows = [drawn_length(saved, start, seed, number) if saved.draws_lengths else start for number in own]
+    rows = [
+        drawn_length(saved, start, seed, number) if saved.draws_lengths else start for number in own
+    ]
     drawn = dict[int, list[int]]()
     for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
         states, longest, lengths = stacked(saved, [rows[place] for place in group])
         index = torch.tensor([own[place] for place in group], device=world.device)
-        tokens = draw(saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead)
-        drawn |= {own[place]: tokens[n, : rows[place].length].tolist() for n, place in enumerate(group)}
+        tokens = draw(
+            saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead
+        )
+        drawn |= {
+            own[place]: tokens[n, : rows[place].length].tolist() for n, place in enumerate(group)
+        }
     everything = {number: tokens for part in world.gather(drawn) for number, tokens in part.items()}
     return [everything[number] for number in range(count)]
 
 
 def metrics_of(name: str | None, data: Prepared) -> Any | None:
-    """Return the metrics of samples that are not text; None for text, and where none are requested or registered.
+    """Return the metrics of samples that are not text.
+
+    None for text, and where none are requested or registered.
 
     Args:
-        name: of ``ddlib.metrics``; None for those with the name of the data's source, "none" for none.
+        name: of ``ddlib.metrics``; None for those with the name of the data's source, "none" for
+            none.
         data: the data.
 
     Raises:
         ValueError: metrics of text, an unknown name, data that the metrics do not support.
     """
     if name is not None and name != NONE and data.layout is None:
-        raise ValueError(f"metrics={name!r}: the data is text, whose samples are measured by --scorer")
+        raise ValueError(
+            f"metrics={name!r}: the data is text, whose samples are measured by --scorer"
+        )
     if data.layout is None or name == NONE:
         return None
     if name is None and not is_registered("metrics", data.layout.kind):
@@ -68,7 +86,12 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
 
 
 def measured(
-    metrics: Any, saved: LoadedModel, drawn: Sequence[Sequence[int]], data: Prepared, sampling: Sampling, seed: int
+    metrics: Any,
+    saved: LoadedModel,
+    drawn: Sequence[Sequence[int]],
+    data: Prepared,
+    sampling: Sampling,
+    seed: int,
 ) -> dict[str, Any]:
     """Return the metrics of samples, and the method.
 
@@ -85,5 +108,6 @@ def measured(
     return {
         "metrics": metrics.measure(documents, data, labels),
         "samples": len(drawn),
-        "protocol": protocol(saved, sampling, seed, max(map(len, drawn))) | {"metrics": type(metrics).__name__},
+        "protocol": protocol(saved, sampling, seed, max(map(len, drawn)))
+        | {"metrics": type(metrics).__name__},
     }

@@ -1,4 +1,7 @@
-"""Metrics of samples of symbols as plug-ins, ``ddlib.metrics``: what ``recipes.evaluate`` measures of a model."""
+"""Metrics of samples of symbols as plug-ins, ``ddlib.metrics``.
+
+What ``recipes.evaluate`` measures of a model.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,28 @@ if TYPE_CHECKING:
     from recipes.data import Prepared
     from recipes.metrics.pictures import Classifier
 
-# imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets take a second
+# imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets
+# take a second
 
 Samples = Sequence[Int[np.ndarray, " L"]]
 CANONICAL = 100
-"""Number of held-out molecules by which data are recognised as canonical SMILES, which MOSES and GuacaMol have."""
+"""Number of held-out molecules by which data are recognised as canonical SMILES, which MOSES and
+GuacaMol have.
+"""
 
 
 class Pictures:
-    """Fréchet distance, diversity and classes in the features of a classifier that is trained on the data."""
+    """Fréchet distance, diversity and classes in the features of a classifier that is trained on
+    the data.
+    """
 
     def check(self, data: Prepared) -> None:
         """Raise ValueError unless the data are labelled pictures."""
         if data.layout is None or not data.layout.is_picture or not len(data.train.labels):
-            raise ValueError("metrics: the data must be pictures (shape and values) with labels, to train a classifier")
+            raise ValueError(
+                "metrics: the data must be pictures (shape and values) with labels, to train a "
+                "classifier"
+            )
 
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
@@ -41,27 +52,39 @@ class Pictures:
         """
         from recipes.metrics import pictures
 
-        return pictures.measure(_classifier(data.folder), np.stack(samples), np.stack(list(data.validation)), labels)
+        return pictures.measure(
+            _classifier(data.folder), np.stack(samples), np.stack(list(data.validation)), labels
+        )
 
 
 class Molecules:
     """Validity, uniqueness, novelty and properties of molecules, as MOSES defines them."""
 
     def check(self, data: Prepared) -> None:
-        """Raise ModuleNotFoundError without rdkit, ValueError if no held-out sequence is a molecule."""
+        """Raise ModuleNotFoundError without rdkit, ValueError if no held-out sequence is a
+        molecule.
+        """
         from recipes.metrics import molecules
 
         molecules.rdkit()
-        if not any(molecules.molecule(one) for one in _strings(_symbols(data.validation, data), data)):
+        if not any(
+            molecules.molecule(one) for one in _strings(_symbols(data.validation, data), data)
+        ):
             raise ValueError("metrics: none of the held-out sequences is the SMILES of a molecule")
 
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.metrics.molecules.measure``; novelty is that against the training split."""
+        """Return the metrics of ``recipes.metrics.molecules.measure``.
+
+        Novelty is that against the training split.
+        """
         from recipes.metrics import molecules
 
-        train, held = (frozenset(_strings(_symbols(split, data), data)) for split in (data.train, data.validation))
+        train, held = (
+            frozenset(_strings(_symbols(split, data), data))
+            for split in (data.train, data.validation)
+        )
         part = sorted(held)[:CANONICAL]
         if molecules.canonical(part) != part:
             train = frozenset(one for one in molecules.canonical(sorted(train)) if one is not None)

@@ -22,20 +22,25 @@ class NetworkCalls:
 
 @contextmanager
 def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
-    """Count the evaluations of a network inside the block; the network computes the same as without.
+    """Count the evaluations of a network inside the block.
 
-    A call inside another one, such as that of ``features`` by ``forward``, is not counted. The encoding of finished
-    blocks for a cache (``prefill``) is.
+    The network computes the same as without.
+
+    A call inside another one, such as that of ``features`` by ``forward``, is not counted. The
+    encoding of finished blocks for a cache (``prefill``) is.
 
     Args:
         model: the network, or an adapter of one.
     """
-    made, depth = NetworkCalls(), [0]
+    made = NetworkCalls()
+    depth = [0]
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def called(z: Any, *others: Any, **options: Any) -> Any:
-            made.sequences += len(z) if depth[0] == 0 and z.numel() else 0  # no tokens: the first block's cache
+            made.sequences += (
+                len(z) if depth[0] == 0 and z.numel() else 0
+            )  # no tokens: the first block's cache
             depth[0] += 1
             try:
                 return method(z, *others, **options)
@@ -45,10 +50,16 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
         return called
 
     def watch(network: nn.Module) -> list[str]:
-        found = [name for name in METHODS if callable(getattr(network, name, None)) and name not in vars(network)]
+        found = [
+            name
+            for name in METHODS
+            if callable(getattr(network, name, None)) and name not in vars(network)
+        ]
         for name in found:
             setattr(network, name, counting(getattr(network, name)))
-        if callable(after := getattr(network, "after", None)):  # its result is another network, with the same weights
+        if callable(
+            after := getattr(network, "after", None)
+        ):  # its result is another network, with the same weights
 
             def moved(*arguments: Any) -> nn.Module:
                 other: nn.Module = after(*arguments)

@@ -1,4 +1,7 @@
-"""Constraints on the drawn text: a regular expression or a JSON schema, as an automaton over the tokens of a model."""
+"""Constraints on the drawn text.
+
+a regular expression or a JSON schema, as an automaton over the tokens of a model.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +49,9 @@ class Constraint:
 
     def __post_init__(self) -> None:
         if (self.regex is None) == (self.json_schema is None):
-            raise ValueError(f"regex={self.regex!r}: not with json_schema={self.json_schema}, give one of them")
+            raise ValueError(
+                f"regex={self.regex!r}: not with json_schema={self.json_schema}, give one of them"
+            )
 
     def check(self) -> None:
         """Check the pattern before there is a model.
@@ -54,7 +59,8 @@ class Constraint:
         Raises:
             ModuleNotFoundError: outlines-core is not installed.
             OSError: no file that can be read.
-            ValueError: a pattern or a schema that is invalid, or that outlines-core does not support.
+            ValueError: a pattern or a schema that is invalid, or that outlines-core does not
+                support.
         """
         _index(self.name, self.pattern, OF_BYTES, 256)  # "a)(b" is a pattern between brackets alone
         _transitions(self.name, self.pattern, OF_BYTES, 256)
@@ -62,7 +68,11 @@ class Constraint:
     @property
     def name(self) -> str:
         """Name and value of the option, for messages."""
-        return f"regex={self.regex!r}" if self.json_schema is None else f"json_schema={self.json_schema}"
+        return (
+            f"regex={self.regex!r}"
+            if self.json_schema is None
+            else f"json_schema={self.json_schema}"
+        )
 
     @property
     def pattern(self) -> str:
@@ -70,7 +80,9 @@ class Constraint:
         if self.json_schema is None:
             assert self.regex is not None
             return _without_anchors(self.regex)
-        return _regex(self.name, served(self.schema, partial(_quotable, self.name), f"{self.name}: #"))
+        return _regex(
+            self.name, served(self.schema, partial(_quotable, self.name), f"{self.name}: #")
+        )
 
     @property
     def schema(self) -> Any:
@@ -96,34 +108,41 @@ class Constraint:
     def automaton(self, saved: LoadedModel) -> Automaton:
         """Return the automaton over the tokens of a model.
 
-        A text ends by the end token of the model, and what fills its rows stands behind. For a model without an end the
-        text fills the row.
+        A text ends by the end token of the model, and what fills its rows stands behind. For a
+        model without an end the text fills the row.
 
         Raises:
-            ValueError: a tokenizer whose tokens do not stand for bytes; a pattern that its tokens cannot form.
+            ValueError: a tokenizer whose tokens do not stand for bytes; a pattern that its tokens
+                cannot form.
         """
-        size, end = saved.process.vocab_size, saved.special.eos
+        size = saved.process.vocab_size
+        end = saved.special.eos
         tokens: dict[bytes, list[int]] = {}
         for token, piece in pieces(saved).items():
             tokens.setdefault(piece, []).append(token)
         transitions, first, accepting = _transitions(self.name, self.pattern, tokens, size)
-        return Automaton(transitions, first, accepting, size, end, None if end is None else saved.behind)
+        return Automaton(
+            transitions, first, accepting, size, end, None if end is None else saved.behind
+        )
 
     def checked(self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]) -> Automaton:
         """Return the automaton, after checking that the rows can be drawn by it.
 
         Raises:
-            ValueError: the process, the sampler or the options do not support it; no text as long as a row matches; or
-                as in ``automaton``.
+            ValueError: the process, the sampler or the options do not support it; no text as long
+                as a row matches; or as in ``automaton``.
         """
-        automaton, sampler = self.automaton(saved), make_sampler(saved, sampling.sampler)
+        automaton = self.automaton(saved)
+        sampler = make_sampler(saved, sampling.sampler)
         try:
             check_constraint(automaton, saved.process, sampler, sampling.endings(saved))
             reduced = automaton.without(sampling.forbidden_tokens(saved))
             for row in rows:
                 states = masked(saved, row)[row.lead :]
                 free = torch.full((row.length - row.lead - len(states),), saved.process.vocab_size)
-                check_satisfiable(reduced.behind(start(saved, row)), torch.cat([states, free])[None])
+                check_satisfiable(
+                    reduced.behind(start(saved, row)), torch.cat([states, free])[None]
+                )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.name}: {error}") from error
         return automaton
@@ -133,7 +152,9 @@ def begun(saved: LoadedModel, row: Row) -> Row:
     """Return the row with the beginning of a text given, where it would be drawn."""
     if row.text is not None or len(row.states) or row.lead or not saved.beginning:
         return row
-    return replace(row, states=torch.tensor(saved.beginning, dtype=torch.int64), prompted=len(saved.beginning))
+    return replace(
+        row, states=torch.tensor(saved.beginning, dtype=torch.int64), prompted=len(saved.beginning)
+    )
 
 
 def start(saved: LoadedModel, row: Row) -> int:
@@ -145,7 +166,10 @@ def start(saved: LoadedModel, row: Row) -> int:
 def alike(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Yield indices of rows that can be drawn in one batch under a constraint: those of one start and length."""
+    """Yield indices of rows that can be drawn in one batch under a constraint.
+
+    Those of one start and length.
+    """
     kinds: dict[tuple[int, int], list[int]] = {}
     for number, row in enumerate(rows):
         kinds.setdefault((start(saved, row), row.length), []).append(number)
@@ -158,9 +182,11 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
     """Return the bytes of each token, without special and empty ones.
 
     Raises:
-        ValueError: a tokenizer whose tokens depend on others when they are decoded, as those of WordPiece do.
+        ValueError: a tokenizer whose tokens depend on others when they are decoded, as those of
+            WordPiece do.
     """
-    tokenizer, backend = saved.tokenizer, getattr(saved.tokenizer, "backend", saved.tokenizer)
+    tokenizer = saved.tokenizer
+    backend = getattr(saved.tokenizer, "backend", saved.tokenizer)
     special = {word for word in (saved.special.bos, *saved.ends) if word is not None}
     added: dict[int, str] = {}
     kinds: set[str] = set()
@@ -177,16 +203,25 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
     if saved.symbols is not None and saved.symbols.token is not None:
         entries = {word: entry for word, entry in entries.items() if entry != saved.symbols.token}
     if "ByteLevel" in kinds:
-        found = {word: _from_byte_level(entry) for word, entry in entries.items() if word not in added}
+        found = {
+            word: _from_byte_level(entry) for word, entry in entries.items() if word not in added
+        }
     elif kinds & {"ByteFallback", "Metaspace"}:
-        found = {word: _from_sentence_piece(entry) for word, entry in entries.items() if word not in added}
+        found = {
+            word: _from_sentence_piece(entry)
+            for word, entry in entries.items()
+            if word not in added
+        }
     else:
         found = {word: tokenizer.decode([word]).encode() for word in entries if word not in added}
         if tokenizer.decode(list(found)).encode() != b"".join(found.values()):
             raise ValueError(
-                f"{saved.name}: its tokenizer decodes tokens jointly, for example with spaces between them, so a "
-                "constraint on text cannot be converted to one on tokens. It must be byte-level, have byte fallback "
-                "or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over tokens"
+                f"{saved.name}: its tokenizer decodes tokens jointly, for example with spaces "
+                "between them, so a "
+                "constraint on text cannot be converted to one on tokens. It must be byte-level, "
+                "have byte fallback "
+                "or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over "
+                "tokens"
             )
     found |= {word: text.encode() for word, text in added.items() if word in entries}
     return {word: piece for word, piece in found.items() if piece}
@@ -201,9 +236,15 @@ def _kinds(decoder: Any) -> set[str]:
 
 def _bytes_of_characters() -> dict[str, int]:
     """Return the byte for which each character of a byte-level token stands, as in GPT-2."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    plain = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in plain]
-    found = {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    found = {chr(byte): byte for byte in plain} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
     assert found.keys() == set(ByteLevel.alphabet())
     return found
 
@@ -212,7 +253,11 @@ _BYTES = _bytes_of_characters()
 
 
 def _from_byte_level(entry: str) -> bytes:
-    return bytes(_BYTES[character] for character in entry) if all(c in _BYTES for c in entry) else entry.encode()
+    return (
+        bytes(_BYTES[character] for character in entry)
+        if all(c in _BYTES for c in entry)
+        else entry.encode()
+    )
 
 
 def _from_sentence_piece(entry: str) -> bytes:
@@ -256,32 +301,44 @@ def _regex(name: str, schema: Any) -> str:
 
 
 def _quotable(name: str, schema: Any) -> bool:
-    """Return whether no text of a schema of strings has a quote, a backslash or a control character inside."""
+    """Return whether no text of a schema of strings has a quote, a backslash or a control character
+    inside.
+    """
     transitions, first, accepting = _transitions(name, _regex(name, schema), OF_BYTES, 256)
     inside = [row for state, row in transitions.items() if state != first]
     ends = {row[ord('"')] for row in inside if ord('"') in row}
     barred = {ord("\\"), *range(ord(" "))}
     return not any(row.keys() & barred for row in inside) and all(
-        state in accepting and transitions.get(state, {}).keys() <= set(END.encode()) for state in ends
+        state in accepting and transitions.get(state, {}).keys() <= set(END.encode())
+        for state in ends
     )
 
 
 def _transitions(
     name: str, pattern: str, tokens: Mapping[bytes, list[int]], size: int
 ) -> tuple[dict[int, dict[int, int]], int, set[int]]:
-    """Return the transitions of a pattern's automaton by tokens, the first state, and the accepting states.
+    """Return the transitions of a pattern's automaton by tokens, the first state, and the accepting
+    states.
 
-    outlines-core 0.2.14 alone takes the shortest match: its index of "1(.5)?" has no transition behind "1" by "." and
-    none by the second alternative of "a|ab". So a mark stands behind the pattern, as one more token: before it there is
-    no match, and the states that it leads to a match are those that accept. It is a character, so that "." and "[^a]"
-    may lead on by it without a match.
+    outlines-core 0.2.14 alone takes the shortest match: its index of "1(.5)?" has no transition
+    behind "1" by "." and none by the second alternative of "a|ab". So a mark stands behind the
+    pattern, as one more token: before it there is no match, and the states that it leads to a match
+    are those that accept. It is a character, so that "." and "[^a]" may lead on by it without a
+    match.
     """
     mark = size + 1
     index = _index(name, f"(?:{pattern}){END}", {**tokens, END.encode(): [mark]}, size)
     found = index.get_transitions()
-    transitions = {state: {token: to for token, to in row.items() if token < size} for state, row in found.items()}
+    transitions = {
+        state: {token: to for token, to in row.items() if token < size}
+        for state, row in found.items()
+    }
     matches = index.get_final_states()
-    return transitions, index.get_initial_state(), {state for state, row in found.items() if row.get(mark) in matches}
+    return (
+        transitions,
+        index.get_initial_state(),
+        {state for state, row in found.items() if row.get(mark) in matches},
+    )
 
 
 def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int) -> Any:
@@ -295,5 +352,6 @@ def _index(name: str, pattern: str, tokens: Mapping[bytes, list[int]], end: int)
         return outlines.Index(pattern, outlines.Vocabulary(end, dict(tokens)))
     except ValueError as error:
         raise ValueError(
-            f"{name}: outlines-core cannot convert it, as it does not support look-around and back-references: {error}"
+            f"{name}: outlines-core cannot convert it, as it does not support look-around and "
+            f"back-references: {error}"
         ) from error

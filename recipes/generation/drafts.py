@@ -23,7 +23,9 @@ Listener = Callable[[int, Tensor, Tensor], None]
 
 
 class Drafts:
-    """Current state of some sequences: redrawn in place on a terminal; elsewhere a line for each that has changed.
+    """Current state of some sequences.
+
+    Redrawn in place on a terminal; elsewhere a line for each that has changed.
 
     The display is removed at the end, so that the finished texts can be printed in its place.
 
@@ -34,9 +36,13 @@ class Drafts:
     """
 
     def __init__(self, console: Console, names: Sequence[str], render: Render) -> None:
-        self._console, self._names, self._render = console, names, render
+        self._console = console
+        self._names = names
+        self._render = render
         self._before: list[str | None] = [None] * len(names)
-        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="ellipsis")
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, vertical_overflow="ellipsis"
+        )
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -44,7 +50,10 @@ class Drafts:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
@@ -53,7 +62,9 @@ class Drafts:
         """Show the states after a step; the signature is that of ``on_step`` in ``dd.sample``."""
         times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
         lines = []
-        for number, (name, when, states) in enumerate(zip(self._names, times.tolist(), z.cpu(), strict=False)):
+        for number, (name, when, states) in enumerate(
+            zip(self._names, times.tolist(), z.cpu(), strict=False)
+        ):
             text = self._render(number, states)
             line = Text.assemble((name, "bold"), "  ", on_its_way(when, text))
             lines.append(line)
@@ -81,6 +92,8 @@ def tell(listeners: Sequence[Listener], k: int, t: Tensor, z: Tensor) -> None:
 def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
     """Print states of one sample, from noise to tokens."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
-    for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
+    for number in (
+        torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist()
+    ):
         t, states = trace[number]
         console.print(on_its_way(t, render(saved.tokenizer, states, names)))

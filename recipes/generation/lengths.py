@@ -37,7 +37,8 @@ class FoundLength:
     """A rule for the lengths of texts, before the model is known.
 
     Args:
-        text: the short string, a registered name or name:key=value,key=value; or package.module:object.
+        text: the short string, a registered name or name:key=value,key=value; or
+            package.module:object.
 
     Raises:
         ValueError: another name or key, or a value of a wrong type.
@@ -52,15 +53,19 @@ class FoundLength:
         except ValueError as error:
             names = ", ".join(("auto", *registry.available("lengths")))
             raise ValueError(
-                f"length={self.text!r}: must be a number, or one of {names}, as in auto:max=1024; {error}"
+                f"length={self.text!r}: must be a number, or one of {names}, as in auto:max=1024; "
+                f"{error}"
             ) from error
         for key, value in options.items():
             if key != "max" and key not in keys:
                 raise ValueError(
-                    f"length={self.text!r}: {key!r} is not an option of {kind}, which has {', '.join(keys)} and max"
+                    f"length={self.text!r}: {key!r} is not an option of {kind}, which has "
+                    f"{', '.join(keys)} and max"
                 )
             if key == "max" and (type(value) is not int or value < 1):
-                raise ValueError(f"length={self.text!r}: max must be a number of tokens, at least 1")
+                raise ValueError(
+                    f"length={self.text!r}: max must be a number of tokens, at least 1"
+                )
         self._made(0)
 
     @property
@@ -86,7 +91,10 @@ class FoundLength:
         """
         most: int = self._parsed[1].get("max", min(saved.length, MOST))
         if most > saved.length:
-            raise ValueError(f"length={self.text!r}: max must be at most {saved.length}, the maximum of {saved.name}")
+            raise ValueError(
+                f"length={self.text!r}: max must be at most {saved.length}, the maximum of "
+                f"{saved.name}"
+            )
         return most
 
     def rule(self, saved: LoadedModel) -> Length:
@@ -96,25 +104,36 @@ class FoundLength:
             ValueError: a model without an end of text.
         """
         if saved.behind is None or saved.special.eos is None:
-            raise ValueError(f"length={self.text!r}: {saved.name} has no end of text, give a number")
+            raise ValueError(
+                f"length={self.text!r}: {saved.name} has no end of text, give a number"
+            )
         return self._made(saved.behind)
 
     def checked(self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]) -> int:
-        """Return the largest length, after checking that the rule supports the model, the options and the prompts.
+        """Return the largest length, after checking that the rule supports the model, the options
+        and the prompts.
 
         Raises:
             ValueError: it does not, or as in ``limit`` and ``rule``.
         """
-        most, rule, sampler = self.limit(saved), self.rule(saved), make_sampler(saved, sampling.sampler)
+        most = self.limit(saved)
+        rule = self.rule(saved)
+        sampler = make_sampler(saved, sampling.sampler)
         pace = sampling.course(saved, most)
         if pace.block is not None or own_times(pace, most):
             raise ValueError(
-                f"length={self.text!r}: not with pace={pace!r}, as all positions of a text must have one time"
+                f"length={self.text!r}: not with pace={pace!r}, as all positions of a text must "
+                "have one time"
             )
         if sampling.memory:
-            raise ValueError(f"length={self.text!r}: not with memory, whose features are those of fixed positions")
+            raise ValueError(
+                f"length={self.text!r}: not with memory, whose features are those of fixed "
+                "positions"
+            )
         if any(text is not None and GAP.search(text) for text in texts):
-            raise ValueError(f"length={self.text!r}: not with gaps in a prompt, which is then the whole text")
+            raise ValueError(
+                f"length={self.text!r}: not with gaps in a prompt, which is then the whole text"
+            )
         try:
             rule.check(saved.process, sampler)
         except TypeError as error:
@@ -123,7 +142,9 @@ class FoundLength:
 
 
 class Steps:
-    """Number of steps in which each row of a batch had positions to fill; the call is that of ``on_step``.
+    """Number of steps in which each row of a batch had positions to fill.
+
+    The call is that of ``on_step``.
 
     Args:
         tokens: number of tokens of the process.

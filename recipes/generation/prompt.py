@@ -37,19 +37,34 @@ class Row:
     length: int
     """Tokens of the whole row."""
     first: int
-    """Index where the text for the reader begins: behind the initial tokens; in a chat behind the message."""
+    """Index where the text for the reader begins.
+
+    Behind the initial tokens; in a chat behind the message.
+    """
     chat: bool = False
     """Whether it is the answer to a message."""
     lead: int = 0
-    """Number of tokens at the front that the network encodes separately: sampling begins behind them."""
+    """Number of tokens at the front that the network encodes separately.
+
+    Sampling begins behind them.
+    """
     prompted: int = 0
-    """Number of states at the front that belong to the prompt: an end token among them ends nothing."""
+    """Number of states at the front that belong to the prompt.
+
+    An end token among them ends nothing.
+    """
 
     def end(self, tokens: Sequence[int], ends: Collection[int]) -> int:
-        """Return the first position of ``ends`` behind those of the prompt; else the number of tokens."""
+        """Return the first position of ``ends`` behind those of the prompt.
+
+        Else the number of tokens.
+        """
         prompt = self.states[: self.prompted].tolist()
         places = range(self.first, len(tokens))
-        return next((i for i in places if tokens[i] in ends and prompt[i : i + 1] != [tokens[i]]), len(tokens))
+        return next(
+            (i for i in places if tokens[i] in ends and prompt[i : i + 1] != [tokens[i]]),
+            len(tokens),
+        )
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
@@ -60,9 +75,14 @@ def check_prompt(text: str, chat: bool = False) -> None:
     """
     check_text("prompt", text)
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
-        raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
+        raise ValueError(
+            f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
+        )
     if chat and (found := GAP.search(text)):
-        raise ValueError(f"prompt: {found[0]} is a gap, which a message cannot contain: leave out --chat or the gap")
+        raise ValueError(
+            f"prompt: {found[0]} is a gap, which a message cannot contain: leave out --chat or the "
+            "gap"
+        )
     for gap in GAP.finditer(text):
         if gap[1] and int(gap[1]) == 0:
             raise ValueError(f"prompt: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
@@ -80,7 +100,8 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
     Raises:
         ValueError: naming the first ten symbols.
     """
-    tokenizer, found = saved.symbols, Counter[str]()
+    tokenizer = saved.symbols
+    found = Counter[str]()
     if tokenizer is None or (allowed and tokenizer.reads_all):
         return
     for part in GAP.split(text)[::2]:
@@ -88,13 +109,17 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
     if found:
         accept = "; --unknown accepts them" if tokenizer.reads_all else ""
         raise ValueError(
-            f"{name}: {found.total()} symbols are not in the tokenizer of {saved.name} and {tokenizer.become}: "
+            f"{name}: {found.total()} symbols are not in the tokenizer of {saved.name} and "
+            f"{tokenizer.become}: "
             f"{listed(dict(found.most_common(LISTED)))}{accept}"
         )
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise ValueError for text from a shell that is not UTF-8: it has a surrogate for each such byte."""
+    """Raise ValueError for text from a shell that is not UTF-8.
+
+    It has a surrogate for each such byte.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -109,7 +134,9 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         ValueError: it holds no line of text.
     """
     try:
-        found = tuple(line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip())
+        found = tuple(
+            line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()
+        )
     except OSError as error:
         raise type(error)(f"prompts={path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -120,15 +147,18 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 
 
 def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
-    """Return the given states, with masks at the free positions of a text with gaps, and the number of given ones.
+    """Return the given states, with masks at the free positions of a text with gaps, and the number
+    of given ones.
 
-    A text with gaps is a whole document: behind it come the end of text and, where the model was trained on padding
-    behind it, padding up to ``length``. A text without gaps is a beginning: all positions behind it are free.
+    A text with gaps is a whole document: behind it come the end of text and, where the model was
+    trained on padding behind it, padding up to ``length``. A text without gaps is a beginning: all
+    positions behind it are free.
 
     Raises:
         ValueError: it is longer than ``length``; a gap where the process has no mask.
     """
-    states, end = saved.beginning, 0
+    states = saved.beginning
+    end = 0
     for gap in GAP.finditer(text):
         states += saved.encode(text[end : gap.start()].removesuffix(" "))
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
@@ -143,7 +173,10 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
     if end and saved.rows == "exact" and not saved.draws_lengths and len(states) != length:
-        raise ValueError(f"prompt: has {len(states)} symbols and gaps, must have {length}, the length of a sequence")
+        raise ValueError(
+            f"prompt: has {len(states)} symbols and gaps, must have {length}, the length of a "
+            "sequence"
+        )
     return torch.tensor(states, dtype=torch.int64), given
 
 
@@ -156,7 +189,8 @@ def check_fits(states: Sequence[int], length: int) -> None:
     """Raise ValueError for a prompt that is longer than its row."""
     if len(states) > length:
         raise ValueError(
-            f"prompt: {len(states)} tokens with its special ones, must be at most {length}, the length of the sequence"
+            f"prompt: {len(states)} tokens with its special ones, must be at most {length}, the "
+            "length of the sequence"
         )
 
 
@@ -175,15 +209,17 @@ def row(
         saved: the model.
         text: text of the prompt; None for an unconditional sample.
         pace: the schedule of positions: a row whose length is not given consists of whole blocks.
-        length: tokens of the row; None for the model's length, or as many as required. Where sequences have different
-            lengths and no end, that is the longest: ``drawn_length`` replaces it.
-        new: tokens after the prompt, instead of ``length``; the row is filled up to whole blocks of the pace.
+        length: tokens of the row; None for the model's length, or as many as required. Where
+            sequences have different lengths and no end, that is the longest: ``drawn_length``
+            replaces it.
+        new: tokens after the prompt, instead of ``length``; the row is filled up to whole blocks of
+            the pace.
         chat: whether the prompt is a user's message to the model, whose answer is drawn.
         system: system message before it.
 
     Raises:
-        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model supports, or as in
-            ``LoadedModel.chat``.
+        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model
+            supports, or as in ``LoadedModel.chat``.
     """
     block = pace.block or 1
     check_length(saved, length)
@@ -207,7 +243,8 @@ def row(
         if new is not None and drawn > most:
             blocks = f" in whole blocks of {block}" if block > 1 else ""
             raise ValueError(
-                f"new={new}: {len(stands)} tokens precede them, and {saved.name} supports {lead + most}{blocks}"
+                f"new={new}: {len(stands)} tokens precede them, and {saved.name} supports "
+                f"{lead + most}{blocks}"
             )
         length = lead + min(-(-drawn // block) * block, most)
         check_length(saved, length)
@@ -215,14 +252,18 @@ def row(
     check_fits(stands, length)
     if text is not None and len(stands) == length:
         raise ValueError(
-            f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would be drawn"
+            f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would "
+            "be drawn"
         )
     first = len(stands) if chat else len(saved.beginning)
-    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands))
+    return Row(
+        text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands)
+    )
 
 
 def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
-    """Return the row of a sample with a length as training sequences have it, longer than the prompt.
+    """Return the row of a sample with a length as training sequences have it, longer than the
+    prompt.
 
     The length of the row is the largest.
 
@@ -250,7 +291,8 @@ class Batch(NamedTuple):
 
 
 def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
-    """Return the states of a row, filled up with masks, so that rows of several prompts can be drawn in one batch.
+    """Return the states of a row, filled up with masks, so that rows of several prompts can be
+    drawn in one batch.
 
     Without a mask in the process they stay unchanged.
     """
@@ -261,10 +303,12 @@ def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
 def together(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Yield indices of rows that can be drawn in one batch, at most ``size``, with the same result as each alone.
+    """Yield indices of rows that can be drawn in one batch, at most ``size``, with the same result
+    as each alone.
 
-    If the network supports padding, these are rows of any length, the shorter ones padded at the end, provided that a
-    position's noise does not depend on the row's length; otherwise those of one length.
+    If the network supports padding, these are rows of any length, the shorter ones padded at the
+    end, provided that a position's noise does not depend on the row's length; otherwise those of
+    one length.
 
     Args:
         saved: the model.
@@ -278,7 +322,8 @@ def together(
     pads = saved.leaves_out and has_mask(saved) and sampler.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
-        own, tokens = rows[number].length, bool((states[number] < saved.process.vocab_size).any())
+        own = rows[number].length
+        tokens = bool((states[number] < saved.process.vocab_size).any())
         # noise is split between blocks, where there are several
         return (0, int(own == block)) if pads and tokens else (1, own, len(states[number]))
 
@@ -289,9 +334,13 @@ def together(
 
 def stacked(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
     """Stack rows of ``together`` into one batch; padding is a token of the row."""
-    states, lengths = [masked(saved, row) for row in rows], torch.tensor([row.length for row in rows])
+    states = [masked(saved, row) for row in rows]
+    lengths = torch.tensor([row.length for row in rows])
     longest = int(lengths.max())
     if bool((lengths == longest).all()):
         return Batch(torch.stack(states) if len(states[0]) else None, longest, None)
-    filled = [torch.cat([own, own[own < saved.process.vocab_size][:1].expand(longest - len(own))]) for own in states]
+    filled = [
+        torch.cat([own, own[own < saved.process.vocab_size][:1].expand(longest - len(own))])
+        for own in states
+    ]
     return Batch(torch.stack(filled), longest, lengths)

@@ -31,18 +31,27 @@ class Sample:
         return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
     def text(self, saved: LoadedModel) -> str:
-        """Return the text to show; of a row cut from the concatenation of texts all of them, with the ends between."""
+        """Return the text to show; of a row cut from the concatenation of texts all of them, with
+        the ends between.
+        """
         if saved.rows != "wrapped" or self.row.chat:
             return saved.tokenizer.decode(self.shown(saved))
         return saved.several(self.tokens)
 
-    def about(self, saved: LoadedModel, sampling: Sampling, seed: int, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings that determine it except its number; ``others`` are those of the command."""
+    def about(
+        self, saved: LoadedModel, sampling: Sampling, seed: int, others: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return all settings that determine it except its number.
+
+        ``others`` are those of the command.
+        """
         settings = protocol(saved, sampling, seed, self.row.length - self.row.lead)
         return settings | {"prompt": self.row.text} | dict(others)
 
 
-def to_draw(saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int | None) -> list[Sample]:
+def to_draw(
+    saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int | None
+) -> list[Sample]:
     """Return the samples of each prompt, by number; with a seed each has a length drawn with it."""
     return [
         Sample(

@@ -37,18 +37,32 @@ class Sampling:
     steps: int = 128
     """Steps of the sampler; with blocks the steps of each block."""
     pace: str | None = None
-    """Schedule of positions: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
+    """Schedule of positions: together, blocks:size=16, left_to_right, ....
+
+    By default as the model was trained.
+    """
     keep: str | None = None
-    """Approximate cache at a pace of blocks: prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
+    """Approximate cache at a pace of blocks.
+
+    Prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
     default exact caches alone; recipes.cache_error measures the error."""
     sampler: str = "ancestral"
-    """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
+    """A name that ``python -m ddlib`` lists or package.module:object, with options.
+
+    Ancestral:force_transition=true
+    """
     spacing: Literal["time", "jumps"] = "time"
     """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
     temperature: Scheduled = 1.0
-    """Temperature of all distributions that are sampled; 0 is greedy. Two numbers: at the start, and at the end."""
+    """Temperature of all distributions that are sampled; 0 is greedy.
+
+    Two numbers: at the start, and at the end.
+    """
     top_p: Scheduled = 1.0
-    """Keep the fewest tokens with this total probability. Two numbers: at the start, and at the end."""
+    """Keep the fewest tokens with this total probability.
+
+    Two numbers: at the start, and at the end.
+    """
     top_k: int | None = None
     """Keep this many of the most probable tokens."""
     min_p: float = 0.0
@@ -56,28 +70,56 @@ class Sampling:
     repetition_penalty: float = 1.0
     """Divide the probability of a token that occurs elsewhere in the sequence by this number."""
     forbidden: tuple[str, ...] = ()
-    """Tokens that are never drawn, as text: " Boston" with its space is another token than "Boston"."""
+    """Tokens that are never drawn, as text.
+
+    " Boston" with its space is another token than "Boston".
+    """
     end: Literal["free", "last"] = "free"
-    """free: any token may follow the end of a text, as in rows of several texts; last: only padding follows it."""
+    """free: any token may follow the end of a text, as in rows of several texts; last.
+
+    Only padding follows it.
+    """
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
     label: str | None = None
-    """Class of the samples, by its name or number, for a model that was trained with labels; by default none."""
+    """Class of the samples, by its name or number, for a model that was trained with labels.
+
+    By default none.
+    """
     guidance: float = 1.0
-    """Strength of classifier-free guidance towards the label: 0 ignores the label, above 1 strengthens it."""
+    """Strength of classifier-free guidance towards the label.
+
+    0 ignores the label, above 1 strengthens it.
+    """
     guidance_on: Literal["tokens", "states", "words"] = "tokens"
-    """Distribution that is guided: of the clean token, or of the next state. ``words`` is a former name."""
+    """Distribution that is guided: of the clean token, or of the next state.
+
+    ``words`` is a former name.
+    """
     guidance_interval: tuple[float, float] = (0.0, 1.0)
-    """Times between which samples are guided; outside, they depend on the label without guidance."""
+    """Times between which samples are guided.
+
+    Outside, they depend on the label without guidance.
+    """
     memory: bool = False
-    """Each call of the network takes the features of the previous one; for a model trained with loss.memory."""
+    """Each call of the network takes the features of the previous one.
+
+    For a model trained with loss.memory.
+    """
     stop_entropy: float | None = None
-    """Stop early: when no most probable token changed in a step, and their mean entropy in nats is at most this."""
+    """Stop early: when no most probable token changed in a step, and their mean entropy in nats is
+    at most this.
+    """
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, top_k=1 if self.top_k is None else self.top_k)
         at_least(1, repetition_penalty=self.repetition_penalty)
-        at_least(0, min_tokens=self.min_tokens, stop_entropy=self.stop_entropy or 0, guidance=self.guidance)
+        at_least(
+            0,
+            min_tokens=self.min_tokens,
+            stop_entropy=self.stop_entropy or 0,
+            guidance=self.guidance,
+        )
         for value in _both(self.temperature):
             at_least(0, temperature=value)
         for value in _both(self.top_p):
@@ -89,9 +131,14 @@ class Sampling:
             raise ValueError(f"guidance={self.guidance}: must be 1 without a label, given by label")
         low, high = self.guidance_interval
         if not 0 <= low < high <= 1:
-            raise ValueError(f"guidance_interval={low, high}: must be two times in [0, 1], the earlier first")
+            raise ValueError(
+                f"guidance_interval={low, high}: must be two times in [0, 1], the earlier first"
+            )
         if self.guidance == 1 and (low, high) != (0, 1):
-            raise ValueError(f"guidance_interval={low, high}: has no effect at guidance=1, the conditional network")
+            raise ValueError(
+                f"guidance_interval={low, high}: has no effect at guidance=1, the conditional "
+                "network"
+            )
         check_sampler(self.sampler)
         if self.pace is not None:
             make_pace(self.pace)
@@ -106,16 +153,20 @@ class Sampling:
         """
         if self.pace is None:
             return saved.pace
-        pace, seen = make_pace(self.pace), getattr(saved.model, "block_size", 0)
+        pace = make_pace(self.pace)
+        seen = getattr(saved.model, "block_size", 0)
         if pace.block is not None and saved.undecided:
             raise ValueError(
-                f"pace={self.pace!r}: the files do not determine whether {saved.name} was trained by blocks. Pass "
-                f"block_size={pace.block} if it was, block_size=0 if all positions attend to each other (--block-size)"
+                f"pace={self.pace!r}: the files do not determine whether {saved.name} was trained "
+                "by blocks. Pass "
+                f"block_size={pace.block} if it was, block_size=0 if all positions attend to each "
+                "other (--block-size)"
             )
         # for a run, the recipe determines the default, and another pace is another measurement
         if pace.block is not None and seen and saved.recipe is None and seen % pace.block:
             raise ValueError(
-                f"pace={self.pace!r}: {saved.name} has blocks of {seen}, block_size={seen}: must be a divisor of it"
+                f"pace={self.pace!r}: {saved.name} has blocks of {seen}, block_size={seen}: must "
+                "be a divisor of it"
             )
         return pace
 
@@ -131,20 +182,27 @@ class Sampling:
         """Return the pace after checking a sequence length and the sampler.
 
         Raises:
-            ValueError: as in ``order``, ``make_sampler``, ``conditioned``, ``endings`` and ``forbidden_tokens``; a
-                sampler that does not support the pace; ``memory`` with a model, guidance or pace that has none; a cache
-                that the pace or the network does not support.
+            ValueError: as in ``order``, ``make_sampler``, ``conditioned``, ``endings`` and
+                ``forbidden_tokens``; a sampler that does not support the pace; ``memory`` with a
+                model, guidance or pace that has none; a cache that the pace or the network does not
+                support.
         """
         for check in (self.endings, self.forbidden_tokens):
             check(saved)
-        pace, sampler = self.order(saved, length), make_sampler(saved, self.sampler)
+        pace = self.order(saved, length)
+        sampler = make_sampler(saved, self.sampler)
         if pace.block is not None or own_times(pace, length):
             try:
                 check_paced(pace, sampler)
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
-        if self.spacing == "jumps" and not (isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times):
-            raise ValueError(f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be 'time'")
+        if self.spacing == "jumps" and not (
+            isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times
+        ):
+            raise ValueError(
+                f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be "
+                "'time'"
+            )
         network = self.conditioned(saved, saved.denoiser)
         if self.memory:
             try:
@@ -164,13 +222,18 @@ class Sampling:
         Raises:
             ValueError: a rule on its end, and the model has no end token.
         """
-        found, last = list[Ending](), self.end == "last"
+        found = list[Ending]()
+        last = self.end == "last"
         if last or self.min_tokens:
             ends = saved.special.ends
             if not ends:
-                raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
+                raise ValueError(
+                    f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of "
+                    "text"
+                )
             found += [
-                EndOfText(token, self.min_tokens, last=last, fill=saved.behind if last else None) for token in ends
+                EndOfText(token, self.min_tokens, last=last, fill=saved.behind if last else None)
+                for token in ends
             ]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
@@ -182,7 +245,8 @@ class Sampling:
             denoiser: its network, or a wrapper of it.
 
         Raises:
-            ValueError: a model without labels, a class that it lacks, guidance of a network without a null class.
+            ValueError: a model without labels, a class that it lacks, guidance of a network without
+                a null class.
         """
         if self.label is None:
             return denoiser
@@ -190,21 +254,29 @@ class Sampling:
         if self.guidance == 1:
             return at_label
         return ClassifierFree(
-            saved.process, at_label, denoiser, self.guidance, self.guidance_on, self.guidance_interval,
+            saved.process,
+            at_label,
+            denoiser,
+            self.guidance,
+            self.guidance_on,
+            self.guidance_interval,
             saved.parameterization,
-        )  # fmt: skip
+        )
 
     def forbidden_tokens(self, saved: LoadedModel) -> list[int]:
         """Return the ids of the tokens that are never drawn.
 
         Raises:
-            ValueError: a text that is not one token, or has symbols that the model's tokenizer lacks.
+            ValueError: a text that is not one token, or has symbols that the model's tokenizer
+                lacks.
         """
         found = list[int]()
         for text in self.forbidden:
             check_known(saved, f"forbidden={text!r}", text)
             if len(tokens := saved.encode(text)) != 1:
-                raise ValueError(f"forbidden={text!r}: is {len(tokens)} tokens, must be a single token")
+                raise ValueError(
+                    f"forbidden={text!r}: is {len(tokens)} tokens, must be a single token"
+                )
             found += tokens
         return found
 
@@ -234,12 +306,13 @@ def draw(
         prompt: states in the format of ``dd.sample``; the mask marks free positions.
         on_step: see ``dd.sample``.
         sampler: the sampler; by default that of ``sampling``.
-        lengths: tokens of each row, if some are shorter; any token of the prompt stands behind them. Only for a model
-            that ``leaves_out``.
-        lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes separately; ``on_step``
-            and the sampler get only the positions behind them.
+        lengths: tokens of each row, if some are shorter; any token of the prompt stands behind
+            them. Only for a model that ``leaves_out``.
+        lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes
+            separately; ``on_step`` and the sampler get only the positions behind them.
         rule: rule for lengths up to ``length``, behind the ``lead``; None for that length.
-        constraint: automaton that accepts the tokens behind the ``lead``. A sample stops behind its end.
+        constraint: automaton that accepts the tokens behind the ``lead``. A sample stops behind its
+            end.
 
     Raises:
         ValueError: a pace that the sequences, the network or the sampler do not support.
@@ -247,7 +320,8 @@ def draw(
     denoiser = saved.denoiser if lengths is None else padded(saved.denoiser, lengths)
     front = None
     if lead:
-        front, prompt = prompt[:, :lead].to(index.device), None if prompt.shape[1] == lead else prompt[:, lead:]
+        front = prompt[:, :lead].to(index.device)
+        prompt = None if prompt.shape[1] == lead else prompt[:, lead:]
         denoiser = saved.denoiser.after(front)
     denoiser = sampling.conditioned(saved, denoiser)
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler

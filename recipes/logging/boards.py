@@ -36,10 +36,15 @@ class Board(AbstractContextManager["Board"], ABC):
 
 
 class TensorBoard(Board):
-    """Event files in the run's folder ``tensorboard``; those of steps that will be repeated are hidden."""
+    """Event files in the run's folder ``tensorboard``.
+
+    Those of steps that will be repeated are hidden.
+    """
 
     def __init__(self, module: ModuleType, recipe: Recipe, start: int) -> None:
-        self._writer = module.SummaryWriter(str(recipe.output.folder / "tensorboard"), purge_step=start + 1)
+        self._writer = module.SummaryWriter(
+            str(recipe.output.folder / "tensorboard"), purge_step=start + 1
+        )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -62,7 +67,8 @@ class TensorBoard(Board):
 class WandB(Board):
     """Run of Weights & Biases, resumed by the id in the run's folder.
 
-    The step counter of W&B cannot go back, so steps are an ordinary axis: steps repeated after a kill are logged twice.
+    The step counter of W&B cannot go back, so steps are an ordinary axis: steps repeated after a
+    kill are logged twice.
     """
 
     def __init__(self, module: ModuleType, recipe: Recipe, start: int) -> None:
@@ -102,14 +108,21 @@ def run_id(path: Path) -> str:
 
 
 def chosen(recipe: Recipe) -> list[Callable[[int], Board]]:
-    """Return the constructors of the boards in a recipe, which take the number of steps made before.
+    """Return the constructors of the boards in a recipe, which take the number of steps made
+    before.
 
     Raises:
         ModuleNotFoundError: one of them is not installed; nothing was opened.
     """
     output = recipe.output
     requested = [
-        (output.tensorboard, TensorBoard, "torch.utils.tensorboard", "output.tensorboard=True", "tensorboard"),
+        (
+            output.tensorboard,
+            TensorBoard,
+            "torch.utils.tensorboard",
+            "output.tensorboard=True",
+            "tensorboard",
+        ),
         (output.wandb is not None, WandB, "wandb", f"output.wandb={output.wandb!r}", "wandb"),
     ]
     makers: list[Callable[[int], Board]] = []

@@ -24,19 +24,26 @@ def read_metrics(path: Path) -> Iterator[tuple[bytes, Record]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            whole = line.endswith(b"\n") and isinstance(record["step"], int) and isinstance(record["kind"], str)
+            whole = (
+                line.endswith(b"\n")
+                and isinstance(record["step"], int)
+                and isinstance(record["kind"], str)
+            )
         except (ValueError, TypeError, KeyError):
             whole = False
         if whole:
             yield line, record
         elif number < len(lines):
-            raise ValueError(f"{path}, line {number}: not a JSON object with step and kind: {line[:80]!r}")
+            raise ValueError(
+                f"{path}, line {number}: not a JSON object with step and kind: {line[:80]!r}"
+            )
 
 
 class Metrics:
     """Writer of records; those of steps that will be repeated are cut off first.
 
-    A record is written in one call, so a process that is killed leaves one broken line at most, the last.
+    A record is written in one call, so a process that is killed leaves one broken line at most, the
+    last.
 
     Args:
         path: path of the file; its folder exists.
@@ -61,7 +68,9 @@ class Metrics:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """Append a record; a number that is not finite, which JSON does not support, becomes null."""
+        """Append a record; a number that is not finite, which JSON does not support, becomes
+        null.
+        """
         values = {name: _finite(value) for name, value in record.items()}
         self._file.write((json.dumps(values, allow_nan=False) + "\n").encode())
 

@@ -27,7 +27,9 @@ TIMES = tuple(tenth / 10 for tenth in range(10, -1, -1))
 """Times at which the trajectory of a sample is shown."""
 
 
-def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Concatenate["Watch", P], None]:
+def _first_only(
+    method: Callable[Concatenate["Watch", P], None],
+) -> Callable[Concatenate["Watch", P], None]:
     @wraps(method)
     def logged(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
         if self._first:
@@ -39,37 +41,50 @@ def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Con
 class Watch:
     """Output of a run, which only the first process writes.
 
-    ``seconds`` in the records, tokens/s and the time left count training and saving, not validating and sampling, and
-    not steps lost by a kill. Tokens are all positions of the network's input, padding included. ``tokens_per_second``
-    is since the start of the process; ``window_tokens_per_second``, ``step_seconds`` and ``mfu``, the share of the
-    devices' peak, are those of the steps since the record before.
+    ``seconds`` in the records, tokens/s and the time left count training and saving, not validating
+    and sampling, and not steps lost by a kill. Tokens are all positions of the network's input,
+    padding included. ``tokens_per_second`` is since the start of the process;
+    ``window_tokens_per_second``, ``step_seconds`` and ``mfu``, the share of the devices' peak, are
+    those of the steps since the record before.
 
     Args:
         recipe: configuration of the run; its output folder exists.
         first: whether this process is the first.
         start: steps that were made before; records of later ones are removed.
-        fastest: seconds of a step at the devices' peak; None where it is unknown, then there is no ``mfu``.
+        fastest: seconds of a step at the devices' peak; None where it is unknown, then there is no
+            ``mfu``.
 
     Raises:
         ModuleNotFoundError: a configured board is not installed.
         ValueError: the metrics in the folder are damaged.
     """
 
-    def __init__(self, recipe: Recipe, first: bool, start: int, fastest: float | None = None) -> None:
-        self._first, self._recipe, self._fastest = first, recipe, fastest
+    def __init__(
+        self, recipe: Recipe, first: bool, start: int, fastest: float | None = None
+    ) -> None:
+        self._first = first
+        self._recipe = recipe
+        self._fastest = fastest
         self._stack = ExitStack()
         if first:
             self._open(recipe, start)
 
     def _open(self, recipe: Recipe, start: int) -> None:
-        makers, folder = chosen(recipe), recipe.output.folder
+        makers = chosen(recipe)
+        folder = recipe.output.folder
         with ExitStack() as stack:
             kept = start or -1  # the values before the first step are measured again
             self._metrics = stack.enter_context(Metrics(folder / METRICS, kept))
-            self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
+            self._before = max(
+                (record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0
+            )
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
-            self._window = (start, 0.0, 0)  # of the last record: number of the step, seconds, tokens
+            self._window = (
+                start,
+                0.0,
+                0,
+            )  # of the last record: number of the step, seconds, tokens
             padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
             padded = padded and not recipe.data.wrap
             self._bar = stack.enter_context(
@@ -100,7 +115,10 @@ class Watch:
 
     @property
     def loss(self) -> float:
-        """Training loss, a moving average over some twenty steps; 0 in other processes than the first."""
+        """Training loss, a moving average over some twenty steps.
+
+        0 in other processes than the first.
+        """
         return self._bar.loss if self._first else 0.0
 
     @_first_only
@@ -111,7 +129,9 @@ class Watch:
         self._bar.step(number, step.loss, round(total))
         if number % self._recipe.output.log_every and number != self._recipe.steps:
             return
-        seen = {name: pair for name, *pair in zip(step.names, losses, tokens, strict=True) if pair[1]}
+        seen = {
+            name: pair for name, *pair in zip(step.names, losses, tokens, strict=True) if pair[1]
+        }
         self._record(
             number,
             "train",
@@ -128,8 +148,11 @@ class Watch:
 
     def _since(self, number: int) -> dict[str, float]:
         """Return the speeds since the last record."""
-        before, self._window = self._window, (number, self._bar.seconds, self._bar.tokens)
-        steps, seconds, tokens = (now - then for now, then in zip(self._window, before, strict=True))
+        before = self._window
+        self._window = (number, self._bar.seconds, self._bar.tokens)
+        steps, seconds, tokens = (
+            now - then for now, then in zip(self._window, before, strict=True)
+        )
         seconds = max(seconds, 1e-9)
         speeds = {"window_tokens_per_second": tokens / seconds, "step_seconds": seconds / steps}
         if self._fastest is not None:
@@ -143,16 +166,26 @@ class Watch:
         values = weights.detach().double().cpu().numpy()
         if not len(values):
             return
-        quantiles = dict(zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True))
-        self._record(number, "weights", count=len(values), mean=float(values.mean()), quantiles=quantiles)
+        quantiles = dict(
+            zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True)
+        )
+        self._record(
+            number, "weights", count=len(values), mean=float(values.mean()), quantiles=quantiles
+        )
         for board in self._boards:
             board.histogram(number, "weights/histogram", values)
 
     @_first_only
     def bound(
-        self, number: int, terms: Terms, data: Prepared | None = None, references: References | None = None
+        self,
+        number: int,
+        terms: Terms,
+        data: Prepared | None = None,
+        references: References | None = None,
     ) -> None:
-        """Report the bound on the validation data, which determines the unit of its bits, beside its references."""
+        """Report the bound on the validation data, which determines the unit of its bits, beside
+        its references.
+        """
         whole = terms.per_token
         name, unit = ("bits_per_token", "bits/token") if data is None else bits(data)
         noun = "text" if data is None or data.is_text else "sequence"
@@ -174,13 +207,16 @@ class Watch:
         sample = basis(len(terms.index), terms.draws, noun)
         beside = "" if references is None else f"; {references.beside(whole.value)}"
         self.say(
-            f"  step {number}: validation bound {whole} over {sample} ({split}; {whole.value / math.log(2):.4f} {unit})"
+            f"  step {number}: validation bound {whole} over {sample} ({split}; "
+            f"{whole.value / math.log(2):.4f} {unit})"
             f"{beside}"
         )
         self._bar.leave_out()
 
     @_first_only
-    def samples(self, number: int, texts: Sequence[str], trace: Sequence[tuple[float, str | Text]]) -> None:
+    def samples(
+        self, number: int, texts: Sequence[str], trace: Sequence[tuple[float, str | Text]]
+    ) -> None:
         """Report finished samples, and the trajectory of the first one: (t, noisy text)."""
         parts = [f"sample {place}\n{text}" for place, text in enumerate(texts, start=1)]
         if trace:

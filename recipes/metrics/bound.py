@@ -1,4 +1,6 @@
-"""Bound or likelihood of a corpus, sequence by sequence, independent of batch size and number of processes."""
+"""Bound or likelihood of a corpus, sequence by sequence, independent of batch size and number of
+processes.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +26,18 @@ class Terms:
 
     index: Int[Tensor, " N"]
     nats: Float[Tensor, "N terms"]
-    """Sums over the sequence's real tokens: for a bound diffusion, prior, reconstruction; -log p(x) alone."""
+    """Sums over the sequence's real tokens.
+
+    For a bound diffusion, prior, reconstruction; -log p(x) alone.
+    """
     tokens: Int[Tensor, " N"]
     draws: int = 1
     """Number of draws of time and noise, over which the nats are the mean."""
     times: Float[Tensor, "N draws"] | None = None
-    """Time of each draw, or its place on the path of a pace, stratified over the corpus; None without one time."""
+    """Time of each draw, or its place on the path of a pace, stratified over the corpus.
+
+    None without one time.
+    """
     apart: Float[Tensor, "N draws terms"] | None = None
     """The nats draw by draw, where there are several."""
     labels: Int[Tensor, " N"] | None = None
@@ -40,7 +48,10 @@ class Terms:
         """Concatenate all parts, in the order of the corpus."""
         parts = list(parts)
         given = {name: [getattr(part, name) for part in parts] for name in COLUMNS}
-        whole = {name: None if any(v is None for v in values) else torch.cat(values) for name, values in given.items()}
+        whole = {
+            name: None if any(v is None for v in values) else torch.cat(values)
+            for name, values in given.items()
+        }
         return cls(**whole, draws=parts[0].draws).at(whole["index"].argsort(stable=True))
 
     @classmethod
@@ -51,7 +62,13 @@ class Terms:
         if all(r.times is not None for r in replicates):
             times = torch.cat([r.times for r in replicates], 1)
         apart = torch.cat([r.nats[:, None] if r.apart is None else r.apart for r in replicates], 1)
-        return replace(replicates[0], nats=nats, draws=sum(r.draws for r in replicates), times=times, apart=apart)
+        return replace(
+            replicates[0],
+            nats=nats,
+            draws=sum(r.draws for r in replicates),
+            times=times,
+            apart=apart,
+        )
 
     def first(self, n: int) -> "Terms":
         """Select the sequences with an index below ``n``, each once."""
@@ -61,7 +78,10 @@ class Terms:
 
     def at(self, rows: Tensor) -> "Terms":
         """Select some of the sequences."""
-        return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in COLUMNS})
+        return replace(
+            self,
+            **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in COLUMNS},
+        )
 
     @property
     def drawn(self) -> Float[Tensor, "N draws terms"]:
@@ -87,23 +107,30 @@ class Terms:
 
 
 def basis(sequences: int, draws: int, noun: str = "text") -> str:
-    """Describe the sample of a bound: number of sequences, and of draws of time and noise for each."""
+    """Describe the sample of a bound.
+
+    Number of sequences, and of draws of time and noise for each.
+    """
     return f"{sequences:,} {noun}{'s' * (sequences != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
-def by_length(batch: Batch, block: int = 1, leads: bool = False, given: bool = True) -> Iterator[Batch]:
+def by_length(
+    batch: Batch, block: int = 1, leads: bool = False, given: bool = True
+) -> Iterator[Batch]:
     """Yield the sequences of a batch without their padding, equally long ones together.
 
     Args:
         batch: batch of unpacked sequences.
-        block: rows are whole blocks of this size, filled up with copies of the last token, which are given too.
+        block: rows are whole blocks of this size, filled up with copies of the last token, which
+            are given too.
         leads: whether the first token is outside of their blocks.
         given: whether the first token is given, and not measured.
     """
     lengths = batch.mask.sum(1)
     for length in lengths.unique().tolist():
         rows = lengths == length
-        x, more = batch.x[rows, :length], (leads - length) % block
+        x = batch.x[rows, :length]
+        more = (leads - length) % block
         x = torch.cat([x, x[:, -1:].expand(-1, more)], 1)
         mask = torch.ones_like(x, dtype=torch.bool)
         mask[:, length:] = False
@@ -134,8 +161,8 @@ def measure(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: batches of unpacked sequences; padding is not counted. Their labels are given to a network that takes
-            labels: the bound is then that of the sequence given its label.
+        batches: batches of unpacked sequences; padding is not counted. Their labels are given to a
+            network that takes labels: the bound is then that of the sequence given its label.
         seed: seed of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: meaning of the logits.
@@ -154,7 +181,9 @@ def measure(
     parts = []
     block = 1 if pace is None else pace.block or 1
     if alone or ragged:
-        batches = chain.from_iterable(by_length(batch, block, leads, given=alone) for batch in batches)
+        batches = chain.from_iterable(
+            by_length(batch, block, leads, given=alone) for batch in batches
+        )
     for batch in batches:
         noise = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged)
         network = given_labels(denoiser, batch.labels)
@@ -164,14 +193,26 @@ def measure(
         if alone:
             network = given(network, batch.x, ~batch.mask)
         bound = dd.bound(
-            process, network, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
-            levels=levels, pace=pace, at_once=at_once,
-        )  # fmt: skip
+            process,
+            network,
+            batch.x,
+            noise,
+            density=density,
+            parameterization=parameterization,
+            steps=steps,
+            levels=levels,
+            pace=pace,
+            at_once=at_once,
+        )
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
         nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
         labels = None if batch.labels is None else batch.labels.cpu()
-        parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times, labels=labels))
+        parts.append(
+            Terms(
+                batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times, labels=labels
+            )
+        )
     if not parts:
         raise ValueError("batches: must contain at least one sequence")
     return Terms.join(parts)

@@ -23,7 +23,10 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
 
 @runtime_checkable
 class TakesLabels(Protocol):
-    """Network whose call and ``features`` take ``label``: a class per sequence, int64 (B,); -1 for none."""
+    """Network whose call and ``features`` take ``label``.
+
+    a class per sequence, int64 (B,); -1 for none.
+    """
 
     num_classes: int
     """Number of classes; 0 for a network that was built without."""
@@ -48,8 +51,12 @@ def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
     return telling(see, denoiser)
 
 
-def given_labels(denoiser: Denoiser, labels: Int64[Tensor, " B"] | None, copies: int = 1) -> Denoiser:
-    """Return a denoiser at the labels of a batch; without labels, or if the network takes none, as it is.
+def given_labels(
+    denoiser: Denoiser, labels: Int64[Tensor, " B"] | None, copies: int = 1
+) -> Denoiser:
+    """Return a denoiser at the labels of a batch.
+
+    Without labels, or if the network takes none, as it is.
 
     Args:
         denoiser: ``(z, t) -> logits``.
@@ -64,8 +71,8 @@ def given_labels(denoiser: Denoiser, labels: Int64[Tensor, " B"] | None, copies:
 def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:
     """Return a denoiser whose input is x (B, L) where it is fixed, whatever the noise there.
 
-    The bound is a sum over positions, so those can be left out of it: the rest is the bound of a model that samples the
-    others as ``dd.sample`` does around a prompt.
+    The bound is a sum over positions, so those can be left out of it: the rest is the bound of a
+    model that samples the others as ``dd.sample`` does around a prompt.
     """
 
     def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:

@@ -19,10 +19,15 @@ class Estimate:
 
     value: float
     error: float
-    """Standard error over sequences. It includes the variance of times and noise that remains after averaging over
+    """Standard error over sequences.
+
+    It includes the variance of times and noise that remains after averaging over
     replicates."""
     noise: float | None
-    """Standard error over replicates: the same texts, other times and noise. None for a single replicate."""
+    """Standard error over replicates: the same texts, other times and noise.
+
+    None for a single replicate.
+    """
     unit: str
 
     @classmethod
@@ -34,7 +39,9 @@ class Estimate:
     def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
         """Multiply errors by ``factor``, and the value too unless another is given."""
         noise = None if self.noise is None else self.noise * factor
-        return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
+        return Estimate(
+            self.value * factor if value is None else value, self.error * factor, noise, unit
+        )
 
     def perplexity(self, unit: str) -> "Estimate":
         """Return exp of nats."""
@@ -43,12 +50,19 @@ class Estimate:
 
 
 def bits(data: Prepared) -> tuple[str, str]:
-    """Return the name and the unit of bits per token; where sequences have a shape a token is a dimension."""
-    return ("bits_per_dimension", "bits/dimension") if data.shape else ("bits_per_token", "bits/token")
+    """Return the name and the unit of bits per token.
+
+    Where sequences have a shape a token is a dimension.
+    """
+    return (
+        ("bits_per_dimension", "bits/dimension") if data.shape else ("bits_per_token", "bits/token")
+    )
 
 
 def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
-    """Convert nats per token to all units; ``given`` tokens of each document are known, and cost nothing.
+    """Convert nats per token to all units.
+
+    ``given`` tokens of each document are known, and cost nothing.
 
     Bits per byte are those of text alone.
     """
@@ -59,13 +73,19 @@ def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, E
         "perplexity": per_token.perplexity("per token"),
     }
     if data.is_text:
-        found["bits_per_byte"] = per_token.scaled(data.validation.bits_per_byte(1.0, given), "bits/byte")
+        found["bits_per_byte"] = per_token.scaled(
+            data.validation.bits_per_byte(1.0, given), "bits/byte"
+        )
     return found
 
 
 def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
-    """Return the bound in nats per token of the sequences of each class, by its name; empty without labels."""
-    labels, found = replicates[0].labels, {}
+    """Return the bound in nats per token of the sequences of each class, by its name.
+
+    Empty without labels.
+    """
+    labels = replicates[0].labels
+    found = {}
     for number, name in enumerate(() if labels is None else data.classes):
         if int((mine := labels == number).sum()) > 1:
             own = [one.at(mine) for one in replicates]
@@ -76,7 +96,9 @@ def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]
 def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
     """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
     whole = Terms.average(replicates)
-    found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given)
+    found = in_units(
+        Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given
+    )
     for number, name in enumerate(_TERMS):
         found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
     return found

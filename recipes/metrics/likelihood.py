@@ -26,50 +26,66 @@ def read(
     group: int | None = None,
     pace: dd.paces.Pace | None = None,
 ) -> tuple[Terms, int]:
-    """Return -log p(x) of every sequence by an order, and the largest number of network calls of a batch.
+    """Return -log p(x) of every sequence by an order, and the largest number of network calls of a
+    batch.
 
-    With a group the terms of a sequence are three: -log p(x), and the costs of drawing in parallel and of the order.
+    With a group the terms of a sequence are three: -log p(x), and the costs of drawing in parallel
+    and of the order.
 
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: batches of unpacked sequences; their padding is given. Their labels are given to a network that takes
-            labels, as in ``measure``.
+        batches: batches of unpacked sequences; their padding is given. Their labels are given to a
+            network that takes labels, as in ``measure``.
         order: the order of positions.
         steps: maximum number of calls; None for one per edge.
         wanted: sequences from this index on are left out, as each call is expensive.
-        packed: whether the network was trained without padding: each sequence is evaluated at its length.
+        packed: whether the network was trained without padding: each sequence is evaluated at its
+            length.
         parameterization: meaning of the logits.
         alone: whether that holds and the first token is given, as in ``measure``.
-        group: edges per call in place of ``steps``; None: as many as steps and order give, without costs.
+        group: edges per call in place of ``steps``; None: as many as steps and order give, without
+            costs.
         pace: blocks by which the sequences are drawn; None: the whole sequence.
 
     Raises:
         TypeError, ValueError: as in ``ddlib.likelihood``, before the network runs.
     """
-    parts, most = [], 0
+    parts = []
+    most = 0
     for batch in batches:
         own = batch.index < wanted
-        x, mask, index = batch.x[own], batch.mask[own], batch.index[own]
-        tokens, nats = mask.sum(1), torch.zeros(len(x), 1 if group is None else 3, dtype=torch.float64)
+        x = batch.x[own]
+        mask = batch.mask[own]
+        index = batch.index[own]
+        tokens = mask.sum(1)
+        nats = torch.zeros(len(x), 1 if group is None else 3, dtype=torch.float64)
         lengths = tokens if packed or alone else torch.full_like(tokens, x.shape[1])
         if alone:
-            mask, tokens = mask.clone(), tokens - 1
+            mask = mask.clone()
+            tokens = tokens - 1
             mask[:, 0] = False
         conditional = batch.labels is not None and takes_labels(denoiser)
         # a call takes some of the rows, so all rows of a call have one label
         labels = batch.labels[own] if conditional else torch.zeros_like(lengths)
         for length, label in torch.stack([lengths, labels], 1).unique(dim=0).tolist():
             rows = (lengths == length) & (labels == label)
-            text, known = x[rows, :length], ~mask[rows, :length]
+            text = x[rows, :length]
+            known = ~mask[rows, :length]
             network = labelled(denoiser, label) if conditional else denoiser
-            options: dict[str, Any] = {"given": known, "parameterization": parameterization, "pace": pace}
+            options: dict[str, Any] = {
+                "given": known,
+                "parameterization": parameterization,
+                "pace": pace,
+            }
             if group is None:
                 likely = dd.likelihood(process, network, text, order, steps=steps, **options)
-                terms, calls = [-likely.log_likelihood], likely.calls
+                terms = [-likely.log_likelihood]
+                calls = likely.calls
             else:
                 costs = dd.order_costs(process, network, text, order, group, **options)
-                terms, calls = [costs.sets, costs.drawing_in_parallel, costs.order], costs.calls
+                terms = [costs.sets, costs.drawing_in_parallel, costs.order]
+                calls = costs.calls
             nats[rows.cpu()] = torch.stack(terms, -1).cpu()
             most = max(most, calls)
         parts.append(Terms(index.cpu(), nats, tokens.cpu()))

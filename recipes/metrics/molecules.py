@@ -1,7 +1,8 @@
-"""Metrics of molecules as MOSES defines them (Polykovskiy et al. 2020), computed by rdkit from SMILES.
+"""Metrics of molecules as MOSES defines them (Polykovskiy et al. 2020), computed by rdkit from
+SMILES.
 
-Results agree with the package ``molsets`` up to changes of rdkit since. Its distances that need further networks or
-tables (FCD, SA, filters) are left out.
+Results agree with the package ``molsets`` up to changes of rdkit since. Its distances that need
+further networks or tables (FCD, SA, filters) are left out.
 """
 
 from collections.abc import Collection, Sequence
@@ -94,7 +95,8 @@ def novelty(smiles: Sequence[str], train: Collection[str]) -> float:
 
     Args:
         smiles: molecules; invalid ones are left out.
-        train: canonical SMILES of the training data; those of MOSES are canonical, 9,998 of 10,000 also by rdkit 2026.
+        train: canonical SMILES of the training data; those of MOSES are canonical, 9,998 of 10,000
+            also by rdkit 2026.
 
     Raises:
         ModuleNotFoundError: rdkit is not installed.
@@ -105,9 +107,11 @@ def novelty(smiles: Sequence[str], train: Collection[str]) -> float:
 
 
 def internal_diversity(smiles: Sequence[str], power: int = 1) -> float:
-    """Return 1 - the mean Tanimoto similarity of all pairs of valid molecules, those with themselves included.
+    """Return 1 - the mean Tanimoto similarity of all pairs of valid molecules, those with
+    themselves included.
 
-    It is IntDiv of MOSES for power 1, IntDiv2 for power 2: 1 - mean over x of (mean over y of T(x, y)^p)^(1/p).
+    It is IntDiv of MOSES for power 1, IntDiv2 for power 2: 1 - mean over x of (mean over y of T(x,
+    y)^p)^(1/p).
 
     Raises:
         ModuleNotFoundError: rdkit is not installed.
@@ -133,13 +137,15 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
 
     Args:
         smiles: samples.
-        data: molecules that are not among the training data, for the distributions of the properties; a few thousand.
+        data: molecules that are not among the training data, for the distributions of the
+            properties; a few thousand.
         train: canonical SMILES of all training data.
 
     Returns:
-        validity, uniqueness, novelty, internal_diversity, internal_diversity_of_data; then for each property its mean
-        over samples, its mean over data, and the Wasserstein-1 distance of both distributions, as in MOSES. Without a
-        valid molecule only validity is a number, the others are NaN.
+        validity, uniqueness, novelty, internal_diversity, internal_diversity_of_data; then for each
+        property its mean over samples, its mean over data, and the Wasserstein-1 distance of both
+        distributions, as in MOSES. Without a valid molecule only validity is a number, the others
+        are NaN.
 
     Raises:
         ModuleNotFoundError: rdkit is not installed.
@@ -147,10 +153,12 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
     """
     from scipy.stats import wasserstein_distance  # takes a second to import
 
-    known, valid = _valid(data), [one for one in canonical(_some(smiles)) if one is not None]
+    known = _valid(data)
+    valid = [one for one in canonical(_some(smiles)) if one is not None]
     different = set(valid)
     nothing = {name: np.array([np.nan]) for name in PROPERTIES}
-    of_samples, of_data = _properties(valid) if valid else nothing, _properties(known)
+    of_samples = _properties(valid) if valid else nothing
+    of_data = _properties(known)
     found = {
         "validity": len(valid) / len(smiles),
         "uniqueness": len(different) / len(valid) if valid else np.nan,
@@ -159,7 +167,8 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
         "internal_diversity_of_data": _diversity(known),
     }
     for name in PROPERTIES:
-        left, right = of_samples[name], of_data[name]
+        left = of_samples[name]
+        right = of_data[name]
         found |= {f"{name}_mean": float(left.mean()), f"{name}_mean_of_data": float(right.mean())}
         found[f"{name}_distance"] = float(wasserstein_distance(left, right)) if valid else np.nan
     return found
@@ -184,8 +193,11 @@ def _diversity(valid: Sequence[str], power: int = 1) -> float:
     from rdkit.Chem import rdFingerprintGenerator
 
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
-    bits = np.array([generator.GetFingerprintAsNumPy(molecule(one)) for one in valid], dtype=np.float32)
-    sizes, means = bits.sum(1), []
+    bits = np.array(
+        [generator.GetFingerprintAsNumPy(molecule(one)) for one in valid], dtype=np.float32
+    )
+    sizes = bits.sum(1)
+    means = []
     for first in range(0, len(bits), ROWS):
         common = bits[first : first + ROWS] @ bits.T  # exact: counts of at most 1024 bits
         similar = common / (sizes[first : first + ROWS, None] + sizes - common)

@@ -1,4 +1,6 @@
-"""Metrics of music: histograms of pitch classes, intervals and durations, and their distance to those of the data."""
+"""Metrics of music: histograms of pitch classes, intervals and durations, and their distance to
+those of the data.
+"""
 
 from collections.abc import Sequence
 
@@ -34,12 +36,17 @@ def pitch_classes(
 def intervals(
     sequences: Sequence[Int[np.ndarray, " L"]], symbols: Sequence[str], voices: int = 1
 ) -> Float[np.ndarray, "25"]:
-    """Return the share of each interval between two notes that follow each other in a voice, rests passed over.
+    """Return the share of each interval between two notes that follow each other in a voice, rests
+    passed over.
 
-    The entries are -12 to 12 semitones, upwards positive; wider intervals count as these. Arguments and errors are
-    those of ``pitch_classes``; there must be a voice with two notes.
+    The entries are -12 to 12 semitones, upwards positive; wider intervals count as these. Arguments
+    and errors are those of ``pitch_classes``; there must be a voice with two notes.
     """
-    steps = [np.diff([pitch for pitch, _ in notes]) for notes in _notes(sequences, symbols, voices) if len(notes) > 1]
+    steps = [
+        np.diff([pitch for pitch, _ in notes])
+        for notes in _notes(sequences, symbols, voices)
+        if len(notes) > 1
+    ]
     found = np.concatenate(steps) if steps else np.array([], dtype=np.int64)
     return _shares(np.clip(found, -WIDEST, WIDEST) + WIDEST, 2 * WIDEST + 1, "intervals")
 
@@ -56,17 +63,26 @@ def durations(
 
 
 def distance(left: Float[np.ndarray, " n"], right: Float[np.ndarray, " n"]) -> float:
-    """Return the total variation distance of two histograms: 0 for equal ones, 1 if they share no entry.
+    """Return the total variation distance of two histograms.
+
+    0 for equal ones, 1 if they share no entry.
 
     Raises:
-        ValueError: histograms of different sizes, negative or non-finite shares, shares that do not add up to 1.
+        ValueError: histograms of different sizes, negative or non-finite shares, shares that do not
+            add up to 1.
     """
-    left, right = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    left = np.asarray(left, dtype=np.float64)
+    right = np.asarray(right, dtype=np.float64)
     if left.shape != right.shape or left.ndim != 1:
-        raise ValueError(f"histograms have the shapes {left.shape} and {right.shape}, must have the same one, (n,)")
+        raise ValueError(
+            f"histograms have the shapes {left.shape} and {right.shape}, must have the same one, "
+            "(n,)"
+        )
     for name, one in (("left", left), ("right", right)):
         if not np.isfinite(one).all() or (one < 0).any() or abs(one.sum() - 1) > 1e-6:
-            raise ValueError(f"{name}: must be shares that add up to 1, got a sum of {one.sum():.6g}")
+            raise ValueError(
+                f"{name}: must be shares that add up to 1, got a sum of {one.sum():.6g}"
+            )
     return float(np.abs(left - right).sum() / 2)
 
 
@@ -92,7 +108,9 @@ def measure(
     """
     named = {"pitch_class": pitch_classes, "interval": intervals, "duration": durations}
     return {
-        f"{name}_distance": distance(histogram(samples, symbols, voices), histogram(data, symbols, voices))
+        f"{name}_distance": distance(
+            histogram(samples, symbols, voices), histogram(data, symbols, voices)
+        )
         for name, histogram in named.items()
     }
 
@@ -105,14 +123,18 @@ def _notes(
     for number, ids in enumerate(sequences):
         ids = np.asarray(ids)
         if ids.size and ids.max() >= len(symbols):
-            raise ValueError(f"sequence {number} contains id {ids.max()}, must be below {len(symbols)}")
+            raise ValueError(
+                f"sequence {number} contains id {ids.max()}, must be below {len(symbols)}"
+            )
         for pitches, begins in zip(*sounding(ids, symbols, voices), strict=True):
             starts = np.flatnonzero(begins)
             # a note ends where another or a rest begins
             ends = np.flatnonzero((begins == 1) | (pitches < 0))
             ends = np.append(ends, len(pitches))
             following = ends[np.searchsorted(ends, starts, side="right")]
-            found.append(list(zip(pitches[starts].tolist(), (following - starts).tolist(), strict=True)))
+            found.append(
+                list(zip(pitches[starts].tolist(), (following - starts).tolist(), strict=True))
+            )
     return found
 
 

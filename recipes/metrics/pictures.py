@@ -1,7 +1,8 @@
 """Metrics of pictures in the features of a small classifier that is trained on the labelled data.
 
-The Fréchet distance here is not the FID of papers, whose features are those of Inception on ImageNet: its name is
-``classifier_frechet``, and values are comparable only between samples that the same classifier measured.
+The Fréchet distance here is not the FID of papers, whose features are those of Inception on
+ImageNet: its name is ``classifier_frechet``, and values are comparable only between samples that
+the same classifier measured.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,9 @@ FEATURES = 64
 
 
 class Classifier(nn.Module):
-    """Convolutional classifier of pictures given as ids; its last hidden layer provides the features.
+    """Convolutional classifier of pictures given as ids.
+
+    Its last hidden layer provides the features.
 
     Args:
         shape: (H, W), (H, W, 1) or (H, W, 3) of a picture.
@@ -44,11 +47,16 @@ class Classifier(nn.Module):
         self.classes, self.accuracy = classes, float("nan")
         self.register_buffer("values", torch.tensor(values, dtype=torch.float32) / 127.5 - 1)
         self.body = nn.Sequential(
-            *_stage(self.shape[2], 24), nn.MaxPool2d(2, ceil_mode=True),
-            *_stage(24, 48), nn.MaxPool2d(2, ceil_mode=True),
-            *_stage(48, 64), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-            nn.Linear(256, FEATURES), nn.GELU(),
-        )  # fmt: skip
+            *_stage(self.shape[2], 24),
+            nn.MaxPool2d(2, ceil_mode=True),
+            *_stage(24, 48),
+            nn.MaxPool2d(2, ceil_mode=True),
+            *_stage(48, 64),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(256, FEATURES),
+            nn.GELU(),
+        )
         self.head = nn.Linear(FEATURES, classes)
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B K"]:
@@ -85,21 +93,29 @@ def _stage(inner: int, outer: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(inner, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer), nn.GELU()
 
 
-def check_pictures(ids: Int[np.ndarray | Tensor, "N L"], shape: Sequence[int], vocab_size: int) -> Int[Tensor, "N L"]:
+def check_pictures(
+    ids: Int[np.ndarray | Tensor, "N L"], shape: Sequence[int], vocab_size: int
+) -> Int[Tensor, "N L"]:
     """Return ids as a tensor of int64.
 
     Raises:
-        ValueError: no pictures, of another length, no integers, or outside of the tokens; with the first such picture.
+        ValueError: no pictures, of another length, no integers, or outside of the tokens; with the
+            first such picture.
     """
     found = _array(ids)
     length = int(np.prod(shape))
     if found.ndim != 2 or found.shape[1] != length or not len(found):
-        raise ValueError(f"ids have the shape {found.shape}, must be (N, {length}) with N at least 1")
+        raise ValueError(
+            f"ids have the shape {found.shape}, must be (N, {length}) with N at least 1"
+        )
     if not np.issubdtype(found.dtype, np.integer):
         raise ValueError(f"ids are {found.dtype}, must be integers")
     if (bad := np.argwhere((found < 0) | (found >= vocab_size))).size:
         row, column = bad[0]
-        raise ValueError(f"picture {row} contains id {found[row, column]} at {column}, must be in 0..{vocab_size - 1}")
+        raise ValueError(
+            f"picture {row} contains id {found[row, column]} at {column}, must be in "
+            f"0..{vocab_size - 1}"
+        )
     return torch.from_numpy(found.astype(np.int64))  # a copy: arrays of Arrow are read-only
 
 
@@ -121,7 +137,8 @@ def train_classifier(
 ) -> Classifier:
     """Train a classifier on labelled pictures: 4,000 digits of 28 x 28 take about 16 s on a core.
 
-    The global random state is left as it is. Equal arguments give equal weights on the same machine.
+    The global random state is left as it is. Equal arguments give equal weights on the same
+    machine.
 
     Args:
         ids: training pictures of the model under test, never its samples.
@@ -131,40 +148,55 @@ def train_classifier(
         classes: number of classes; by default the largest label plus one.
         epochs: passes over the data.
         batch: most pictures of a step, at least 2.
-        held_out: share of the pictures on which ``accuracy`` is measured and which are not trained on.
+        held_out: share of the pictures on which ``accuracy`` is measured and which are not trained
+            on.
         seed: of the weights, the held-out pictures and the order.
 
     Raises:
-        ValueError: pictures that ``check_pictures`` rejects; a wrong number of labels, or one outside of the classes;
-            fewer than one epoch or two pictures per step; a share that takes no picture, or leaves fewer than two.
+        ValueError: pictures that ``check_pictures`` rejects; a wrong number of labels, or one
+            outside of the classes; fewer than one epoch or two pictures per step; a share that
+            takes no picture, or leaves fewer than two.
     """
     found = check_pictures(ids, shape, len(values))
     target = torch.from_numpy(_array(labels).astype(np.int64))
     if target.shape != (len(found),):
-        raise ValueError(f"labels have the shape {tuple(target.shape)}, must be ({len(found)},): one for each picture")
+        raise ValueError(
+            f"labels have the shape {tuple(target.shape)}, must be ({len(found)},): one for each "
+            "picture"
+        )
     classes = int(target.max()) + 1 if classes is None else classes
     if int(target.min()) < 0 or int(target.max()) >= classes:
-        raise ValueError(f"labels are in {int(target.min())}..{int(target.max())}, must be in 0..{classes - 1}")
+        raise ValueError(
+            f"labels are in {int(target.min())}..{int(target.max())}, must be in 0..{classes - 1}"
+        )
     if epochs < 1 or batch < 2:
         raise ValueError(f"epochs={epochs}, batch={batch}: must be at least 1 and 2")
     held = round(held_out * len(found))
     if not 0 < held < len(found) - 1:
         raise ValueError(
-            f"held_out={held_out}: takes {held} of {len(found)} pictures for the test, must take one and leave two"
+            f"held_out={held_out}: takes {held} of {len(found)} pictures for the test, must take "
+            "one and leave two"
         )
     with _seeded(seed):
         model = Classifier(shape, values, classes)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(found), generator=generator)
-    tested, trained = order[:held], order[held:]
+    tested = order[:held]
+    trained = order[held:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
-    parts = -(-len(trained) // batch)  # of nearly equal size: a batch of one picture has no variance
+    parts = -(
+        -len(trained) // batch
+    )  # of nearly equal size: a batch of one picture has no variance
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * parts)
     with torch.enable_grad():
         for _ in range(epochs):
-            for rows in trained[torch.randperm(len(trained), generator=generator)].tensor_split(parts):
+            for rows in trained[torch.randperm(len(trained), generator=generator)].tensor_split(
+                parts
+            ):
                 optimizer.zero_grad(set_to_none=True)
-                functional.cross_entropy(model(found[rows]), target[rows], label_smoothing=0.05).backward()
+                functional.cross_entropy(
+                    model(found[rows]), target[rows], label_smoothing=0.05
+                ).backward()
                 optimizer.step()
                 schedule.step()
     model.eval().requires_grad_(False)
@@ -173,19 +205,26 @@ def train_classifier(
 
 
 def frechet(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "M D"]) -> float:
-    """Return the Fréchet distance of two normal distributions with the means and covariances of two sets of features.
+    """Return the Fréchet distance of two normal distributions with the means and covariances of two
+    sets of features.
 
-    It is |μ1 - μ2|² + tr(C1 + C2 - 2 (C1^½ C2 C1^½)^½) (Dowson & Landau 1982). Like FID it is biased upwards for few
-    samples: compare values for equal numbers only.
+    It is |μ1 - μ2|² + tr(C1 + C2 - 2 (C1^½ C2 C1^½)^½) (Dowson & Landau 1982). Like FID it is
+    biased upwards for few samples: compare values for equal numbers only.
 
     Raises:
-        ValueError: features of different numbers, fewer than two samples on a side, values that are not finite.
+        ValueError: features of different numbers, fewer than two samples on a side, values that are
+            not finite.
     """
-    left, right = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    left = np.asarray(left, dtype=np.float64)
+    right = np.asarray(right, dtype=np.float64)
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-        raise ValueError(f"features have the shapes {left.shape} and {right.shape}, must be (N, D) and (M, D)")
+        raise ValueError(
+            f"features have the shapes {left.shape} and {right.shape}, must be (N, D) and (M, D)"
+        )
     if min(len(left), len(right)) < 2:
-        raise ValueError(f"there are {len(left)} and {len(right)} samples: must be at least 2 of each")
+        raise ValueError(
+            f"there are {len(left)} and {len(right)} samples: must be at least 2 of each"
+        )
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise ValueError("features must be finite")
     shift = left.mean(0) - right.mean(0)
@@ -196,14 +235,18 @@ def frechet(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "M D"]) -> 
 
 
 def diversity(features: Float[np.ndarray, "N D"]) -> float:
-    """Return the mean Euclidean distance of two different samples in the features: 0 if all are the same.
+    """Return the mean Euclidean distance of two different samples in the features.
+
+    0 if all are the same.
 
     Raises:
         ValueError: fewer than two samples, values that are not finite.
     """
     features = np.asarray(features, dtype=np.float64)
     if features.ndim != 2 or len(features) < 2:
-        raise ValueError(f"features have the shape {features.shape}, must be (N, D) with N at least 2")
+        raise ValueError(
+            f"features have the shape {features.shape}, must be (N, D) with N at least 2"
+        )
     if not np.isfinite(features).all():
         raise ValueError("features must be finite")
     total = sum(np.linalg.norm(features - one, axis=1).sum() for one in features)
@@ -211,23 +254,32 @@ def diversity(features: Float[np.ndarray, "N D"]) -> float:
 
 
 def class_accuracy(
-    classifier: Classifier, ids: Int[np.ndarray | Tensor, "N L"], labels: Int[np.ndarray | Tensor, " N"]
+    classifier: Classifier,
+    ids: Int[np.ndarray | Tensor, "N L"],
+    labels: Int[np.ndarray | Tensor, " N"],
 ) -> float:
-    """Return the share of pictures that the classifier puts into the class that they were drawn for.
+    """Return the share of pictures that the classifier puts into the class that they were drawn
+    for.
 
     Raises:
-        ValueError: pictures that ``check_pictures`` rejects, a wrong number of labels, labels outside of the classes.
+        ValueError: pictures that ``check_pictures`` rejects, a wrong number of labels, labels
+            outside of the classes.
     """
     labels = _array(labels)
     if labels.shape != (len(ids),):
-        raise ValueError(f"labels have the shape {labels.shape}, must be ({len(ids)},): one for each picture")
+        raise ValueError(
+            f"labels have the shape {labels.shape}, must be ({len(ids)},): one for each picture"
+        )
     if labels.size and not 0 <= labels.min() <= labels.max() < classifier.classes:
-        raise ValueError(f"labels are in {labels.min()}..{labels.max()}, must be in 0..{classifier.classes - 1}")
+        raise ValueError(
+            f"labels are in {labels.min()}..{labels.max()}, must be in 0..{classifier.classes - 1}"
+        )
     return float((classifier.predict(ids) == labels).mean())
 
 
 def class_entropy(classifier: Classifier, ids: Int[np.ndarray | Tensor, "N L"]) -> float:
-    """Return the entropy of the shares of the predicted classes in nats, at most ln of the number of classes.
+    """Return the entropy of the shares of the predicted classes in nats, at most ln of the number
+    of classes.
 
     Raises:
         ValueError: as ``Classifier.predict``.
@@ -247,24 +299,27 @@ def measure(
     Args:
         classifier: trained on labelled data.
         samples: N samples.
-        data: at least 4 pictures of the data. For the distance as many as there are samples are used, the first ones,
-            if there are so many.
+        data: at least 4 pictures of the data. For the distance as many as there are samples are
+            used, the first ones, if there are so many.
         labels: class that each sample was drawn for, if any.
 
     Returns:
-        ``classifier_frechet``; ``classifier_frechet_of_data``, the same distance between two random halves of the
-        compared data, which are smaller sets and so more apart than two sets of equal distributions and full size;
-        ``classifier_accuracy`` on held-out data; ``diversity``, ``diversity_of_data``, ``class_entropy``; with labels
-        ``class_accuracy``.
+        ``classifier_frechet``; ``classifier_frechet_of_data``, the same distance between two random
+        halves of the compared data, which are smaller sets and so more apart than two sets of equal
+        distributions and full size; ``classifier_accuracy`` on held-out data; ``diversity``,
+        ``diversity_of_data``, ``class_entropy``; with labels ``class_accuracy``.
 
     Raises:
         ValueError: as the functions above; fewer than 4 pictures of the data.
     """
-    of_samples, of_data = classifier.features(samples), classifier.features(data)
+    of_samples = classifier.features(samples)
+    of_data = classifier.features(data)
     if len(of_data) < 4:
         raise ValueError(f"data has {len(of_data)} pictures, must have at least 4")
     compared = of_data[: max(len(of_samples), 4)]
-    shuffled = compared[np.random.default_rng(0).permutation(len(compared))]  # the order may go by class
+    shuffled = compared[
+        np.random.default_rng(0).permutation(len(compared))
+    ]  # the order may go by class
     found = {
         "classifier_frechet": frechet(of_samples, compared),
         "classifier_frechet_of_data": frechet(shuffled[::2], shuffled[1::2]),
@@ -273,7 +328,11 @@ def measure(
         "diversity_of_data": diversity(compared),
         "class_entropy": class_entropy(classifier, samples),
     }
-    return found if labels is None else found | {"class_accuracy": class_accuracy(classifier, samples, labels)}
+    return (
+        found
+        if labels is None
+        else found | {"class_accuracy": class_accuracy(classifier, samples, labels)}
+    )
 
 
 def _root(matrix: Float[np.ndarray, "D D"]) -> Float[np.ndarray, "D D"]:

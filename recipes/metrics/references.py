@@ -1,4 +1,7 @@
-"""Models without a network that a bound is compared with: all tokens alike, and the frequencies of the tokens."""
+"""Models without a network that a bound is compared with.
+
+All tokens alike, and the frequencies of the tokens.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +33,8 @@ class References:
 
 
 def unigram(counts: Int[Tensor, " V"], batches: Iterable[Batch], given: bool = False) -> Terms:
-    """Return -log p(x) of every sequence under the frequencies of the tokens, each count increased by one half.
+    """Return -log p(x) of every sequence under the frequencies of the tokens, each count increased
+    by one half.
 
     Args:
         counts: number of occurrences of each token in training.
@@ -40,7 +44,8 @@ def unigram(counts: Int[Tensor, " V"], batches: Iterable[Batch], given: bool = F
     costs = -log_probs(counts).double()
     parts = []
     for batch in batches:
-        x, mask = batch.x.cpu(), batch.mask.cpu().clone()
+        x = batch.x.cpu()
+        mask = batch.mask.cpu().clone()
         mask[:, : int(given)] = False
         nats = torch.where(mask, costs[x], 0.0).sum(1)
         parts.append(Terms(batch.index.cpu(), nats[:, None], mask.sum(1)))

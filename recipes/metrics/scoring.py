@@ -3,8 +3,8 @@
     perplexity = exp(sum of -log p(token | text before it) / number of tokens)   over all tokens of all samples
     entropy    = -sum over tokens of f log f,   f = the token's share of one sample; then the mean over samples
 
-Repetition lowers both, so either is meaningless alone. The samples' text is retokenised for the scorer, whose
-vocabulary differs.
+Repetition lowers both, so either is meaningless alone. The samples' text is retokenised for the
+scorer, whose vocabulary differs.
 """
 
 import hashlib
@@ -67,34 +67,43 @@ class Generative:
 
 
 def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False) -> Scorer:
-    """Load a causal language model from a folder, or from the hub or its cache, with one request to the hub.
+    """Load a causal language model from a folder, or from the hub or its cache, with one request to
+    the hub.
 
     Raises:
         ModuleNotFoundError: transformers is not installed, with the command that installs it.
         TypeError: it is not causal: the tokens to predict are among its inputs.
-        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` requires one; explains what to do
-            without a network.
+        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` requires one;
+            explains what to do without a network.
     """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise ModuleNotFoundError('generative perplexity needs transformers: pip install "ddlib[eval]"') from error
+        raise ModuleNotFoundError(
+            'generative perplexity needs transformers: pip install "ddlib[eval]"'
+        ) from error
     from ddlib_models.hub.networks import SEEN, influence  # imports transformers
 
-    # transformers tries five times for each of its files; by then it is known whether the hub can be reached
+    # transformers tries five times for each of its files; by then it is known whether the hub can
+    # be reached
     silent = None if Path(name).is_dir() else lookup(name)
     here = silent is not None or Path(name).is_dir()
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=here)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=here)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, local_files_only=here
+        )
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"scorer={name!r} cannot be loaded: {silent or str(error).strip().splitlines()[0]}. Without a network give "
-            "the folder of a causal language model: --scorer FOLDER; or leave generative perplexity out: --scorer none"
+            f"scorer={name!r} cannot be loaded: {silent or str(error).strip().splitlines()[0]}. "
+            "Without a network give "
+            "the folder of a causal language model: --scorer FOLDER; or leave generative "
+            "perplexity out: --scorer none"
         ) from error
     if influence(lambda ids: model.eval()(input_ids=ids).logits, range(3), 1) > SEEN:
         raise TypeError(
-            f"scorer={name!r}: {type(model).__name__} is not causal, its output at the first token depends on the "
+            f"scorer={name!r}: {type(model).__name__} is not causal, its output at the first token "
+            "depends on the "
             "second: generative perplexity requires a causal language model, such as gpt2-large"
         )
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -112,7 +121,8 @@ def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 
     Args:
         scorer: the language model.
         texts: samples.
-        bos: put the scorer's beginning of text before each; without it the first token is given, not predicted.
+        bos: put the scorer's beginning of text before each; without it the first token is given,
+            not predicted.
         batch: texts at a time.
 
     Raises:
@@ -120,7 +130,8 @@ def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 
     """
     start = beginning(scorer) if bos else []
     ids = [start + scorer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    nats, counts = [torch.zeros(0, dtype=torch.float64)], [max(len(row[: scorer.limit]) - 1, 0) for row in ids]
+    nats = [torch.zeros(0, dtype=torch.float64)]
+    counts = [max(len(row[: scorer.limit]) - 1, 0) for row in ids]
     for first in range(0, len(ids), batch):
         nats.append(_nats(scorer, [row[: scorer.limit] for row in ids[first : first + batch]]))
     cut = sum(scorer.limit is not None and len(row) > scorer.limit for row in ids)
@@ -139,15 +150,22 @@ def beginning(scorer: Scorer) -> list[int]:
 
 
 def unigram_entropy(tokens: Sequence[Hashable]) -> float:
-    """Return the entropy of one sample's token frequencies in nats: 0 to log n; NaN if the sample is empty."""
+    """Return the entropy of one sample's token frequencies in nats.
+
+    0 to log n; NaN if the sample is empty.
+    """
     if not tokens:
         return math.nan
-    return sum(count / len(tokens) * math.log(len(tokens) / count) for count in Counter(tokens).values())
+    return sum(
+        count / len(tokens) * math.log(len(tokens) / count) for count in Counter(tokens).values()
+    )
 
 
 def mean_entropy(documents: Sequence[Sequence[int]]) -> dd.Measure:
     """Return the mean of ``unigram_entropy`` over the samples that are not empty, in nats."""
-    entropies = torch.tensor([unigram_entropy(tokens) for tokens in documents if len(tokens)], dtype=torch.float64)
+    entropies = torch.tensor(
+        [unigram_entropy(tokens) for tokens in documents if len(tokens)], dtype=torch.float64
+    )
     return dd.Measure.ratio(entropies, torch.ones_like(entropies), "nats")
 
 
@@ -165,7 +183,9 @@ def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative
     if not predicted.any():
         raise ValueError(f"none of the {len(documents)} samples has text to score")
     return Generative(
-        dd.Measure.ratio(scores.nats[predicted], scores.tokens[predicted].double(), "nats/scorer token"),
+        dd.Measure.ratio(
+            scores.nats[predicted], scores.tokens[predicted].double(), "nats/scorer token"
+        ),
         mean_entropy(documents),
         len(documents),
         sum(not tokens for tokens in documents),
@@ -180,9 +200,14 @@ def _nats(scorer: Scorer, rows: Sequence[Sequence[int]]) -> Float[Tensor, " B"]:
         return torch.zeros(len(rows), dtype=torch.float64)
     device = scorer.model.device
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-    real = torch.arange(longest, device=device) < torch.tensor([len(row) for row in rows], device=device)[:, None]
+    real = (
+        torch.arange(longest, device=device)
+        < torch.tensor([len(row) for row in rows], device=device)[:, None]
+    )
     logits = scorer.model(input_ids=ids, attention_mask=real.long()).logits[:, :-1].float()
-    nats = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(rows), -1)
+    nats = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(
+        len(rows), -1
+    )
     return torch.where(real[:, 1:], nats.double(), 0.0).sum(1).cpu()
 
 

@@ -1,4 +1,6 @@
-"""Loading of trained models, published runs and third-party denoisers, and publication of one's own."""
+"""Loading of trained models, published runs and third-party denoisers, and publication of one's
+own.
+"""
 
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded

@@ -22,22 +22,32 @@ from recipes.metrics.conditioned import takes_labels
 from recipes.model_io.spelling import HasChatTemplate, TokenizerProtocol
 
 Precision = Literal["float32", "bfloat16"]
-"""Precision of the network's products. In either, tokens are drawn with float64 uniforms and cumulative sums."""
+"""Precision of the network's products.
+
+In either, tokens are drawn with float64 uniforms and cumulative sums.
+"""
 
 Rows = Literal["padded", "packed", "wrapped", "free", "exact"]
-"""Layout of the training sequences: rows of one length with padding behind each text; rows of one length with several
-texts; rows cut from the concatenation of all texts; a row as long as the text, whose beginning is given; a row as long
-as the sequence, without special tokens."""
+"""Layout of the training sequences.
+
+Rows of one length with padding behind each text; rows of one length with several
+texts; rows cut from the concatenation of all texts; a row as long as the text, whose beginning is
+given; a row as long as the sequence, without special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with all that is required to sample from it and to measure it, from a recipe or a third party."""
+    """A model with all that is required to sample from it and to measure it, from a recipe or a
+    third party.
+    """
 
     process: dd.processes.ForwardProcess
     model: nn.Module
     denoiser: Denoiser
-    """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts separately."""
+    """The network in the form that ``ddlib`` calls.
+
+    In float32 samplers may use its two parts separately.
+    """
     token_parameterization: str
     """Meaning of its logits over tokens, "cavity" or "posterior"."""
     tokenizer: TokenizerProtocol
@@ -58,9 +68,14 @@ class LoadedModel:
     leaves_out: bool = False
     """Whether the network supports padding, by ``present``."""
     leads: bool = False
-    """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P) continues it."""
+    """Whether the network encodes the prompt separately.
+
+    ``denoiser.after(tokens)`` (B, P) continues it.
+    """
     undecided: bool = False
-    """True if the files do not state whether the network was trained with blocks and its family has both kinds."""
+    """True if the files do not state whether the network was trained with blocks and its family has
+    both kinds.
+    """
     recipe: Recipe | None = None
     """Recipe of the run that trained it; None for other models."""
     layout: Layout | None = None
@@ -83,7 +98,10 @@ class LoadedModel:
 
     @property
     def validated(self) -> bool:
-        """True if a run of the recipe trained it, and so measured its bound; a published network starts the recipe."""
+        """True if a run of the recipe trained it, and so measured its bound.
+
+        a published network starts the recipe.
+        """
         return self.recipe is not None and self.recipe.start != str(self.recipe.output.folder)
 
     @property
@@ -118,7 +136,8 @@ class LoadedModel:
         """
         if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(
-                f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be formatted: "
+                f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be "
+                "formatted: "
                 "runs keep none, also those of recipes.adapt"
             )
         return self.tokenizer.format_chat(messages, answers)
@@ -130,7 +149,9 @@ class LoadedModel:
             ValueError: a model that was trained without labels, or a class that it lacks.
         """
         if not takes_labels(self.model):
-            raise ValueError(f"label={label!r}: {self.name} was trained without labels (model.num_classes=0)")
+            raise ValueError(
+                f"label={label!r}: {self.name} was trained without labels (model.num_classes=0)"
+            )
         classes = self.layout.classes if self.layout is not None else ()
         if label in classes:
             return classes.index(label)
@@ -145,22 +166,29 @@ class LoadedModel:
 
     @cached_property
     def symbols(self) -> Symbols | None:
-        """Symbols that the tokenizer has; None for a tokenizer in Python, which does not list them."""
+        """Symbols that the tokenizer has.
+
+        None for a tokenizer in Python, which does not list them.
+        """
         backend = getattr(self.tokenizer, "backend", self.tokenizer)
         return Symbols(backend) if isinstance(backend, Tokenizer) else None
 
     def document(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens between the beginning of a document, if it is there, and its end.
 
-        Rows that are cut from the concatenation of texts begin and end anywhere: all their tokens but special ones.
+        Rows that are cut from the concatenation of texts begin and end anywhere: all their tokens
+        but special ones.
         """
         if self.rows == "wrapped":
             return [token for token in tokens if token not in (self.special.bos, *self.ends)]
         return self.ended(tokens[1:] if tokens and tokens[0] == self.special.bos else tokens)
 
     def several(self, tokens: Sequence[int]) -> str:
-        """Return the texts of a row with the end tokens between them, without those behind the last."""
-        bos, rest = self.special.bos, list(tokens)
+        """Return the texts of a row with the end tokens between them, without those behind the
+        last.
+        """
+        bos = self.special.bos
+        rest = list(tokens)
         rest = rest[1:] if rest[:1] == [bos] else rest
         while rest and rest[-1] in self.ends:
             rest.pop()
@@ -173,5 +201,7 @@ class LoadedModel:
         return "".join(pieces)
 
     def ended(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens before the end of a document, which is the first end of text or padding."""
+        """Return the tokens before the end of a document, which is the first end of text or
+        padding.
+        """
         return list(takewhile(lambda token: token not in self.ends, tokens))

@@ -29,15 +29,20 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
         return telling(denoiser, model)
 
     found = wrapped(model if by is None else by)
-    if by is None and Capabilities.of(model).takes_memory:  # samplers call only its features with memory
-        found.features, found.output_weights, found.takes_memory = wrapped(model.features), model.output_weights, True
+    if (
+        by is None and Capabilities.of(model).takes_memory
+    ):  # samplers call only its features with memory
+        found.features = wrapped(model.features)
+        found.output_weights = model.output_weights
+        found.takes_memory = True
     return found
 
 
 def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     """Return a denoiser of rows with padding behind them, with the outputs of each sequence alone.
 
-    ``lengths`` is indexed by row: use ``dd.sample(..., compact=False)``. Tokens in the padding are arbitrary.
+    ``lengths`` is indexed by row: use ``dd.sample(..., compact=False)``. Tokens in the padding are
+    arbitrary.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present`` (B, L) bool.

@@ -28,7 +28,8 @@ class Theirs:
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
-        self._tokenizer, self._size = tokenizer, vocab_size
+        self._tokenizer = tokenizer
+        self._size = vocab_size
 
     @property
     def backend(self) -> Any:
@@ -36,7 +37,9 @@ class Theirs:
         return getattr(self._tokenizer, "backend_tokenizer", None)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
-        return SimpleNamespace(ids=self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        return SimpleNamespace(
+            ids=self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
 
     def decode(self, words: Sequence[int]) -> str:
         return self._tokenizer.decode(list(words), skip_special_tokens=True)
@@ -45,7 +48,9 @@ class Theirs:
         return self._tokenizer.convert_ids_to_tokens(word)
 
     def get_vocab(self) -> dict[str, int]:
-        return {token: word for token, word in self._tokenizer.get_vocab().items() if word < self._size}
+        return {
+            token: word for token, word in self._tokenizer.get_vocab().items() if word < self._size
+        }
 
     def get_vocab_size(self) -> int:
         return self._size
@@ -59,16 +64,24 @@ class Talking(Theirs):
         return self._tokenizer.get_chat_template()
 
     def format_chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
-        from jinja2 import TemplateError  # local import: transformers requires it only with a template
+        from jinja2 import (
+            TemplateError,
+        )  # local import: transformers requires it only with a template
 
-        copies, on = [dict(message) for message in messages], bool(messages) and not answers
+        copies = [dict(message) for message in messages]
+        on = bool(messages) and not answers
         try:
             return self._tokenizer.apply_chat_template(
                 copies, tokenize=False, add_generation_prompt=answers, continue_final_message=on
             )
-        except (TemplateError, TypeError) as error:  # errors of the template, which is third-party code
+        except (
+            TemplateError,
+            TypeError,
+        ) as error:  # errors of the template, which is third-party code
             roles = ", ".join(message.get("role", "?") for message in copies)
-            raise ValueError(f"chat: the tokenizer's template does not take messages of {roles}: {error}") from error
+            raise ValueError(
+                f"chat: the tokenizer's template does not take messages of {roles}: {error}"
+            ) from error
 
 
 def open_foreign(
@@ -91,7 +104,8 @@ def open_foreign(
         precision: precision of weights and products.
         trust: whether code in the folder may be run.
         family: its format; None: detected from its files.
-        mask: the mask token, or its id in digits where no token is spelled so; None: from its files.
+        mask: the mask token, or its id in digits where no token is spelled so; None: from its
+            files.
         block_size: positions of a block in its training, 0 for none; None: from its files.
         revision: branch, tag or commit of a repository on the hub.
 
@@ -100,22 +114,33 @@ def open_foreign(
         OSError: weights in a pickle alone; the message has the command that converts them.
         PermissionError, ValueError: as in ``ddlib_models.hub.load``.
     """
-    from ddlib_models import hub  # local import: transformers takes seconds, which other models do not need
+    from ddlib_models import (
+        hub,
+    )  # local import: transformers takes seconds, which other models do not need
     from ddlib_models.hub.family import chosen
     from ddlib_models.hub.files import read_config
     from ddlib_models.io.safetensors import check_pickled
 
     config = read_config(str(folder))
-    if not any(folder.glob(WEIGHTS)):  # looked up by name, as pickles of a repository are not downloaded
+    if not any(
+        folder.glob(WEIGHTS)
+    ):  # looked up by name, as pickles of a repository are not downloaded
         kind = next(iter(config.get("architectures") or ["AutoModelForMaskedLM"]))
         check_pickled(kind, name, name, revision=revision, trust_remote_code=trust)
     read_as = chosen(name, config, family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, special = hub.load(
-        folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
+        folder,
+        family=family,
+        trust=trust,
+        mask=mask,
+        block_size=block_size,
+        dtype=dtype,
+        device=device,
     )
     block = getattr(denoiser, "block_size", 0)
-    network, size = denoiser.network, process.vocab_size
+    network = denoiser.network
+    size = process.vocab_size
     limits = (getattr(network, "max_length", None), tokenizer.model_max_length)
     return LoadedModel(
         process=process,
@@ -144,7 +169,10 @@ def open_foreign(
 
 
 def digest(folder: Path) -> str:
-    """Return a hash of all weights, in the order of their files' names; of one file its plain hash."""
+    """Return a hash of all weights, in the order of their files' names.
+
+    For one file, its plain hash.
+    """
     whole = hashlib.sha256()
     for path in sorted(folder.glob(WEIGHTS)):
         with path.open("rb") as file:

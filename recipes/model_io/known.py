@@ -43,7 +43,11 @@ class Published(RunContext):
         return () if self._layout is None else self._layout.classes
 
     def shape(self) -> list[int]:
-        return super().shape() if self._layout is None or not self._layout.shape else list(self._layout.shape)
+        return (
+            super().shape()
+            if self._layout is None or not self._layout.shape
+            else list(self._layout.shape)
+        )
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)

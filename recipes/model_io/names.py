@@ -1,6 +1,9 @@
 """Names of files in the folder of a run besides checkpoints, and of its folder of weights."""
 
-RECIPE, TOKENIZER, CLUSTERS, WEIGHTS = "recipe.yaml", "tokenizer.json", "clusters", "weights"
+RECIPE = "recipe.yaml"
+TOKENIZER = "tokenizer.json"
+CLUSTERS = "clusters"
+WEIGHTS = "weights"
 SPEEDS = "speeds.safetensors"
 """Learned speeds of the noise, by the names of the parameters."""
 SYMBOLS = "symbols.json"

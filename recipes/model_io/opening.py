@@ -32,7 +32,18 @@ from recipes.model_io.names import RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
 
 CONFIG = "config.json"
 """Configuration file that transformers writes beside weights."""
-UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.tflite", "*.ot")
+UNREAD = (
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.gguf",
+    "*.tflite",
+    "*.ot",
+)
 """Weights in formats that are never read: pickles, and those of other programs."""
 
 
@@ -58,7 +69,9 @@ def open_saved(
     block_size: int | None = None,
     revision: str | None = None,
 ) -> LoadedModel:
-    """Open the folder of a run, its weights, or a pretrained third-party denoiser; a local one, or one on the hub.
+    """Open the folder of a run, its weights, or a pretrained third-party denoiser.
+
+    a local one, or one on the hub.
 
     A published recipe has a ``recipe.yaml``; everything else is read by ``ddlib_models.hub``.
 
@@ -66,25 +79,31 @@ def open_saved(
         source: folder, or id of a repository on the hub.
         device: for the network and the noise.
         precision: precision of the network's products; for a third-party model of its weights too.
-        trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is
-            trusted; weights alone may be from a third party. For a third-party model ``source`` itself, if code that
-            comes with it may be run.
-        family: format of a third-party model, see ``ddlib_models.hub.load``; by default detected from its files.
+        trust: modules from which ``package.module:object`` in the recipe may be imported. The
+            folder of a run is trusted; weights alone may be from a third party. For a third-party
+            model ``source`` itself, if code that comes with it may be run.
+        family: format of a third-party model, see ``ddlib_models.hub.load``; by default detected
+            from its files.
         mask_token: its mask token, or, where no token is spelled so, the token's id; likewise.
-        block_size: positions of a block in its training, likewise; 0: all positions attend to each other.
+        block_size: positions of a block in its training, likewise; 0: all positions attend to each
+            other.
         revision: branch, tag or commit of a repository on the hub.
 
     Raises:
-        FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
+        FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was
+            published there.
         OSError: a third-party model with weights in a pickle alone, which are not read.
-        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; for a
-            third-party model the errors of ``ddlib_models.hub.load``.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not
+            installed; for a third-party model the errors of ``ddlib_models.hub.load``.
         PermissionError: a module, or a model's code, that is not trusted.
     """
     at_least(0, block_size=block_size or 0)
     for one in trust:
         if one.lower() in ("true", "yes", "1"):
-            raise ValueError(f"trust={one!r}: must name what is trusted: package.module, or the model, {str(source)!r}")
+            raise ValueError(
+                f"trust={one!r}: must name what is trusted: package.module, or the model, "
+                f"{str(source)!r}"
+            )
     folder = Path(source)
     own = (folder / WEIGHTS).is_dir()
     if own:
@@ -96,27 +115,51 @@ def open_saved(
             raise FileNotFoundError(f"no folder {source}, and not a name or owner/name on the hub")
         try:
             folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
+        except (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            ConnectionError,
+        ) as error:
             raise FileNotFoundError(nothing(str(source), error)) from error
     elif revision is not None:
-        raise ValueError(f"revision={revision!r}: only for a repository on the hub, {source} is a folder")
+        raise ValueError(
+            f"revision={revision!r}: only for a repository on the hub, {source} is a folder"
+        )
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size, revision)
+        return open_foreign(
+            folder,
+            str(source),
+            device,
+            precision,
+            trusted,
+            family,
+            mask_token,
+            block_size,
+            revision,
+        )
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
-            f"{folder} has no {RECIPE}: the run has not saved yet, or this is not its folder; it has no {CONFIG} of a "
+            f"{folder} has no {RECIPE}: the run has not saved yet, or this is not its folder; it "
+            f"has no {CONFIG} of a "
             "third-party model either"
         )
     if not own and not any((folder / name).exists() for name in (MANIFEST, "model.safetensors")):
         raise FileNotFoundError(
-            f"{folder} has a {RECIPE} and no weights: the run has not saved yet, as it does every output.save_every "
+            f"{folder} has a {RECIPE} and no weights: the run has not saved yet, as it does every "
+            "output.save_every "
             "steps"
         )
-    for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
+    for name, value in {
+        "family": family,
+        "mask_token": mask_token,
+        "block_size": block_size,
+    }.items():
         if value is not None:
             raise ValueError(
-                f"{name}={value!r}: only for third-party models, {source} has a recipe, which determines it"
+                f"{name}={value!r}: only for third-party models, {source} has a recipe, which "
+                "determines it"
             )
     check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
@@ -132,12 +175,19 @@ def open_saved(
         model.float()  # the file may hold bfloat16, in which products would be taken too
     corpus = recipe.data.corpus
     # before the comparison: it may add padding, which is not a state
-    special = special_ids(tokenizer, corpus) if isinstance(corpus, SymbolCorpus) else add_special(tokenizer, corpus)
-    dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
+    special = (
+        special_ids(tokenizer, corpus)
+        if isinstance(corpus, SymbolCorpus)
+        else add_special(tokenizer, corpus)
+    )
+    dd.check_vocabulary(
+        process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos
+    )
     for name in ("vocab_size", "num_states"):
         if getattr(model, name, getattr(process, name)) != getattr(process, name):
             raise ValueError(
-                f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
+                f"{folder}: the network has {name}={getattr(model, name)}, the process "
+                f"{getattr(process, name)}: files "
                 "of different runs"
             )
     return LoadedModel(
@@ -176,14 +226,18 @@ def _rows(recipe: Recipe, layout: Layout | None) -> Rows:
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
-    """Load the learned speeds of a run into a process that learns them; without learned speeds do nothing.
+    """Load the learned speeds of a run into a process that learns them.
+
+    Without learned speeds do nothing.
 
     Raises:
         ValueError: a file of other speeds.
     """
     learned = {name: value for name, value in process.named_parameters() if value.requires_grad}
     found = load_file(path) if path.exists() else {}
-    shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (learned, found)]
+    shapes = [
+        {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (learned, found)
+    ]
     if shapes[0] != shapes[1]:
         raise ValueError(f"{path} holds {shapes[1]}, the process of the recipe learns {shapes[0]}")
     for name, parameter in learned.items():
@@ -191,7 +245,9 @@ def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
 
 
 def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:
-    """Load the network of a recipe with the weights of a folder: by its class's method, or built anew and filled.
+    """Load the network of a recipe with the weights of a folder.
+
+    By its class's method, or built anew and filled.
 
     Raises:
         ValueError: weights that do not fit, each by name.

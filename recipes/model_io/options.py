@@ -15,16 +15,27 @@ class LoadOptions:
     """Options for loading a model."""
 
     family: str | None = None
-    """Format of a third-party model, a name in ddlib_models.hub; by default detected from its files."""
+    """Format of a third-party model, a name in ddlib_models.hub.
+
+    By default detected from its files.
+    """
     mask_token: str | None = None
-    """Mask token of a third-party model, or its id if no token is spelled so; by default detected from its files."""
+    """Mask token of a third-party model, or its id if no token is spelled so.
+
+    By default detected from its files.
+    """
     block_size: int | None = None
-    """Positions of a block in the training of a third-party model, which determines its pace; 0: full attention; by
+    """Positions of a block in the training of a third-party model, which determines its pace; 0.
+
+    Full attention; by
     default detected from its files."""
     revision: str | None = None
     """Branch, tag or commit of a repository on the hub."""
     trust: tuple[str, ...] = ()
-    """Modules that third-party weights may import parts from, package.module; or a model's name, to run its code."""
+    """Modules that third-party weights may import parts from, package.module.
+
+    Or a model's name, to run its code.
+    """
 
     def __post_init__(self) -> None:
         at_least(0, block_size=self.block_size or 0)
@@ -35,4 +46,8 @@ class LoadOptions:
 
     def recorded(self) -> dict[str, Any]:
         """Return the options that affect results, by name, without ``trust``."""
-        return {name: value for name, value in asdict(self).items() if name != "trust" and value is not None}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name != "trust" and value is not None
+        }

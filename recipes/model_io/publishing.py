@@ -1,4 +1,6 @@
-"""Publication of a network that was trained in one's own loop, for ``evaluate``, ``generate`` and ``harness``."""
+"""Publication of a network that was trained in one's own loop, for ``evaluate``, ``generate`` and
+``harness``.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +27,10 @@ UNKNOWN = "(not recorded)"
 """Path of the text in the recipe of a model that was published with a tokenizer alone."""
 
 SAME = ("process.", "pace.", "model.", "data.", "loss.parameterization")
-"""Values of a recipe that identify a model; the others may differ from one publication to the next."""
+"""Values of a recipe that identify a model.
+
+The others may differ from one publication to the next.
+"""
 
 
 def publish(
@@ -44,36 +49,44 @@ def publish(
     pad: str | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a network and its process into a folder that ``generate``, ``evaluate`` and ``harness`` take.
+    """Write a network and its process into a folder that ``generate``, ``evaluate`` and ``harness``
+    take.
 
-    The folder has the form of a run's: ``weights/`` holds the weights, the plain values of process and network as
-    ``recipe.yaml``, the tokenizer and the layout of the data. It is written completely or not at all. A second call
-    for the same process, network and data replaces the weights.
+    The folder has the form of a run's: ``weights/`` holds the weights, the plain values of process
+    and network as ``recipe.yaml``, the tokenizer and the layout of the data. It is written
+    completely or not at all. A second call for the same process, network and data replaces the
+    weights.
 
     Args:
         folder: folder of the model.
         network: the network, on any device; for averaged weights a copy that holds them.
         process: the process that it was trained for. Learned speeds are kept.
-        data: prepared data, or its folder; or the tokenizer alone, a ``tokenizers.Tokenizer`` or a path to its
-            ``tokenizer.json``.
-        model: values that the network was built from, as ``model`` in a recipe: a short string or a mapping with
-            ``kind`` and the arguments. Not for a ``ddlib_models.Pretrained`` such as ``DiT``, which records them.
+        data: prepared data, or its folder; or the tokenizer alone, a ``tokenizers.Tokenizer`` or a
+            path to its ``tokenizer.json``.
+        model: values that the network was built from, as ``model`` in a recipe: a short string or a
+            mapping with ``kind`` and the arguments. Not for a ``ddlib_models.Pretrained`` such as
+            ``DiT``, which records them.
         length: tokens of a row; by default that of data in which all sequences have one length.
         packed: True if rows held several sequences.
         pace: pace of the training.
         parameterization: meaning of the network's output, as in ``dd.nelbo``.
-        bos: token at the beginning of a text; by default one with a common name. For a tokenizer alone.
+        bos: token at the beginning of a text; by default one with a common name. For a tokenizer
+            alone.
         eos: token at its end, likewise.
-        pad: token behind the end in a row of text; by default ``[PAD]``, or the end where rows are packed. Likewise.
-        training: further keys of the recipe, for the record, such as ``{"steps": 20_000, "batch": 64}``.
+        pad: token behind the end in a row of text; by default ``[PAD]``, or the end where rows are
+            packed. Likewise.
+        training: further keys of the recipe, for the record, such as ``{"steps": 20_000, "batch":
+            64}``.
 
     Returns:
         The folder of the weights.
 
     Raises:
-        TypeError: a network that is not an ``nn.Module``; a process, or a network, that has no plain values, by name.
-        ValueError: values that do not give this network or process; another vocabulary than the data; a length that
-            does not fit; a folder with another model or other files. Nothing is written then.
+        TypeError: a network that is not an ``nn.Module``; a process, or a network, that has no
+            plain values, by name.
+        ValueError: values that do not give this network or process; another vocabulary than the
+            data; a length that does not fit; a folder with another model or other files. Nothing is
+            written then.
 
     Example:
         >>> from recipes.model_io import publish
@@ -101,14 +114,19 @@ def publish(
     dd.check_vocabulary(process, found.tokenizer.get_vocab())
     blank = rebuilt(recipe, process, network, Given(found.tokenizer, found.layout))
     record = Record(
-        recipe=recipe, tokenizer=found.tokenizer, layout=found.layout,
+        recipe=recipe,
+        tokenizer=found.tokenizer,
+        layout=found.layout,
         speeds={name: value for name, value in process.named_parameters() if value.requires_grad},
-    )  # fmt: skip
+    )
     _check_folder(folder, record)
     about = (
-        f"A discrete diffusion model, {process!r}, trained in a loop of its author. `{RECIPE}` holds process, network "
-        "and data; its optimizer, batch and steps are those of the training only where they were given. With ddlib's "
-        "recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` measures it."
+        f"A discrete diffusion model, {process!r}, trained in a loop of its author. `{RECIPE}` "
+        "holds process, network "
+        "and data; its optimizer, batch and steps are those of the training only where they were "
+        "given. With ddlib's "
+        "recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` "
+        "measures it."
     )
     write_model(blank, folder / WEIGHTS, record, folder.name, about)
     return folder / WEIGHTS
@@ -126,7 +144,10 @@ class _Data:
 
 
 def _described(
-    folder: Path, data: str | Path | Prepared | Tokenizer, packed: bool, special: Mapping[str, str | None]
+    folder: Path,
+    data: str | Path | Prepared | Tokenizer,
+    packed: bool,
+    special: Mapping[str, str | None],
 ) -> _Data:
     """Return the description of prepared data, or of text of which the tokenizer alone is given."""
     if isinstance(data, str | Path) and Path(data).name != TOKENIZER:
@@ -134,18 +155,31 @@ def _described(
     named = {role: token for role, token in special.items() if token is not None}
     if isinstance(data, Prepared):
         for role, token in named.items():
-            raise ValueError(f"{role}={token!r}: only for a tokenizer alone, prepared data has its own")
+            raise ValueError(
+                f"{role}={token!r}: only for a tokenizer alone, prepared data has its own"
+            )
         return _Data(corpus_of(data.folder), data.folder, data.tokenizer, data.layout, data)
     if not isinstance(data, str | Path | Tokenizer):
-        raise TypeError(f"data is {type(data).__name__}, must be prepared data, its folder, or a tokenizer")
-    tokenizer = load_tokenizer(str(data)) if isinstance(data, str | Path) else Tokenizer.from_str(data.to_str())
+        raise TypeError(
+            f"data is {type(data).__name__}, must be prepared data, its folder, or a tokenizer"
+        )
+    tokenizer = (
+        load_tokenizer(str(data))
+        if isinstance(data, str | Path)
+        else Tokenizer.from_str(data.to_str())
+    )
     train, held_out = (Source(path=UNKNOWN, split=name) for name in ("train", "validation"))
-    corpus = Corpus(train=train, validation=held_out, tokenizer=str(folder / WEIGHTS / TOKENIZER), **named)
+    corpus = Corpus(
+        train=train, validation=held_out, tokenizer=str(folder / WEIGHTS / TOKENIZER), **named
+    )
     lacks_padding = tokenizer.token_to_id(corpus.pad) is None
-    found = add_special(Tokenizer.from_str(tokenizer.to_str()), corpus)  # a copy, to which padding may be added
+    found = add_special(
+        Tokenizer.from_str(tokenizer.to_str()), corpus
+    )  # a copy, to which padding may be added
     if lacks_padding and (named.get("pad") is not None or not packed):
         raise ValueError(
-            f"pad={corpus.pad!r}: the tokenizer has no such token; choose one of its tokens, as its vocabulary is "
+            f"pad={corpus.pad!r}: the tokenizer has no such token; choose one of its tokens, as "
+            "its vocabulary is "
             "that of the network"
         )
     if lacks_padding:
@@ -157,7 +191,9 @@ def _length(layout: Layout | None, length: int | None) -> int:
     if length is None:
         length = None if layout is None else layout.fixed
     if length is None:
-        raise ValueError("length=None: must be the tokens of a row, sequences of the data have no common length")
+        raise ValueError(
+            "length=None: must be the tokens of a row, sequences of the data have no common length"
+        )
     return length
 
 
@@ -167,7 +203,9 @@ def _check_folder(folder: Path, record: Record) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (weights / RECIPE).is_file():
-        raise ValueError(f"folder={folder}: exists and contains no published model: choose a new one")
+        raise ValueError(
+            f"folder={folder}: exists and contains no published model: choose a new one"
+        )
     old = numbers(read_recipe(weights / RECIPE)), (weights / TOKENIZER).read_text(encoding="utf-8")
     new = numbers(record.recipe), record.files()[TOKENIZER]
     faults = [
@@ -176,16 +214,22 @@ def _check_folder(folder: Path, record: Record) -> None:
         if name.startswith(SAME) and new[0].get(name) != old[0].get(name)
     ] + ["the tokenizer is another one"] * (json.loads(old[1]) != json.loads(str(new[1])))
     if faults:
-        raise ValueError(f"folder={folder}: holds another model: {'; '.join(islice(faults, LISTED))}; choose a new one")
+        raise ValueError(
+            f"folder={folder}: holds another model: {'; '.join(islice(faults, LISTED))}; choose a "
+            "new one"
+        )
 
 
 def _merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recipe with those of the training."""
     fixed: Sequence[str] = ("data", "process", "pace", "model", "output", "start")
     if taken := sorted(more.keys() & set(fixed)):
-        raise ValueError(f"training: has the keys {', '.join(taken)}, which do not describe the training")
+        raise ValueError(
+            f"training: has the keys {', '.join(taken)}, which do not describe the training"
+        )
     return {
-        name: {**values[name], **more[name]} if isinstance(more.get(name), Mapping) and name in values
+        name: {**values[name], **more[name]}
+        if isinstance(more.get(name), Mapping) and name in values
         else more.get(name, values.get(name))
         for name in dict.fromkeys((*values, *more))
-    }  # fmt: skip
+    }

@@ -25,7 +25,8 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     place = saved.data if folder is None else folder
     if place is None:
         raise ValueError(
-            f"data: {saved.name} has no data to be measured on. Give prepared data by --data FOLDER; "
+            f"data: {saved.name} has no data to be measured on. Give prepared data by --data "
+            "FOLDER; "
             f"prepare it by {prepare_with(saved.name, saved.layout)}"
         )
     data = open_prepared(place)
@@ -36,7 +37,9 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     command = prepare_with(place if place.is_dir() else saved.name, saved.layout)
     advice = f"Prepare data for it: {command}"
     size = max(saved.process.vocab_size, data.vocab_size)
-    check_same_tokens(f"data={data.folder}", data.vocabulary, model, advice, size=size, padding=unseen)
+    check_same_tokens(
+        f"data={data.folder}", data.vocabulary, model, advice, size=size, padding=unseen
+    )
     return data
 
 
@@ -48,15 +51,31 @@ def check_length(saved: LoadedModel, length: int | None) -> None:
     if length is None:
         return
     if length > saved.length:
-        limit = "the maximum of {0}" if saved.rows == "free" else "the tokens of a sequence in the training of {0}"
-        raise ValueError(f"length={length}: must be at most {saved.length}, {limit.format(saved.name)}")
-    if saved.rows == "exact" and saved.layout is not None and saved.layout.shape and length != saved.length:
+        limit = (
+            "the maximum of {0}"
+            if saved.rows == "free"
+            else "the tokens of a sequence in the training of {0}"
+        )
+        raise ValueError(
+            f"length={length}: must be at most {saved.length}, {limit.format(saved.name)}"
+        )
+    if (
+        saved.rows == "exact"
+        and saved.layout is not None
+        and saved.layout.shape
+        and length != saved.length
+    ):
         shape = " x ".join(map(str, saved.layout.shape))
-        raise ValueError(f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape {shape}")
+        raise ValueError(
+            f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape "
+            f"{shape}"
+        )
 
 
 def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
-    """Return the length of evaluation sequences: as given, or that of the model's rows, or up to ``MOST``.
+    """Return the length of evaluation sequences.
+
+    As given, or that of the model's rows, or up to ``MOST``.
 
     Args:
         saved: the model.

@@ -1,4 +1,7 @@
-"""Samplers by their short strings, for a model: values of its data, such as the shape of a picture, are filled in."""
+"""Samplers by their short strings, for a model.
+
+Values of its data, such as the shape of a picture, are filled in.
+"""
 
 from contextlib import suppress
 
@@ -8,7 +11,8 @@ from recipes.model_io.base import LoadedModel
 
 
 class SamplerContext:
-    """Values that a sampler and the parts in it take from the data of a model by name, see ``ddlib.parts.build``.
+    """Values that a sampler and the parts in it take from the data of a model by name, see
+    ``ddlib.parts.build``.
 
     Args:
         saved: the model.
@@ -50,7 +54,8 @@ def make_sampler(saved: LoadedModel, text: str, place: str = "sampler") -> Sampl
         place: name of the option for messages.
 
     Raises:
-        ValueError: no such sampler, invalid values, or a value that the data of the model do not have.
+        ValueError: no such sampler, invalid values, or a value that the data of the model do not
+            have.
     """
     return parts.build("samplers", text, SamplerContext(saved), place)
 

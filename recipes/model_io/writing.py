@@ -1,4 +1,7 @@
-"""Writing of a published model: weights, recipe, tokenizer, and all that sampling and evaluation require."""
+"""Writing of a published model.
+
+Weights, recipe, tokenizer, and all that sampling and evaluation require.
+"""
 
 import json
 import tempfile
@@ -51,13 +54,18 @@ class Record:
 
     def files(self) -> dict[str, bytes | str]:
         """Return the contents of the files by name."""
-        found: dict[str, bytes | str] = {RECIPE: recipe_yaml(self.recipe), TOKENIZER: self.tokenizer.to_str()}
+        found: dict[str, bytes | str] = {
+            RECIPE: recipe_yaml(self.recipe),
+            TOKENIZER: self.tokenizer.to_str(),
+        }
         if self.layout is not None:
             found[SYMBOLS] = json.dumps(self.layout.plain())
         if self.counts is not None:
             found[COUNTS] = save({"counts": self.counts})
         if self.speeds:
-            found[SPEEDS] = save({name: value.detach().cpu() for name, value in self.speeds.items()})
+            found[SPEEDS] = save(
+                {name: value.detach().cpu() for name, value in self.speeds.items()}
+            )
         if self.clusters is not None:
             with tempfile.TemporaryDirectory() as folder:
                 save_clusters(Path(folder) / CLUSTERS, self.clusters)
@@ -66,7 +74,8 @@ class Record:
 
 
 def write_model(model: nn.Module, folder: Path, record: Record, title: str, about: str) -> None:
-    """Save a network by its own method, or its tensors alone, from which the recipe rebuilds it, and its record.
+    """Save a network by its own method, or its tensors alone, from which the recipe rebuilds it,
+    and its record.
 
     Args:
         model: the network.
@@ -75,12 +84,15 @@ def write_model(model: nn.Module, folder: Path, record: Record, title: str, abou
         title: title of README.md.
         about: first paragraph of README.md.
     """
-    files, card = record.files(), {"title": title, "about": about}
+    files = record.files()
+    card = {"title": title, "about": about}
     if isinstance(model, Pretrained):
         model.save_pretrained(folder, extra=files, model_card_kwargs=card)
         return
     with writing(folder, {"class": type(model).__name__}, unlisted=("README.md",)) as unfinished:
         save_tensors(model, unfinished / "model.safetensors")
         for name, content in files.items():
-            (unfinished / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            (unfinished / name).write_bytes(
+                content.encode() if isinstance(content, str) else content
+            )
         (unfinished / "README.md").write_text(_CARD.format(**card), encoding="utf-8")

@@ -36,11 +36,17 @@ SMOKE = Size(dim=64, depth=3, heads=4, batch=32, steps=400, lr=3e-3, warmup=20, 
 
 
 def setting(
-    name: str, corpus: SymbolCorpus, length: int, size: Size, network: Values | None = None, packed: bool = False
+    name: str,
+    corpus: SymbolCorpus,
+    length: int,
+    size: Size,
+    network: Values | None = None,
+    packed: bool = False,
 ) -> Recipe:
     """Return the recipe of a data set with masks, at a size.
 
-    The loss is the bound itself, with times from the density of its least variance: weights need no clip.
+    The loss is the bound itself, with times from the density of its least variance: weights need no
+    clip.
 
     Args:
         name: name of the data set, and of its folders in ``data`` and ``runs``.
@@ -54,25 +60,43 @@ def setting(
     shape = {"dim": size.dim, "depth": size.depth, "heads": size.heads}
     run = Path("runs/smoke" if smoke else "runs") / name
     return Recipe(
-        data=Data(corpus=corpus, folder=run / "data" if smoke else Path("data") / name, length=length, packed=packed),
+        data=Data(
+            corpus=corpus,
+            folder=run / "data" if smoke else Path("data") / name,
+            length=length,
+            packed=packed,
+        ),
         process={"kind": "mdlm"},
         model={"kind": "dit", **shape, **(network or {})},
         loss=Loss(weighting={"kind": "clip", "high": None}, times="optimal"),
         optimizer=Optimizer(
-            lr=size.lr, warmup=size.warmup, weight_decay=0.05, muon=smoke, ema=1 - 10 / size.steps if smoke else 0.9999
+            lr=size.lr,
+            warmup=size.warmup,
+            weight_decay=0.05,
+            muon=smoke,
+            ema=1 - 10 / size.steps if smoke else 0.9999,
         ),
         hardware=Hardware(bf16=not smoke, compile=not smoke, threads=1 if smoke else 4),
         output=Output(
-            folder=run, validate_every=size.every, validate_sequences=64 if smoke else 1024, sample_every=size.every,
-            samples=16, sample_steps=64 if smoke else 128, save_every=size.every, tensorboard=not smoke,
+            folder=run,
+            validate_every=size.every,
+            validate_sequences=64 if smoke else 1024,
+            sample_every=size.every,
+            samples=16,
+            sample_steps=64 if smoke else 128,
+            save_every=size.every,
+            tensorboard=not smoke,
         ),
         batch=size.batch,
         steps=size.steps,
-    )  # fmt: skip
+    )
 
 
-def processes(recipe: Recipe, more: Mapping[str, tuple[str, Values]]) -> Mapping[str, tuple[str, Recipe]]:
-    """Return the recipe with masks, GIDD and uniform noise, and with the processes of this data, each in its folder.
+def processes(
+    recipe: Recipe, more: Mapping[str, tuple[str, Values]]
+) -> Mapping[str, tuple[str, Recipe]]:
+    """Return the recipe with masks, GIDD and uniform noise, and with the processes of this data,
+    each in its folder.
 
     Args:
         recipe: the setting.
@@ -86,7 +110,11 @@ def processes(recipe: Recipe, more: Mapping[str, tuple[str, Values]]) -> Mapping
     return {
         name: (
             text,
-            replace(recipe, process=process, output=replace(recipe.output, folder=recipe.output.folder / name)),
+            replace(
+                recipe,
+                process=process,
+                output=replace(recipe.output, folder=recipe.output.folder / name),
+            ),
         )
         for name, (text, process) in every.items()
     }
@@ -107,7 +135,9 @@ def run(
         arguments: in place of those of the process.
     """
     with plain_errors():
-        recipe, switches = choose(full, lambda given: smoke[given.output.folder.name][1], prog, arguments)
+        recipe, switches = choose(
+            full, lambda given: smoke[given.output.folder.name][1], prog, arguments
+        )
         # local imports: they take seconds, and --help ends before them
         from recipes.data import prepare
         from recipes.engine import estimate, train

@@ -21,20 +21,34 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
         recipe: the setting, whatever its process.
         weight_clip: the highest weight of a loss; GIDD has the dynamic weights of its paper.
     """
-    levels = {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]}
+    levels = {
+        "kind": "hdlm_levels",
+        "clusters": [256, 16],
+        "xi": [1.0, 1.0],
+        "speed": [1.0, 1.0, 1.0],
+    }
     processes = {
         "mdlm": ("masked diffusion", {"kind": "mdlm"}),
         "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
         "hdlm": ("tokens, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
         "hdlm-levels": ("tokens, several levels of clusters, the mask", levels),
-        "noisy": ("hdlm with tokens that can be wrong", {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1}),
+        "noisy": (
+            "hdlm with tokens that can be wrong",
+            {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1},
+        ),
     }
     losses = {name: replace(recipe.loss, weighting=f"clip:{weight_clip}") for name in processes}
-    losses["gidd"], output = replace(recipe.loss, weighting="dynamic"), recipe.output
+    losses["gidd"] = replace(recipe.loss, weighting="dynamic")
+    output = recipe.output
     return {
         name: (
             text,
-            replace(recipe, process=process, loss=losses[name], output=replace(output, folder=output.folder / name)),
+            replace(
+                recipe,
+                process=process,
+                loss=losses[name],
+                output=replace(output, folder=output.folder / name),
+            ),
         )
         for name, (text, process) in processes.items()
     }
@@ -45,7 +59,8 @@ def smoke(recipe: Recipe) -> Recipe:
 
     It begins at no other run, whose network is of another size.
     """
-    folder, run = Path("runs/smoke"), recipe.output.folder
+    folder = Path("runs/smoke")
+    run = recipe.output.folder
     return replace(
         recipe,
         data=replace(recipe.data, corpus=speeches(), folder=folder / "data", length=64),
@@ -53,15 +68,24 @@ def smoke(recipe: Recipe) -> Recipe:
         model=recipe.model | (TINY if recipe.model["kind"] == "dit" else {}),
         optimizer=replace(recipe.optimizer, warmup=5),
         output=replace(
-            recipe.output, folder=folder / run.parent.name / run.name,
-            log_every=1, validate_every=20, validate_sequences=32, sample_every=20, sample_steps=16, samples=1,
-            save_every=10, wandb=None,
+            recipe.output,
+            folder=folder / run.parent.name / run.name,
+            log_every=1,
+            validate_every=20,
+            validate_sequences=32,
+            sample_every=20,
+            sample_steps=16,
+            samples=1,
+            save_every=10,
+            wandb=None,
         ),
-        hardware=replace(recipe.hardware, micro_batch=None, bf16=False, compile=False, shard=False, threads=1),
+        hardware=replace(
+            recipe.hardware, micro_batch=None, bf16=False, compile=False, shard=False, threads=1
+        ),
         batch=16,
         steps=20,
         start="text" if recipe.start == "text" else "random",
-    )  # fmt: skip
+    )
 
 
 TINY = {"dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1}
@@ -69,18 +93,27 @@ TINY = {"dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1}
 
 
 def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return a part with few clusters where its values set their number; saved ones are of another vocabulary."""
+    """Return a part with few clusters where its values set their number.
+
+    Saved ones are of another vocabulary.
+    """
     changed: dict[str, Any] = {}
     for name, key in parts.keys(group, values["kind"], RunContext, values).items():
         value = values.get(name)
         if key.group and isinstance(value, dict):
             changed[name] = _few_clusters(key.group, value)
         elif key.filled == "parents" != name:
-            changed[name] = [2 * 4**level for level in range(len(value), 0, -1)] if isinstance(value, list) else 8
+            changed[name] = (
+                [2 * 4**level for level in range(len(value), 0, -1)]
+                if isinstance(value, list)
+                else 8
+            )
     return values | changed
 
 
-def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None) -> None:
+def run(
+    recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None
+) -> None:
     """Train the recipe of a command line."""
     with plain_errors():
         recipe, switches = choose(recipes, smoke, prog, arguments)

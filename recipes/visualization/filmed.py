@@ -1,4 +1,7 @@
-"""Sampler wrapper that records every step: the changes of each position, and the network's probability of each."""
+"""Sampler wrapper that records every step.
+
+The changes of each position, and the network's probability of each.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -39,7 +42,10 @@ class Event(NamedTuple):
     state: int
     mark: Mark
     chance: float | None
-    """Probability of the state within its level, according to the network; None where it was not evaluated."""
+    """Probability of the state within its level, according to the network.
+
+    None where it was not evaluated.
+    """
     others: tuple[tuple[int, float], ...]
     """The most probable states of that level with their probabilities, in descending order."""
 
@@ -66,7 +72,10 @@ class Text:
 
     def first(self, length: int) -> "Text":
         """Return the trajectory of the first ``length`` positions only."""
-        frames = [Frame(t, calls, [one for one in events if one.position < length]) for t, calls, events in self.frames]
+        frames = [
+            Frame(t, calls, [one for one in events if one.position < length])
+            for t, calls, events in self.frames
+        ]
         return Text(self.start[:length], [place for place in self.given if place < length], frames)
 
     def states(self, frame: int) -> list[int]:
@@ -79,12 +88,15 @@ class Text:
 
 
 class Filmed(Sampler):
-    """Wrapper of a sampler that records the first sequences of a batch; it draws bitwise the same samples.
+    """Wrapper of a sampler that records the first sequences of a batch.
 
-    Its ``on_step`` must be that of ``dd.sample``, whose result is passed to ``end``. It causes no network calls: it
-    records the outputs of the sampler's calls. A probability is that of the network, before temperature, top-p and
-    similar options, and before a force transition. For a position that descended it is the distribution over members of
-    its new level given its old state; else the distribution of the token, or of its cluster, given all other positions.
+    It draws bitwise the same samples.
+
+    Its ``on_step`` must be that of ``dd.sample``, whose result is passed to ``end``. It causes no
+    network calls: it records the outputs of the sampler's calls. A probability is that of the
+    network, before temperature, top-p and similar options, and before a force transition. For a
+    position that descended it is the distribution over members of its new level given its old
+    state; else the distribution of the token, or of its cluster, given all other positions.
 
     Args:
         sampler: the sampler to record.
@@ -95,7 +107,8 @@ class Filmed(Sampler):
     def __init__(self, sampler: Sampler, most: int, on_step: OnStep | None = None) -> None:
         for name in Sampler.__annotations__:  # the sampler's flags
             setattr(self, name, getattr(sampler, name))
-        self.sampler, self.most = sampler, most
+        self.sampler = sampler
+        self.most = most
         self._told = on_step
         self._texts: list[Text] = []
         self._heard: StepOutputs | None = None
@@ -109,7 +122,8 @@ class Filmed(Sampler):
         recorder = StepOutputs(run.free.shape, run.free.device)
         if self._heard is not None:
             recorder.calls += self._heard.calls
-        self._run, self._heard = run, recorder
+        self._run = run
+        self._heard = recorder
         listen(run.network, self._heard)
         return self.sampler.init(run)
 
@@ -120,7 +134,10 @@ class Filmed(Sampler):
         return self.sampler.finalize(run, state)
 
     def on_step(self, k: int, t: Tensor, z: Tensor) -> None:
-        """Record the states after a step, with the prompt in place; times (B, L) are those of a blockwise pace."""
+        """Record the states after a step, with the prompt in place.
+
+        Times (B, L) are those of a blockwise pace.
+        """
         if self._told is not None:
             self._told(k, t, z)
         z = z[: self.most].clone()
@@ -154,7 +171,9 @@ class Filmed(Sampler):
 
     def _keep(self, t: Times, z: Tokens) -> None:
         t = t if t.ndim == 1 else t[:, self._window.start]
-        for text, when, calls in zip(self._texts, t.tolist(), self._heard.calls.tolist(), strict=False):
+        for text, when, calls in zip(
+            self._texts, t.tolist(), self._heard.calls.tolist(), strict=False
+        ):
             text.frames.append(Frame(when, calls, []))
         for b, event in _events(self._run, self._heard, self._window, self._before, z):
             self._texts[b].frames[-1].events.append(event)
@@ -173,7 +192,9 @@ def _events(
     which = torch.zeros((len(b), OTHERS), dtype=torch.int64, device=b.device)
     likely = torch.zeros((len(b), OTHERS), dtype=torch.float64, device=b.device)
     inside = (window.start <= i) & (i < window.stop)
-    drawn = (inside & (mark != Mark.UP)).nonzero()[:, 0]  # an ascending position is noised, whatever the network
+    drawn = (inside & (mark != Mark.UP)).nonzero()[
+        :, 0
+    ]  # an ascending position is noised, whatever the network
     for mine, predictions in recorder.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
         for rows, states, log_probs in _distributions(run, predictions, state[places]):
@@ -184,32 +205,44 @@ def _events(
             which[some, : best.values.shape[1]] = states.gather(1, best.indices)
             likely[some, : best.values.shape[1]] = best.values.to(torch.float64).exp()
     columns = (b, i, state, mark, chance, which, likely)
-    for row, position, now, kind, own, theirs, chances in zip(*(column.tolist() for column in columns), strict=True):
+    for row, position, now, kind, own, theirs, chances in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         others = tuple((one, p) for one, p in zip(theirs, chances, strict=True) if p > 0)
-        yield row, Event(position, now, Mark(kind), None if own != own else own, others)  # NaN != NaN
+        yield (
+            row,
+            Event(position, now, Mark(kind), None if own != own else own, others),
+        )  # NaN != NaN
 
 
 def _distributions(
     run: SamplingContext, predictions: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
-    """Yield the distributions from which positions got their states, from the network's outputs before.
+    """Yield the distributions from which positions got their states, from the network's outputs
+    before.
 
     Yields:
-        The indices of the positions among the N, the states of the level, and their normalised log-probabilities.
+        The indices of the positions among the N, the states of the level, and their normalised
+        log-probabilities.
     """
     process = run.process
     level, above = (process.level_of(z[:, None])[:, 0] for z in (state, predictions.z))
-    # where the level chain depends on the state, the states below one are not all that it can descend to
+    # where the level chain depends on the state, the states below one are not all that it can
+    # descend to
     own = process.hierarchy is not None and isinstance(process, HasLevelWeights)
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
         by = replace(run, predict=predictions.network)
-        for some, first, which, log_probs in child_log_probs(by, predictions.take(rows), level[rows], False):
+        for some, first, which, log_probs in child_log_probs(
+            by, predictions.take(rows), level[rows], False
+        ):
             yield rows[some], which + first, log_probs
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]
-        log_probs = predictions.take(rows).token_logits(torch.zeros_like(rows))[:, 0].log_softmax(-1)
+        log_probs = (
+            predictions.take(rows).token_logits(torch.zeros_like(rows))[:, 0].log_softmax(-1)
+        )
         if i > 0 and process.hierarchy is None:  # a noise state without members
             continue
         if i > 0:

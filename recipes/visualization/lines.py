@@ -1,4 +1,7 @@
-"""Samples as files of other programs: FASTA for proteins and DNA, one sample a line for SMILES and the like."""
+"""Samples as files of other programs.
+
+FASTA for proteins and DNA, one sample a line for SMILES and the like.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +19,14 @@ def write_fasta(path: Path | str, sequences: Sequence[str], names: Sequence[str]
         names: name of each; by default sample_0, sample_1, ...
 
     Raises:
-        ValueError: a sequence with ">" or blanks, a name with a line break, a wrong number of names.
+        ValueError: a sequence with ">" or blanks, a name with a line break, a wrong number of
+            names.
     """
     names = names or [f"sample_{number}" for number in range(len(sequences))]
     if len(names) != len(sequences):
-        raise ValueError(f"names has {len(names)} entries, must have {len(sequences)}: one for each sequence")
+        raise ValueError(
+            f"names has {len(names)} entries, must have {len(sequences)}: one for each sequence"
+        )
     lines = []
     for number, (name, sequence) in enumerate(zip(names, sequences, strict=True)):
         if ">" in sequence or any(letter.isspace() for letter in sequence):

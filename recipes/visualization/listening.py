@@ -28,7 +28,11 @@ class StepOutputs:
     def call(self, evaluated: Bool[Tensor, "n"]) -> None:
         """Count a call on some rows of a batch, which may have several rows per sequence."""
         rows = len(self.calls)
-        self.calls += evaluated.view(rows, -1).any(-1) if len(evaluated) % rows == 0 else bool(evaluated.any())
+        self.calls += (
+            evaluated.view(rows, -1).any(-1)
+            if len(evaluated) % rows == 0
+            else bool(evaluated.any())
+        )
 
     def evaluate(self, predictions: Predictions, rows: int) -> None:
         """Record the output for a batch of so many rows, if these are the sequences."""
@@ -38,7 +42,8 @@ class StepOutputs:
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
     ) -> Iterator[tuple[Bool[Tensor, "n"], Predictions]]:
-        """Return for n positions the last output for each before it was in ``state``, and their indices.
+        """Return for n positions the last output for each before it was in ``state``, and their
+        indices.
 
         Positions that the network was not evaluated at are left out.
         """
@@ -63,8 +68,12 @@ class Listening(ModelWrapper):
         logits = super().__call__(z, t)
         self.heard.call(self._ran(last, z))
         b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
-        plain = ModelWrapper(self.process, self)  # these are cavity logits, for any parameterization
-        self.heard.evaluate(Predictions(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
+        plain = ModelWrapper(
+            self.process, self
+        )  # these are cavity logits, for any parameterization
+        self.heard.evaluate(
+            Predictions(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z)
+        )
         return logits
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
@@ -77,8 +86,13 @@ class Listening(ModelWrapper):
             yield predictions
 
     def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
-        """Return for each row whether it was evaluated anew: not where it repeats the output ``last``."""
-        return torch.full_like(z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool)
+        """Return for each row whether it was evaluated anew.
+
+        Not where it repeats the output ``last``.
+        """
+        return torch.full_like(
+            z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool
+        )
 
 
 def listen(network: ModelWrapper, recorder: StepOutputs) -> None:

@@ -14,9 +14,15 @@ LINE = 24
 
 
 def draw(
-    smiles: Sequence[str], *, columns: int = 4, size: tuple[int, int] = (240, 180), captions: Sequence[str] = ()
+    smiles: Sequence[str],
+    *,
+    columns: int = 4,
+    size: tuple[int, int] = (240, 180),
+    captions: Sequence[str] = (),
 ) -> "Image":
-    """Return one picture with all molecules side by side; the place of an invalid SMILES shows the string itself.
+    """Return one picture with all molecules side by side.
+
+    The place of an invalid SMILES shows the string itself.
 
     Args:
         smiles: the molecules.
@@ -38,7 +44,9 @@ def draw(
     if columns < 1 or min(size) < 1:
         raise ValueError(f"columns={columns}, size={size}: must be at least 1")
     if captions and len(captions) != len(smiles):
-        raise ValueError(f"captions has {len(captions)} entries, must have {len(smiles)}: one for each molecule")
+        raise ValueError(
+            f"captions has {len(captions)} entries, must have {len(smiles)}: one for each molecule"
+        )
     found = [molecule(one) for one in smiles]
     columns = min(columns, len(smiles))
     whole = Draw.MolsToGridImage(
@@ -52,5 +60,7 @@ def draw(
     for number, one in enumerate(found):
         if one is None:  # rdkit leaves the place empty, the caption too
             place = (number % columns * size[0] + 8, number // columns * size[1] + 8)
-            pen.multiline_text(place, "\n".join(["invalid:", *wrap(smiles[number], LINE)]), fill="#a11236")
+            pen.multiline_text(
+                place, "\n".join(["invalid:", *wrap(smiles[number], LINE)]), fill="#a11236"
+            )
     return whole

@@ -55,7 +55,9 @@ def write_page(
         ValueError: a picture whose shape or values do not fit the samples.
     """
     layout = saved.layout
-    picture = Picture(layout.shape, layout.values) if layout is not None and layout.is_picture else None
+    picture = (
+        Picture(layout.shape, layout.values) if layout is not None and layout.is_picture else None
+    )
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     film = pack(
         [text for _, text, _ in shown],
@@ -84,7 +86,9 @@ def page(title: str, about: Mapping[str, Any], film: Mapping[str, Any]) -> str:
 
 def in_script(value: Any) -> str:
     """Return JSON in which no value can end the script around it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPED)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(
+        ESCAPED
+    )
 
 
 def pack(
@@ -94,7 +98,9 @@ def pack(
     spell: Spell,
     picture: Picture | None = None,
 ) -> dict[str, Any]:
-    """Return the data for the page's script: each state is listed once, each step holds only its changes.
+    """Return the data for the page's script.
+
+    Each state is listed once, each step holds only its changes.
 
     Args:
         texts: trajectories to show.
@@ -104,10 +110,11 @@ def pack(
         picture: how to draw a sample as a picture; None for text.
 
     Returns:
-        ``levels``: [name, size] each; ``states``: [text, level, special] each; ``texts``: of each its ``start``, the
-        ``given`` positions, its ``end``, and ``frames`` as [t, calls, event, ...] with events [position, state, mark,
-        chance, other, its chance, ...]. States are indices into ``states``. With a picture also ``picture``: its
-        ``shape`` (H, W, C), the ``colours`` of the states as [red, green, blue], and one for each level, ``legend``.
+        ``levels``: [name, size] each; ``states``: [text, level, special] each; ``texts``: of each
+        its ``start``, the ``given`` positions, its ``end``, and ``frames`` as [t, calls, event,
+        ...] with events [position, state, mark, chance, other, its chance, ...]. States are indices
+        into ``states``. With a picture also ``picture``: its ``shape`` (H, W, C), the ``colours``
+        of the states as [red, green, blue], and one for each level, ``legend``.
 
     Raises:
         ValueError: a picture whose shape or values do not fit the samples.
@@ -127,7 +134,9 @@ def pack(
             "start": [short(state) for state in text.start],
             "given": text.given,
             "end": end,
-            "frames": [[round(t, 6), calls, *map(event, events)] for t, calls, events in text.frames],
+            "frames": [
+                [round(t, 6), calls, *map(event, events)] for t, calls, events in text.frames
+            ],
         }
         for text, end in zip(texts, ends, strict=True)
     ]
@@ -139,22 +148,33 @@ def pack(
         names[0] = "token"
     return {
         "levels": [list(pair) for pair in zip(names, process.levels, strict=True)],
-        "states": [[text, level[state], int(special)] for state in number for text, special in [spell(state)]],
+        "states": [
+            [text, level[state], int(special)]
+            for state in number
+            for text, special in [spell(state)]
+        ],
         "texts": shown,
         **drawn,
     }
 
 
-def coloured(picture: Picture, texts: Sequence[Text], process: ForwardProcess, states: Sequence[int]) -> dict[str, Any]:
+def coloured(
+    picture: Picture, texts: Sequence[Text], process: ForwardProcess, states: Sequence[int]
+) -> dict[str, Any]:
     """Return the colours of a picture's states and levels for the page's script.
 
     Raises:
-        ValueError: a shape of another number of positions than a sample has; see ``palette`` and ``check_shape``.
+        ValueError: a shape of another number of positions than a sample has; see ``palette`` and
+            ``check_shape``.
     """
-    shape, colours = check_shape(picture.shape), palette(picture.values, process).tolist()
+    shape = check_shape(picture.shape)
+    colours = palette(picture.values, process).tolist()
     for text in texts:
         if len(text.start) != math.prod(shape):
-            raise ValueError(f"shape={picture.shape}: a sample has {len(text.start)} positions, must have {shape}")
+            raise ValueError(
+                f"shape={picture.shape}: a sample has {len(text.start)} positions, must have "
+                f"{shape}"
+            )
     middle = [sum(process.levels[:level]) + size // 2 for level, size in enumerate(process.levels)]
     return {
         "shape": list(shape),
@@ -169,7 +189,8 @@ def rounded(chance: float) -> float:
 
 
 def speller(tokenizer: Tokenizer, names: Sequence[str]) -> Spell:
-    """Return the display form of tokens as they follow another one, of special tokens and other states by name.
+    """Return the display form of tokens as they follow another one, of special tokens and other
+    states by name.
 
     Args:
         tokenizer: decodes the tokens.
@@ -183,8 +204,13 @@ def speller(tokenizer: Tokenizer, names: Sequence[str]) -> Spell:
     def spell(state: int) -> Spelt:
         if state >= size:
             return Spelt(sign(state, size, names))
-        alone, behind = tokenizer.decode([state]), tokenizer.decode([other, state])
+        alone = tokenizer.decode([state])
+        behind = tokenizer.decode([other, state])
         text = behind.removeprefix(before) if behind.startswith(before) else alone
-        return Spelt(text.replace("\n", "¶\n")) if text else Spelt(f" {tokenizer.id_to_token(state)}", True)
+        return (
+            Spelt(text.replace("\n", "¶\n"))
+            if text
+            else Spelt(f" {tokenizer.id_to_token(state)}", True)
+        )
 
     return spell

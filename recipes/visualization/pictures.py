@@ -43,11 +43,15 @@ class Picture(NamedTuple):
     """Grey or channel value of each token, 0 to 255."""
 
 
-def palette(values: Sequence[int], process: ForwardProcess | None = None) -> UInt8[np.ndarray, "S 3"]:
-    """Return a colour for each state: greys for tokens, a tinted grey for a cluster, violet for the mask.
+def palette(
+    values: Sequence[int], process: ForwardProcess | None = None
+) -> UInt8[np.ndarray, "S 3"]:
+    """Return a colour for each state.
 
-    The grey of a cluster is the mean of the values of all tokens, weighted by their probability of reaching it. The
-    tint of a cluster is that of its level on the HTML page.
+    Greys for tokens, a tinted grey for a cluster, violet for the mask.
+
+    The grey of a cluster is the mean of the values of all tokens, weighted by their probability of
+    reaching it. The tint of a cluster is that of its level on the HTML page.
 
     Args:
         values: value of each token, 0 to 255.
@@ -63,7 +67,9 @@ def palette(values: Sequence[int], process: ForwardProcess | None = None) -> UIn
     if process is None:
         return np.concatenate([tokens, [MASK]]).astype(np.uint8)
     if process.vocab_size != len(grey):
-        raise ValueError(f"values has {len(grey)} entries, must have {process.vocab_size}: one for each token")
+        raise ValueError(
+            f"values has {len(grey)} entries, must have {process.vocab_size}: one for each token"
+        )
     colours = [tokens]
     for level, size in enumerate(process.levels[1:], start=1):
         if process.hierarchy is None or size == 1:
@@ -72,13 +78,18 @@ def palette(values: Sequence[int], process: ForwardProcess | None = None) -> UIn
         reached = process.hierarchy.between(0, level).matrix().detach().cpu().numpy()  # (V, size)
         mean = (grey @ reached) / np.maximum(reached.sum(0), 1e-300)
         hue = HUES[(level - 1) % len(HUES)] / 360
-        tinted = [colorsys.hls_to_rgb(hue, DARKEST + (LIGHTEST - DARKEST) * light / 255, TINT) for light in mean]
+        tinted = [
+            colorsys.hls_to_rgb(hue, DARKEST + (LIGHTEST - DARKEST) * light / 255, TINT)
+            for light in mean
+        ]
         colours.append(np.round(np.array(tinted) * 255).astype(np.uint8))
     return np.concatenate(colours)
 
 
 def pixels(
-    ids: Int[np.ndarray, "N L"] | torch.Tensor, shape: Sequence[int], colours: UInt8[np.ndarray, "S 3"]
+    ids: Int[np.ndarray, "N L"] | torch.Tensor,
+    shape: Sequence[int],
+    colours: UInt8[np.ndarray, "S 3"],
 ) -> UInt8[np.ndarray, "N H W 3"]:
     """Return the pixels of sequences of states.
 
@@ -95,7 +106,10 @@ def pixels(
     ids = np.asarray(ids.detach().cpu() if isinstance(ids, torch.Tensor) else ids)
     height, width, channels = check_shape(shape)
     if ids.ndim != 2 or ids.shape[1] != height * width * channels:
-        raise ValueError(f"ids have the shape {ids.shape}, must be (N, {height * width * channels}) for {tuple(shape)}")
+        raise ValueError(
+            f"ids have the shape {ids.shape}, must be (N, {height * width * channels}) for "
+            f"{tuple(shape)}"
+        )
     if not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"ids are {ids.dtype}, must be integers")
     if ids.size and not 0 <= ids.min() <= ids.max() < len(colours):
@@ -113,7 +127,9 @@ def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """
     full = (*shape, 1) if len(shape) == 2 else tuple(shape)
     if len(full) != 3 or min(full) < 1 or full[2] not in (1, 3):
-        raise ValueError(f"shape={tuple(shape)}: must be (H, W), (H, W, 1) or (H, W, 3) to be shown as a picture")
+        raise ValueError(
+            f"shape={tuple(shape)}: must be (H, W), (H, W, 1) or (H, W, 3) to be shown as a picture"
+        )
     return full
 
 
@@ -137,7 +153,8 @@ def grid(
         scale: side of a pixel; by default samples become at least 40 pixels high, one alone 160.
 
     Raises:
-        ValueError: no samples; anything that ``palette`` and ``pixels`` reject; fewer than one column; a scale below 1.
+        ValueError: no samples; anything that ``palette`` and ``pixels`` reject; fewer than one
+            column; a scale below 1.
     """
     from PIL import Image
 
@@ -156,7 +173,9 @@ def film(
     seconds: float = 6.0,
     pause: float = 2.0,
 ) -> None:
-    """Write a film of samples on their way from noise: an animated PNG, or a GIF for a path that ends in .gif.
+    """Write a film of samples on their way from noise.
+
+    An animated PNG, or a GIF for a path that ends in .gif.
 
     Args:
         states: states of the N samples at K times, noise first.
@@ -166,12 +185,13 @@ def film(
         process: the process, for colours of its noisy states.
         columns: as in ``grid``.
         scale: as in ``grid``.
-        seconds: length of the film without the pause; a frame takes at least a fiftieth of a second.
+        seconds: length of the film without the pause; a frame takes at least a fiftieth of a
+            second.
         pause: seconds for which the last frame stays.
 
     Raises:
-        ValueError: no frames; frames of different shapes; another kind of file; a length or a pause below 0; anything
-            that ``grid`` rejects.
+        ValueError: no frames; frames of different shapes; another kind of file; a length or a pause
+            below 0; anything that ``grid`` rejects.
     """
     from PIL import Image
 
@@ -180,11 +200,17 @@ def film(
         raise ValueError(f"path={path}: must end in .png or .gif")
     if seconds < 0 or pause < 0:
         raise ValueError(f"seconds={seconds}, pause={pause}: must be 0 or more")
-    frames = [np.asarray(one.detach().cpu() if isinstance(one, torch.Tensor) else one) for one in states]
+    frames = [
+        np.asarray(one.detach().cpu() if isinstance(one, torch.Tensor) else one) for one in states
+    ]
     if not frames or len({frame.shape for frame in frames}) > 1:
-        raise ValueError(f"states: must be one or more arrays (N, L) of one shape, got {len(frames)} of them")
+        raise ValueError(
+            f"states: must be one or more arrays (N, L) of one shape, got {len(frames)} of them"
+        )
     colours = palette(values, process)
-    sheets = [Image.fromarray(_sheet(pixels(frame, shape, colours), columns, scale)) for frame in frames]
+    sheets = [
+        Image.fromarray(_sheet(pixels(frame, shape, colours), columns, scale)) for frame in frames
+    ]
     if path.suffix == ".gif":
         sheets = [_indexed(sheet) for sheet in sheets]
     each = max(round(1000 * seconds / len(sheets)), 20)
@@ -200,7 +226,9 @@ def film(
 
 
 def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
-    """Return the states of recorded samples at all times, for ``film``; a sample that ended earlier keeps its last.
+    """Return the states of recorded samples at all times, for ``film``.
+
+    a sample that ended earlier keeps its last.
 
     Raises:
         ValueError: no samples, or samples of different lengths.
@@ -218,7 +246,10 @@ def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
 
 
 def _indexed(sheet: "Image") -> "Image":
-    """Return a picture with a table of its colours: exact for up to 256 of them, without dither for more."""
+    """Return a picture with a table of its colours.
+
+    Exact for up to 256 of them, without dither for more.
+    """
     from PIL import Image
 
     rgb = np.asarray(sheet).astype(np.int64)
@@ -226,22 +257,34 @@ def _indexed(sheet: "Image") -> "Image":
     if len(found) > 256:
         return sheet.quantize(256, dither=Image.Dither.NONE)
     result = Image.fromarray(index.reshape(rgb.shape[:2]).astype(np.uint8), mode="P")
-    result.putpalette(np.stack([found >> 16, found >> 8 & 255, found & 255], 1).astype(np.uint8).tobytes())
+    result.putpalette(
+        np.stack([found >> 16, found >> 8 & 255, found & 255], 1).astype(np.uint8).tobytes()
+    )
     return result
 
 
-def _sheet(found: UInt8[np.ndarray, "N H W 3"], columns: int | None, scale: int | None) -> UInt8[np.ndarray, "h w 3"]:
+def _sheet(
+    found: UInt8[np.ndarray, "N H W 3"], columns: int | None, scale: int | None
+) -> UInt8[np.ndarray, "h w 3"]:
     """Return the pictures on one sheet, enlarged, with a margin between them."""
     count, height, width, _ = found.shape
     if not count:
         raise ValueError("there are no samples: must be at least one")
     columns = math.ceil(math.sqrt(count)) if columns is None else columns
-    scale = max(math.ceil((SMALLEST if count == 1 else SMALLEST // 4) / height), 1) if scale is None else scale
+    scale = (
+        max(math.ceil((SMALLEST if count == 1 else SMALLEST // 4) / height), 1)
+        if scale is None
+        else scale
+    )
     if columns < 1 or scale < 1:
         raise ValueError(f"columns={columns}, scale={scale}: must be at least 1")
     columns = min(columns, count)
-    rows, gap = math.ceil(count / columns), max(scale, 2)
-    sheet = np.empty((rows * (height * scale + gap) + gap, columns * (width * scale + gap) + gap, 3), dtype=np.uint8)
+    rows = math.ceil(count / columns)
+    gap = max(scale, 2)
+    sheet = np.empty(
+        (rows * (height * scale + gap) + gap, columns * (width * scale + gap) + gap, 3),
+        dtype=np.uint8,
+    )
     sheet[:] = PAPER
     for number, one in enumerate(found):
         top = number // columns * (height * scale + gap) + gap

@@ -1,4 +1,7 @@
-"""Samples in the files of their kind: pictures, films of pictures, molecules, music, FASTA, lines."""
+"""Samples in the files of their kind.
+
+Pictures, films of pictures, molecules, music, FASTA, lines.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +19,10 @@ from recipes.visualization.molecules import draw
 from recipes.visualization.music import piano_rolls, write_midi
 from recipes.visualization.pictures import film, grid, trajectory
 
-FASTA, LINES, MIDI, PNG = (".fasta", ".fa"), (".txt", ".smi"), (".mid", ".midi"), (".png",)
+FASTA = (".fasta", ".fa")
+LINES = (".txt", ".smi")
+MIDI = (".mid", ".midi")
+PNG = (".png",)
 
 FILMS = (".gif", ".apng")
 """Suffixes of films, which need the states of every step."""
@@ -29,19 +35,34 @@ MOLECULES = "molecules"
 
 
 def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> None:
-    """Raise ValueError for a file that these data cannot be written to, before anything is drawn."""
-    path, kind = Path(path), f"data of the kind {layout.kind!r}"
+    """Raise ValueError for a file that these data cannot be written to, before anything is
+    drawn.
+    """
+    path = Path(path)
+    kind = f"data of the kind {layout.kind!r}"
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
     if path.suffix in FILMS and not layout.is_picture:
-        raise ValueError(f"path={path}: {kind} cannot be saved as a film, which requires a shape and values")
-    if path.suffix in MIDI and not is_music(symbols):
-        raise ValueError(f"path={path}: the symbols are not pitches, so {kind} cannot be saved as music")
-    if path.suffix in FASTA and (layout.separator or any(len(name.strip()) != 1 or name == ">" for name in symbols)):
-        raise ValueError(f"path={path}: the samples are not strings of letters, so {kind} cannot be saved as FASTA")
-    if path.suffix in PNG and not (layout.is_picture or is_music(symbols) or layout.kind == MOLECULES):
         raise ValueError(
-            f"path={path}: {kind} cannot be saved as a picture, which requires a shape and values, the kind "
+            f"path={path}: {kind} cannot be saved as a film, which requires a shape and values"
+        )
+    if path.suffix in MIDI and not is_music(symbols):
+        raise ValueError(
+            f"path={path}: the symbols are not pitches, so {kind} cannot be saved as music"
+        )
+    if path.suffix in FASTA and (
+        layout.separator or any(len(name.strip()) != 1 or name == ">" for name in symbols)
+    ):
+        raise ValueError(
+            f"path={path}: the samples are not strings of letters, so {kind} cannot be saved as "
+            "FASTA"
+        )
+    if path.suffix in PNG and not (
+        layout.is_picture or is_music(symbols) or layout.kind == MOLECULES
+    ):
+        raise ValueError(
+            f"path={path}: {kind} cannot be saved as a picture, which requires a shape and values, "
+            "the kind "
             f"{MOLECULES}, or pitches as symbols"
         )
 
@@ -58,9 +79,10 @@ def write_samples(
 ) -> list[Path]:
     """Write samples into a file of the kind that its suffix names, and return the files.
 
-    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or piano rolls. .gif and
-    .apng are films of pictures. .mid is music, with a file name-0.mid, name-1.mid, ... for each of several samples.
-    .fasta or .fa and .txt or .smi are the symbols themselves.
+    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or
+    piano rolls. .gif and .apng are films of pictures. .mid is music, with a file name-0.mid,
+    name-1.mid, ... for each of several samples. .fasta or .fa and .txt or .smi are the symbols
+    themselves.
 
     Args:
         path: file.
@@ -83,7 +105,12 @@ def write_samples(
         film(trajectory(films), layout.shape, layout.values, path, process=process)
         return [path]
     if suffix in PNG and layout.is_picture:
-        grid(np.stack([np.asarray(one) for one in samples]), layout.shape, layout.values, process=process).save(path)
+        grid(
+            np.stack([np.asarray(one) for one in samples]),
+            layout.shape,
+            layout.values,
+            process=process,
+        ).save(path)
         return [path]
     if suffix in PNG and is_music(symbols):
         piano_rolls(samples, symbols, voices=layout.voices, steps=steps).savefig(path)
@@ -105,13 +132,18 @@ def write_samples(
 
 
 def names_of(tokenizer: Any, ends: bool) -> list[str]:
-    """Return the names of the symbols in the order of their ids, without an end and padding, which follow them."""
+    """Return the names of the symbols in the order of their ids, without an end and padding, which
+    follow them.
+    """
     count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
     return [tokenizer.id_to_token(number) for number in range(count)]
 
 
 def picture_of(layout: Layout, symbols: Sequence[str]) -> str:
-    """Return the suffix of the picture that samples of these data have without another package; "" for none."""
+    """Return the suffix of the picture that samples of these data have without another package.
+
+    "" for none.
+    """
     return PNG[0] if layout.is_picture or is_music(symbols) else ""
 
 

@@ -69,12 +69,15 @@ def process_of(kind: str, size: int, clusters: int) -> dd.processes.ForwardProce
     return dd.presets.hdlm(parents, xi=0.8 if "xi" in kind else 1.0)
 
 
-def measure(estimator: Estimator, model: Model, chain: Chain, repetitions: int, sequences: int) -> dict[str, Any]:
+def measure(
+    estimator: Estimator, model: Model, chain: Chain, repetitions: int, sequences: int
+) -> dict[str, Any]:
     """Return bias, deviation, calls and coverage with the exact network, in nats per token."""
     start = time.perf_counter()
     rows = repetitions * sequences
     x = chain.sample(rows, seed=1)
-    parts, most = [], 0
+    parts = []
+    most = 0
     for index in torch.arange(rows).split(CHUNK):
         batch = x[index]
         free = torch.ones_like(batch, dtype=torch.bool)
@@ -138,7 +141,11 @@ def run(sizes: Sizes, out: Path) -> None:
         if name not in result["cells"]:
             result["cells"][name] = measure(estimator, model, chain, count, sizes.sequences)
             found = result["cells"][name]
-            print(f"{name}: {found['bias']:+.4f} ± {found['bias_error']:.4f}, {found['seconds']:.0f} s", flush=True)
+            print(
+                f"{name}: {found['bias']:+.4f} ± {found['bias_error']:.4f}, "
+                f"{found['seconds']:.0f} s",
+                flush=True,
+            )
             write(out, result)
 
 
@@ -150,7 +157,8 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def tables(result: dict[str, Any]) -> str:
     """Return all tables of the page."""
-    verdicts, found = result["verdicts"], result["cells"]
+    verdicts = result["verdicts"]
+    found = result["cells"]
     names = [each.name for each in ESTIMATORS]
 
     def row(name: str, cell: Any) -> list[str]:
@@ -178,17 +186,26 @@ def tables(result: dict[str, Any]) -> str:
 
     heading = ["estimator", *PROCESSES]
     parts = [
-        "**Verdict** of Kraft's test, and the largest sum over all sequences; - where the process is not supported.\n",
+        "**Verdict** of Kraft's test, and the largest sum over all sequences; - where the process "
+        "is not supported.\n",
         table(heading, [row(name, kraft) for name in names]),
     ]
     for size, entropy in result["entropy"].items():
-        counts = sorted({one["sequences"] for key, one in found.items() if key.startswith(f"{size} |")})
-        drawn = f"{counts[-1]:,} sequences" + (f", {counts[0]:,} along orders" if len(counts) > 1 else "")
+        counts = sorted(
+            {one["sequences"] for key, one in found.items() if key.startswith(f"{size} |")}
+        )
+        drawn = f"{counts[-1]:,} sequences" + (
+            f", {counts[0]:,} along orders" if len(counts) > 1 else ""
+        )
         title = f"**Bias** with the exact network, V = {size}, entropy {entropy:.4f}, {drawn}."
-        parts += [f"\n{title} In nats per token.\n", table(heading, [row(name, bias(size)) for name in names])]
+        parts += [
+            f"\n{title} In nats per token.\n",
+            table(heading, [row(name, bias(size)) for name in names]),
+        ]
     title = "**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; then the"
     parts += [
-        f"\n{title} share of intervals that contain the entropy / the estimator's own mean. Nominal: 95 %.\n",
+        f"\n{title} share of intervals that contain the entropy / the estimator's own mean. "
+        "Nominal: 95 %.\n",
         table(heading, [row(name, cost) for name in names]),
     ]
     return "\n".join(parts)
@@ -205,7 +222,9 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the study, and write its tables into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS, help="result file")
-    parser.add_argument("--page", type=Path, default=PAGE, help="page with the markers of the tables")
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="page with the markers of the tables"
+    )
     parser.add_argument("--tiny", action="store_true", help="a few sequences")
     parser.add_argument("--pages", action="store_true", help="write the tables alone")
     options = parser.parse_args(words)

@@ -65,7 +65,8 @@ class Exact:
 
     def __call__(self, z: Int64[Tensor, "B L"], t: Tensor) -> Float64[Tensor, "B L V"]:
         evidence = self.process.token_evidence(z, t.double())
-        follows, rows = self.chain.follows, len(z)
+        follows = self.chain.follows
+        rows = len(z)
         before = [self.chain.first.expand(rows, -1)]
         after = [torch.ones(rows, self.chain.size, dtype=torch.float64)]
         for i in range(z.shape[1] - 1):

@@ -53,7 +53,9 @@ def words(process):
 
 
 def random_probs(process, rows, seed=0):
-    noise = torch.randn(1, rows, process.vocab_size, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    noise = torch.randn(
+        1, rows, process.vocab_size, generator=torch.Generator().manual_seed(seed), dtype=F64
+    )
     return noise.softmax(-1)
 
 

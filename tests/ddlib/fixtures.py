@@ -1,4 +1,6 @@
-"""Processes, samplers, networks and joint distributions that several test files use, and how they sample with them."""
+"""Processes, samplers, networks and joint distributions that several test files use, and how they
+sample with them.
+"""
 
 import itertools
 
@@ -24,7 +26,10 @@ from ddlib.schedules import Cosine, Geometric
 from ddlib.verification.framework.inputs import frequencies, tally
 
 F64 = torch.float64
-PARENTS, ABOVE, V, D = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], 6, 5
+PARENTS = [0, 0, 1, 1, 2, 3]
+ABOVE = [0, 1, 1, 0]
+V = 6
+D = 5
 LEVELS = {
     "masked": Masked(V, Cosine()),
     "hdlm": dd.presets.hdlm(PARENTS, gamma=2.0),
@@ -52,31 +57,56 @@ IN_PLACE = {
 PAIR = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.05, 0.20], [0.25, 0.04, 0.06]], dtype=F64)
 """Joint distribution of a sequence of two tokens out of three."""
 PAIR_OF_FOUR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]], dtype=F64
+    [
+        [0.30, 0.01, 0.02, 0.01],
+        [0.01, 0.02, 0.15, 0.01],
+        [0.02, 0.20, 0.01, 0.02],
+        [0.01, 0.01, 0.02, 0.18],
+    ],
+    dtype=F64,
 )
 """The same of two tokens out of four."""
 FOUR_TOKENS = {
     "masked": Masked(4, Cosine()),
     "hdlm": dd.presets.hdlm([0, 1, 1, 2], gamma=2.0),
     "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
-    "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
+    "levels-xi": dd.presets.hdlm_levels(
+        [[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]
+    ),
 }
-TREE = dd.presets.hdlm_levels([[0, 1, 1]])  # token 0 alone in its cluster, state 3; tokens 1 and 2 in state 4; mask 5
+TREE = dd.presets.hdlm_levels(
+    [[0, 1, 1]]
+)  # token 0 alone in its cluster, state 3; tokens 1 and 2 in state 4; mask 5
 SAMPLERS = {
     "ancestral": Ancestral(),
     "ancestral-force": Ancestral(True),
     "first": FirstHitting(),
     "first-force": FirstHitting(True),
 }
-CORRECTORS = (ForwardBackward(2.0), EdgeBalance(2.0), Gibbs(2), Gibbs(2, "margin"), SelfCorrection(steps=6))
+CORRECTORS = (
+    ForwardBackward(2.0),
+    EdgeBalance(2.0),
+    Gibbs(2),
+    Gibbs(2, "margin"),
+    SelfCorrection(steps=6),
+)
 
-SLOW = ("hdlm-xi", "levels", "levels-xi-below", "levels-xi-above", "geometric")  # much like the others
+SLOW = (
+    "hdlm-xi",
+    "levels",
+    "levels-xi-below",
+    "levels-xi-above",
+    "geometric",
+)  # much like the others
 every_pair = pytest.mark.parametrize(
     ("name", "sampler"),
     [
-        pytest.param(name, sampler, id=f"{name}-{kind}", marks=[pytest.mark.slow] if name in SLOW else [])
+        pytest.param(
+            name, sampler, id=f"{name}-{kind}", marks=[pytest.mark.slow] if name in SLOW else []
+        )
         for (name, process), (kind, sampler) in itertools.product(LEVELS.items(), SAMPLERS.items())
-        if not sampler.force_transition or any(edge.spread is not None for edge in process.hierarchy.maps)
+        if not sampler.force_transition
+        or any(edge.spread is not None for edge in process.hierarchy.maps)
     ],
 )
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
@@ -102,7 +132,11 @@ def with_own_times(denoiser, block_size=None):
 
 def joint(words, length, seed=0):
     """A joint distribution of sequences, (words,) * length."""
-    return torch.randn(words**length, dtype=F64, generator=seeded(seed)).softmax(0).view([words] * length)
+    return (
+        torch.randn(words**length, dtype=F64, generator=seeded(seed))
+        .softmax(0)
+        .view([words] * length)
+    )
 
 
 def sampled(process, sampler, steps=5):
@@ -134,10 +168,14 @@ class Halves:
 
         self.table, self.weight = randn(2, process.num_states, D) / 2, randn(V, D) / 2
         self.bias = randn(V) / 4 if bias else None
-        self.calls, self.sequences, self.whole = 0, 0, 0
+        self.calls = 0
+        self.sequences = 0
+        self.whole = 0
 
     def features(self, z, t):
-        assert z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        assert (
+            z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        )
         self.calls, self.sequences = self.calls + 1, self.sequences + len(z)
         return self.table[0][z] + self.table[1][z.roll(1, -1)] * (1 + t[:, None, None].double())
 
@@ -156,20 +194,33 @@ def plain(halves):
 
 def generate(process, denoiser, sampler=None, shape=(4, 5), seed=0, steps=7, **options):
     """Sample with keyed noise, so that a row is a function of its number."""
-    index, steps = torch.arange(shape[0]), None if "times" in options else steps
-    return dd.sample(process, denoiser, shape, sampler, steps, generator=dd.KeyedGenerator(seed, 0, index), **options)
+    index = torch.arange(shape[0])
+    steps = None if "times" in options else steps
+    return dd.sample(
+        process,
+        denoiser,
+        shape,
+        sampler,
+        steps,
+        generator=dd.KeyedGenerator(seed, 0, index),
+        **options,
+    )
 
 
 def row_by_row(process, denoiser, sampler=None, shape=(4, 5), steps=7):
     """The same rows, each sampled in a separate batch."""
     rows = (dd.KeyedGenerator(0, 0, torch.tensor([row])) for row in range(shape[0]))
-    return torch.cat([dd.sample(process, denoiser, (1, shape[1]), sampler, steps, generator=one) for one in rows])
+    return torch.cat(
+        [dd.sample(process, denoiser, (1, shape[1]), sampler, steps, generator=one) for one in rows]
+    )
 
 
 def trajectory(process, denoiser, sampler, **options):
     """States after each step, (steps + 1, B, L)."""
     states = []
-    generate(process, denoiser, sampler, on_step=lambda k, t, z: states.append(z.clone()), **options)
+    generate(
+        process, denoiser, sampler, on_step=lambda k, t, z: states.append(z.clone()), **options
+    )
     return torch.stack(states)
 
 

@@ -1,4 +1,6 @@
-"""Batches of hidden states under an output layer, for the tests of the fused losses and of their kernels."""
+"""Batches of hidden states under an output layer, for the tests of the fused losses and of their
+kernels.
+"""
 
 import torch
 
@@ -8,16 +10,31 @@ F64 = torch.float64
 NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
 
 
-def batch(process, tree=None, seed=0, *, rows=12, length=5, dim=7, dtype=F64, scale=1.0, extra=0, own=False):
+def batch(
+    process,
+    tree=None,
+    seed=0,
+    *,
+    rows=12,
+    length=5,
+    dim=7,
+    dtype=F64,
+    scale=1.0,
+    extra=0,
+    own=False,
+):
     """Hidden states, matrix, bias; words, states, times.
 
-    The output layer has a row for every state of the tree but its root, without a tree for every word; and ``extra``.
-    Every position has a time of its ``own``, or each text one.
+    The output layer has a row for every state of the tree but its root, without a tree for every
+    word; and ``extra``. Every position has a time of its ``own``, or each text one.
     """
     generator = torch.Generator().manual_seed(seed)
     columns = (process.vocab_size if tree is None else tree.num_states - 1) + extra
     sizes = (rows, length, dim), (columns, dim), (columns,)
-    layer = [(torch.randn(size, generator=generator, dtype=F64) * scale).to(dtype).requires_grad_() for size in sizes]
+    layer = [
+        (torch.randn(size, generator=generator, dtype=F64) * scale).to(dtype).requires_grad_()
+        for size in sizes
+    ]
     x = torch.randint(process.vocab_size, (rows, length), generator=generator)
     t = torch.rand((rows, length) if own else (rows,), generator=generator, dtype=F64)
     return layer, (x, process.sample(x, t, generator), t)
@@ -38,11 +55,18 @@ def agree(process, layer, noisy, tolerance=1e-10, chunk=None, **options):
     ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, chunk=chunk)
     theirs = dd.training_loss(process, logits_of(layer), *noisy, **options)
     close([ours], [theirs], tolerance)
-    close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer), tolerance)
+    close(
+        torch.autograd.grad(ours.mean(), layer),
+        torch.autograd.grad(theirs.mean(), layer),
+        tolerance,
+    )
 
 
 def exact(process, layer, noisy, tree=None, rows=None, **options):
-    """The loss of each token on logits in float64, and the gradients of its mean; of child logits with a tree."""
+    """The loss of each token on logits in float64, and the gradients of its mean.
+
+    With a tree, those of child logits.
+    """
     wide = [p.detach().to(F64).requires_grad_() for p in layer]
     logits = logits_of(wide) if rows is None else logits_of(wide)[..., rows]
     options |= {} if tree is None else {"parameterization": dd.Children(tree)}
@@ -50,8 +74,12 @@ def exact(process, layer, noisy, tree=None, rows=None, **options):
     return values.detach(), torch.autograd.grad(values.mean(), wide)
 
 
-def agree_with_float64(process, layer, noisy, tree=None, rows=None, tolerance=2e-5, chunk=None, **options):
-    """Values without gradients (the first kernel) and in training (the second one), and all gradients."""
+def agree_with_float64(
+    process, layer, noisy, tree=None, rows=None, tolerance=2e-5, chunk=None, **options
+):
+    """Values without gradients (the first kernel) and in training (the second one), and all
+    gradients.
+    """
     values, gradients = exact(process, layer, noisy, tree, rows, **options)
     given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk) | options
     given |= {} if tree is None else {"parameterization": dd.Children(tree, rows=rows)}
@@ -65,7 +93,10 @@ def agree_with_float64(process, layer, noisy, tree=None, rows=None, tolerance=2e
 
 
 def agree_on_mean(ours, theirs, layer):
-    """Compare losses of tokens with their mean, on the scale of the largest: huge weights may cancel in the mean."""
+    """Compare losses of tokens with their mean, on the scale of the largest.
+
+    Huge weights may cancel in the mean.
+    """
     close([ours], [theirs.mean()])
     scale = 1 + float(theirs.detach().abs().max())
     slopes = (torch.autograd.grad(loss, layer) for loss in (ours, theirs.mean()))

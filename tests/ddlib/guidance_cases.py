@@ -13,7 +13,9 @@ class Counted:
     """A denoiser that counts its calls and their rows."""
 
     def __init__(self, inner):
-        self.inner, self.calls, self.rows = inner, 0, 0
+        self.inner = inner
+        self.calls = 0
+        self.rows = 0
 
     def __call__(self, *given):
         self.calls, self.rows = self.calls + 1, self.rows + len(given[0])

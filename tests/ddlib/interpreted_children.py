@@ -1,4 +1,7 @@
-"""The logic of the kernels for child logits in Triton's interpreter; run by test_triton_kernels.py, see there."""
+"""The logic of the kernels for child logits in Triton's interpreter.
+
+Run by test_triton_kernels.py, see there.
+"""
 
 import os
 from functools import partial
@@ -23,14 +26,24 @@ from ddlib.testing import strategies
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
 
 F32 = torch.float32
-TREES = {"two": dd.hierarchies.Tree(NESTED[:1]), "four": dd.hierarchies.Tree(NESTED), "flat": dd.hierarchies.Flat(8)}
+TREES = {
+    "two": dd.hierarchies.Tree(NESTED[:1]),
+    "four": dd.hierarchies.Tree(NESTED),
+    "flat": dd.hierarchies.Flat(8),
+}
 MANY = {
     "masked": (dd.presets.mdlm(8), TREES["four"]),
     "flat": (dd.presets.mdlm(8), TREES["flat"]),
     "clusters": (dd.presets.hdlm(NESTED[0]), TREES["four"]),
     "four-levels": (dd.presets.hdlm_levels(NESTED), TREES["four"]),
-    "xi-above": (dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]), TREES["four"]),  # the rest by the dense way
-    "wide": (dd.presets.mdlm(131), dd.hierarchies.Tree([torch.arange(131) % 7])),  # families of several tiles
+    "xi-above": (
+        dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
+        TREES["four"],
+    ),  # the rest by the dense way
+    "wide": (
+        dd.presets.mdlm(131),
+        dd.hierarchies.Tree([torch.arange(131) % 7]),
+    ),  # families of several tiles
 }
 batch = partial(fused_loss_inputs.batch, rows=6, length=3, dim=9, dtype=F32)
 
@@ -51,7 +64,9 @@ def served(monkeypatch):
 )  # fmt: skip
 def test_values_and_gradients(name, mode):
     process, tree = MANY[name]
-    agree_with_float64(process, *batch(process, tree), tree, mode=mode, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(
+        process, *batch(process, tree), tree, mode=mode, weighting=dd.weightings.Clip(5.0)
+    )
 
 
 @pytest.mark.slow
@@ -73,17 +88,30 @@ def test_siblings_next_to_each_other_and_rows_that_are_no_states():
 def test_a_layer_that_lies_across_its_memory():
     process, tree = MANY["clusters"]
     (hidden, weight, bias), noisy = batch(process, tree)
-    across = [hidden.mT.contiguous().mT, weight.T.contiguous().T, torch.stack([bias, bias], 1)[:, 0]]
+    across = [
+        hidden.mT.contiguous().mT,
+        weight.T.contiguous().T,
+        torch.stack([bias, bias], 1)[:, 0],
+    ]
     assert not any(p.is_contiguous() for p in across)
-    agree_with_float64(process, [p.detach().requires_grad_() for p in across], noisy, tree, chunk=40)
+    agree_with_float64(
+        process, [p.detach().requires_grad_() for p in across], noisy, tree, chunk=40
+    )
 
 
 @settings(max_examples=examples(8))
-@given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
+@given(
+    strategies.hierarchies(max_depth=4, max_words=23),
+    st.integers(0, 99),
+    st.integers(1, 70),
+    st.integers(1, 20),
+)
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, hierarchy, seed, rows=3, length=2, dim=dim)
-    agree_with_float64(process, layer, noisy, hierarchy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(
+        process, layer, noisy, hierarchy, chunk=chunk, weighting=dd.weightings.Clip(5.0)
+    )
 
 
 @pytest.mark.slow
@@ -91,7 +119,9 @@ def test_half_precision():
     """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process, tree = MANY["wide"]
     layer, noisy = batch(process, tree, dtype=torch.float16)
-    agree_with_float64(process, layer, noisy, tree, tolerance=5e-3, weighting=dd.weightings.Clip(5.0))
+    agree_with_float64(
+        process, layer, noisy, tree, tolerance=5e-3, weighting=dd.weightings.Clip(5.0)
+    )
 
 
 @pytest.mark.slow
@@ -109,7 +139,9 @@ def test_nan_is_not_lost():
     with torch.no_grad():
         layer[0][0, 0] = torch.nan
     children = dd.Children(tree)
-    values = dd.linear_training_loss(process, *layer[:2], x, z, t, parameterization=children, per_token=True)[1]
+    values = dd.linear_training_loss(
+        process, *layer[:2], x, z, t, parameterization=children, per_token=True
+    )[1]
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 
 

@@ -1,6 +1,9 @@
-"""The logic of the Triton kernels in Triton's interpreter, on a CPU. test_triton_kernels.py runs it in its own process.
+"""The logic of the Triton kernels in Triton's interpreter, on a CPU.
 
-TRITON_INTERPRET must be set before anything imports Triton, and makes compiled kernels impossible afterwards.
+test_triton_kernels.py runs it in its own process.
+
+TRITON_INTERPRET must be set before anything imports Triton, and makes compiled kernels impossible
+afterwards.
 """
 
 import copy
@@ -70,7 +73,12 @@ def test_a_time_per_position(process):
 
 
 @settings(max_examples=examples(15))
-@given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
+@given(
+    strategies.hierarchies(max_depth=4, max_words=23),
+    st.integers(0, 99),
+    st.integers(1, 70),
+    st.integers(1, 20),
+)
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, seed=seed, rows=3, length=2, dim=dim)
@@ -143,7 +151,9 @@ def test_training_in_half_precision(name, dtype):
     process = MANY[name]
     layer, noisy = batch(process, rows=8, dtype=dtype)
     values, gradients = exact(process, layer, noisy, weighting=dd.weightings.Clip(5.0))
-    loss = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
+    loss = dd.linear_training_loss(
+        process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0)
+    )
     close([loss], [values.mean()], 0.01)  # from logits in half precision
     found = torch.autograd.grad(loss, layer)
     assert all(g.dtype == dtype for g in found)
@@ -155,7 +165,9 @@ def test_training_in_half_precision(name, dtype):
     [
         pytest.param(online.Tiles(2, 2, 2, 1, 4, 1), marks=pytest.mark.slow),
         online.Tiles(64, 256, 32, 1, 4, 1),  # one tile for all
-        pytest.param(online.Tiles(8, 8, 16, 16, 4, 1), marks=pytest.mark.slow),  # more splits than tiles
+        pytest.param(
+            online.Tiles(8, 8, 16, 16, 4, 1), marks=pytest.mark.slow
+        ),  # more splits than tiles
         online.Tiles(16, 16, 4, 3, 4, 1),  # 9 = 4 + 4 + 1
         pytest.param(online.Tiles(2, 16, 1, 2, 4, 1), marks=pytest.mark.slow),  # no tail along D
     ],
@@ -181,7 +193,11 @@ def test_however_rows_are_cut(columns, monkeypatch):
 def test_strided_hidden_states_and_transposed_matrix():
     process = MANY["clusters"]
     layer, noisy = batch(process)
-    turned = [layer[0].transpose(0, 2).contiguous().transpose(0, 2), layer[1].t().contiguous().t(), layer[2]]
+    turned = [
+        layer[0].transpose(0, 2).contiguous().transpose(0, 2),
+        layer[1].t().contiguous().t(),
+        layer[2],
+    ]
     turned = [p.detach().requires_grad_() for p in turned]
     assert not turned[0].is_contiguous() and not turned[1].is_contiguous()
     agree_with_float64(process, turned, noisy)
@@ -195,7 +211,11 @@ def test_gradients_of_each_tokens_loss():
     wide = [p.detach().to(F64).requires_grad_() for p in layer]
     theirs = dd.nelbo(process, torch.nn.functional.linear(*wide), *noisy)
     close([ours], [theirs], 2e-5)
-    close(torch.autograd.grad((ours * slope).sum(), layer), torch.autograd.grad((theirs * slope).sum(), wide), 2e-5)
+    close(
+        torch.autograd.grad((ours * slope).sum(), layer),
+        torch.autograd.grad((theirs * slope).sum(), wide),
+        2e-5,
+    )
 
 
 def test_double_precision_goes_the_way_of_the_cpu():
@@ -207,13 +227,19 @@ def test_double_precision_goes_the_way_of_the_cpu():
 @every
 def test_words_under_a_member_are_neighbours(process):
     hierarchy = process.hierarchy
-    top = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
-    order, size = Order(hierarchy, top, hard=False), hierarchy.vocab_size
+    top = next(
+        (i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth
+    )
+    order = Order(hierarchy, top, hard=False)
+    size = hierarchy.vocab_size
     assert len(order.tokens) % 64 == 0 and sorted(order.tokens[:size].tolist()) == [*range(size)]
     for level in range(1, top + 1):
         parents = hierarchy.between(0, level).parents
         for member, (low, high) in enumerate(order.bounds[level].t().tolist()):
-            assert sorted(order.tokens[low:high].tolist()) == (parents == member).nonzero()[:, 0].tolist()
+            assert (
+                sorted(order.tokens[low:high].tolist())
+                == (parents == member).nonzero()[:, 0].tolist()
+            )
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -227,7 +253,8 @@ def test_segments_are_the_tokens_in_order(name, hard):
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
     spans = order.of(rows, level)
-    index, first = order.rank(level, spans), 0
+    index = order.rank(level, spans)
+    first = 0
     for segment in order.segments(rows, level):
         for token in index[first : first + segment.tokens].tolist():
             low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
@@ -239,10 +266,14 @@ def test_segments_are_the_tokens_in_order(name, hard):
 
 
 @pytest.mark.parametrize(("extra", "number"), [(0, 8), (100, 4), (1 << 30, 2)])
-def test_states_share_a_product_until_it_has_too_many_logits_without_effect(monkeypatch, extra, number):
+def test_states_share_a_product_until_it_has_too_many_logits_without_effect(
+    monkeypatch, extra, number
+):
     monkeypatch.setattr(vocab_order, "EXTRA", extra)
     hierarchy = MANY["wide"].hierarchy  # clusters of 18 or 19 words
-    z = torch.tensor([131, 132, 133, 134, 135, 136, 137, 138])  # a row in each cluster, and one mask
+    z = torch.tensor(
+        [131, 132, 133, 134, 135, 136, 137, 138]
+    )  # a row in each cluster, and one mask
     rows = Rows(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
     order = Order(hierarchy, 2, hard=False)
     found = order.segments(rows, order.level(rows))
@@ -264,13 +295,21 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
         order.segments(rows, level)
 
 
-@pytest.mark.parametrize("shapes", [[(1, 7), (5, 1), ()], [(300,), (300,), (300,)], [(3, 4), (3, 1), (3, 1)]], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [[(1, 7), (5, 1), ()], [(300,), (300,), (300,)], [(3, 4), (3, 1), (3, 1)]], ids=str
+)
 def test_philox_is_that_of_torch(shapes):
-    """Counters that broadcast, and keys of one number or of a number per row; the largest words too."""
+    """Counters that broadcast, and keys of one number or of a number per row.
+
+    The largest words too.
+    """
     generator = torch.Generator().manual_seed(0)
     columns, rows, key = shapes
     for least in (0, 2**32 - 2):
-        many = [torch.randint(least, 2**32, shape, generator=generator) for shape in (columns, rows, rows, rows)]
+        many = [
+            torch.randint(least, 2**32, shape, generator=generator)
+            for shape in (columns, rows, rows, rows)
+        ]
         keys = [torch.randint(least, 2**32, key, generator=generator) for _ in range(2)]
         for ours, theirs in zip(philox_kernel.words(many, keys), philox(many, keys), strict=True):
             assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)

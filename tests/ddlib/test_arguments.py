@@ -1,4 +1,6 @@
-"""Identity of a part: its arguments as plain values, which rebuild it and are compared with a state dict."""
+"""Identity of a part: its arguments as plain values, which rebuild it and are compared with a state
+dict.
+"""
 
 import copy
 import inspect
@@ -31,7 +33,9 @@ from ddlib.testing import strategies
 from ddlib.utils.precision import Float64Module
 
 F64 = torch.float64
-WORDS, ABOVE, OTHER = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], [0, 0, 1, 2, 2, 3]
+WORDS = [0, 0, 1, 1, 2, 3]
+ABOVE = [0, 1, 1, 0]
+OTHER = [0, 0, 1, 2, 2, 3]
 REGISTERED = [
     pytest.param(kind, example, id=f"{kind}-{name}-{i}")
     for kind in registry.PROVED
@@ -51,27 +55,39 @@ class Net(nn.Module):
 
     def forward(self, labels):
         loss = self.linear(labels.float().expand(-1, 2)).square().mean()
-        return {"loss": loss + 0 * self.process.marginal(labels, torch.full((len(labels),), 0.5)).sum().float()}
+        return {
+            "loss": loss
+            + 0 * self.process.marginal(labels, torch.full((len(labels),), 0.5)).sum().float()
+        }
 
 
 def same(kind, part):
     """The part made again from its values, by way of JSON."""
     values = json.loads(json.dumps(dd.values(part)))
     other = dd.build(kind, values)
-    assert values == dd.values(part) == dd.values(other) and apart(part, other) == "" and type(other) is type(part)
+    assert (
+        values == dd.values(part) == dd.values(other)
+        and apart(part, other) == ""
+        and type(other) is type(part)
+    )
     return other
 
 
 def dense(size, seed=0):
     """A generator whose numbers have all digits of float64."""
-    rates = torch.rand(size, size, dtype=F64, generator=torch.Generator().manual_seed(seed)).fill_diagonal_(0)
+    rates = torch.rand(
+        size, size, dtype=F64, generator=torch.Generator().manual_seed(seed)
+    ).fill_diagonal_(0)
     return rates - torch.diag(rates.sum(1))
 
 
 def large():
     """50,257 words, each with a cluster of a thousand, these in 30."""
     generator = torch.Generator().manual_seed(0)
-    return [torch.randperm(50_257, generator=generator) % 1000, torch.randperm(1000, generator=generator) % 30]
+    return [
+        torch.randperm(50_257, generator=generator) % 1000,
+        torch.randperm(1000, generator=generator) % 30,
+    ]
 
 
 @pytest.mark.parametrize(("kind", "part"), REGISTERED)
@@ -84,7 +100,9 @@ def test_every_registered_part_is_made_again_from_its_values(kind, part):
         assert yaml.safe_load(yaml.safe_dump(dd.values(part))) == dd.values(part)
 
 
-@given(strategies.processes(strategies.all_schedules()), st.floats(1e-8, 1 - 1e-8), st.floats(0.0, 1.0))
+@given(
+    strategies.processes(strategies.all_schedules()), st.floats(1e-8, 1 - 1e-8), st.floats(0.0, 1.0)
+)
 @settings(max_examples=examples(60), deadline=None)
 def test_processes_are_made_again_to_the_bit(process, t, share):
     other = same("processes", process)
@@ -105,8 +123,16 @@ def test_parts_are_made_again_to_the_bit(hierarchy, density, schedule):
 def test_large_parts_are_made_again_to_the_bit():
     for process in (
         Hierarchical(Tree(large(), xi=[0.9, 1.0], speed=[0.7, 1.3, 2.0]), Cosine()),
-        Noisy(Tree(large()), Linear(), [0.1, 0.0, 0.2], torch.rand(50_257, generator=torch.Generator().manual_seed(1))),
-        PerWord(Polynomial(2.0), torch.rand(50_257, dtype=F64, generator=torch.Generator().manual_seed(2)) + 0.5),
+        Noisy(
+            Tree(large()),
+            Linear(),
+            [0.1, 0.0, 0.2],
+            torch.rand(50_257, generator=torch.Generator().manual_seed(1)),
+        ),
+        PerWord(
+            Polynomial(2.0),
+            torch.rand(50_257, dtype=F64, generator=torch.Generator().manual_seed(2)) + 0.5,
+        ),
         RateMatrix(dense(300), Linear(), vocab_size=299),
     ):
         same("processes", process).load_state_dict(process.state_dict())
@@ -120,9 +146,11 @@ def test_extra_state_of_a_large_vocabulary_is_small():
 
 
 def test_values_hold_arguments_as_they_were_given():
-    speed, parents = [2.0, 1.0], torch.tensor(WORDS)
+    speed = [2.0, 1.0]
+    parents = torch.tensor(WORDS)
     tree = Tree(parents, xi=0.9, speed=speed)
-    speed[0], parents[0] = 7.0, 3
+    speed[0] = 7.0
+    parents[0] = 3
     assert dd.values(tree) == {
         "kind": "tree", "parents": WORDS, "xi": 0.9, "speed": [2.0, 1.0], "vocab_size": None, "fingerprint": None,
         "learn_speeds": False, "masks": 1, "names": None,
@@ -145,7 +173,8 @@ MADE_OF_TENSORS = [
 
 @pytest.mark.parametrize(("make", "table"), MADE_OF_TENSORS)
 def test_a_tensor_that_its_owner_changes_later_changes_no_part(make, table):
-    part, before = make(table), make([value.clone() for value in table])
+    part = make(table)
+    before = make([value.clone() for value in table])
     for value in table:
         value.copy_(value.flip(0))
     assert apart(part, before) == "" and dd.values(part) == dd.values(before)
@@ -160,7 +189,12 @@ def test_a_map_keeps_its_parents():
 
 def test_values_of_a_formula_have_all_its_digits():
     t = sympy.Symbol("t")
-    for formula in ((1 - t) ** (0.1 + 0.2), (1 - t) * sympy.exp(-t * sympy.E), (1 - t) ** sympy.sqrt(2), "1 - t**2.5"):
+    for formula in (
+        (1 - t) ** (0.1 + 0.2),
+        (1 - t) * sympy.exp(-t * sympy.E),
+        (1 - t) ** sympy.sqrt(2),
+        "1 - t**2.5",
+    ):
         assert same("schedules", Symbolic(formula)).expression() == Symbolic(formula).expression()
     with pytest.raises(TypeError, match=r"formula .* changes when it is converted to a string"):
         dd.values(Symbolic((1 - t) ** sympy.Float("1.1", 40)))
@@ -194,7 +228,9 @@ def test_reductions_have_values():
     for process in (Hierarchical(Tree(large(), xi=[0.9, 1.0]), Linear()), Masked(1000, Cosine())):
         small = process.small_copy(24)
         other = dd.build("processes", dd.values(small))
-        assert apart(small, other) == "" and torch.equal(small.transition(0.1, 0.4), other.transition(0.1, 0.4))
+        assert apart(small, other) == "" and torch.equal(
+            small.transition(0.1, 0.4), other.transition(0.1, 0.4)
+        )
         with pytest.raises(ValueError, match=r"kind is ddlib\.processes\.base:reduction there"):
             process.load_state_dict(small.state_dict())
 
@@ -233,7 +269,8 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_the_state_of_another_process_is_refused_with_the_first_difference(name, strict):
     mine, other, message = DIFFERENT[name]
-    net, state = Net(copy.deepcopy(mine)), Net(other).state_dict()
+    net = Net(copy.deepcopy(mine))
+    state = Net(other).state_dict()
     with pytest.raises(ValueError, match=message):
         net.load_state_dict(state, strict)
     assert apart(net.process, mine) == ""
@@ -242,7 +279,11 @@ def test_the_state_of_another_process_is_refused_with_the_first_difference(name,
 
 def test_the_same_process_by_other_arguments_is_taken():
     plain = Hierarchical(Tree([WORDS]), Linear())
-    for other in (Tree(WORDS, xi=[1.0]), Tree(torch.tensor(WORDS), speed=[1, 1]), Tree([WORDS], vocab_size=6)):
+    for other in (
+        Tree(WORDS, xi=[1.0]),
+        Tree(torch.tensor(WORDS), speed=[1, 1]),
+        Tree([WORDS], vocab_size=6),
+    ):
         plain.load_state_dict(Hierarchical(other, Linear()).state_dict())
     Noisy(Flat(3), Linear(), 0.2).load_state_dict(Noisy(Flat(3), Linear(), [0.2]).state_dict())
 
@@ -276,7 +317,8 @@ test_other_arguments_are_refused = refuses(r"""
 def test_parents_given_as_clusters_are_recorded_as_lists():
     draws = (torch.randn(12, 3, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     first, second = (dd.hierarchies.semantic_clusters(vectors, 3) for vectors in draws)
-    one, other = dd.presets.hdlm_levels(first), dd.presets.hdlm_levels(second)
+    one = dd.presets.hdlm_levels(first)
+    other = dd.presets.hdlm_levels(second)
     assert dd.values(one)["hierarchy"]["parents"] == [first.parents[0].tolist()]
     same("processes", one)
     with pytest.raises(ValueError, match=r"of another Hierarchical: hierarchy\.parents\[0\]"):
@@ -296,7 +338,9 @@ def test_learned_numbers_are_loaded_into_a_process_of_the_same_start():
 def test_state_that_cannot_be_read_is_refused():
     net = Net(GIDD(5, 0.2))
     state = net.state_dict()
-    net.load_state_dict({name: value.half().bfloat16() for name, value in state.items()})  # 0 to 255 are exact
+    net.load_state_dict(
+        {name: value.half().bfloat16() for name, value in state.items()}
+    )  # 0 to 255 are exact
     state["process._extra_state"] = state["process._extra_state"] // 2
     with pytest.raises(ValueError, match=r"extra state of GIDD cannot be read .* not averaged"):
         net.load_state_dict(state)
@@ -307,7 +351,11 @@ OLD = load_file(Path(__file__).parent / "old_states.safetensors")
 
 def before(name):
     """State dict of a process as ddlib 0.1.0 wrote it."""
-    return {key.partition("/")[2]: value.clone() for key, value in OLD.items() if key.startswith(f"{name}/")}
+    return {
+        key.partition("/")[2]: value.clone()
+        for key, value in OLD.items()
+        if key.startswith(f"{name}/")
+    }
 
 
 NOW = {
@@ -315,12 +363,17 @@ NOW = {
         Tree([WORDS, ABOVE], [xi, 0.8], [speed, 1.3, 2.0]), Linear()
     ),
     "masked": lambda: Masked(6, Linear()),
-    "noisy": lambda often=3.0: Noisy(Tree([WORDS], xi=0.9), Linear(), [0.1, 0.4], [often, 1.0, 1.0, 2.0, 5.0, 1.0]),
+    "noisy": lambda often=3.0: Noisy(
+        Tree([WORDS], xi=0.9), Linear(), [0.1, 0.4], [often, 1.0, 1.0, 2.0, 5.0, 1.0]
+    ),
     "per_word": lambda power=2.0: PerWord(Linear(), [0.5, power, 1.0, 1.5]),
     "rate_matrix": lambda rate=0.5: RateMatrix(
-        torch.eye(4).roll(1, 0) + rate * torch.eye(4).roll(-1, 0) - (1 + rate) * torch.eye(4), Linear()
+        torch.eye(4).roll(1, 0) + rate * torch.eye(4).roll(-1, 0) - (1 + rate) * torch.eye(4),
+        Linear(),
     ),
-    "learned": lambda speed=2.0: Hierarchical(Tree([WORDS], speed=[speed, 1.0], learn_speeds=True), Linear()),
+    "learned": lambda speed=2.0: Hierarchical(
+        Tree([WORDS], speed=[speed, 1.0], learn_speeds=True), Linear()
+    ),
     "ragged": lambda xi=0.8: Ragged(Bands([5, 1, 4], 2, xi=xi), [1, 3], LogOdds(1.5), speed=0.5),
     "uniform": lambda: Uniform(6, Linear()),
 }
@@ -340,7 +393,9 @@ def test_state_of_0_1_0_loads_and_warns_of_values_that_are_not_compared(name, st
     assert len(warned) == 1 and compared in warned[0]
     if name == "learned":
         assert net.process.hierarchy.speeds != NOW[name]().hierarchy.speeds
-        assert torch.equal(net.process.hierarchy.learned.log, before(name)["process.hierarchy.learned.log"])
+        assert torch.equal(
+            net.process.hierarchy.learned.log, before(name)["process.hierarchy.learned.log"]
+        )
     else:
         assert apart(net.process, NOW[name]()) == ""
 
@@ -369,13 +424,20 @@ def test_state_of_0_1_0_of_another_process_is_refused(strict):
     """)
 
 
-LOOPS = {"mean": {}, "ema": {"avg_fn": get_ema_avg_fn(0.9)}, "emas": {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}}
+LOOPS = {
+    "mean": {},
+    "ema": {"avg_fn": get_ema_avg_fn(0.9)},
+    "emas": {"multi_avg_fn": get_ema_multi_avg_fn(0.9)},
+}
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_average_of_weights_leaves_the_process_as_it_is(loop):
     """Levels of 6, 3 and 1 states began at [0, 5, 8, 10] in place of [0, 6, 9, 10]."""
-    for process in [*PROCESSES, Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], xi=0.7, speed=[0.7, 1.1]), Linear())]:
+    for process in [
+        *PROCESSES,
+        Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], xi=0.7, speed=[0.7, 1.1]), Linear()),
+    ]:
         net = Net(process)
         average = AveragedModel(net, use_buffers=True, **LOOPS[loop])
         for _ in range(5):
@@ -417,7 +479,9 @@ def test_a_trainer_of_transformers_saves_and_resumes_a_network_with_a_process(tm
         trainer(levels(), 2).train()
         trainer(levels(), 4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
         with pytest.raises(ValueError, match=r"hierarchy\.xi\[0\] is 0\.5 there, 0\.7 here"):
-            trainer(levels(xi=(0.7, 1.0)), 6).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+            trainer(levels(xi=(0.7, 1.0)), 6).train(
+                resume_from_checkpoint=str(tmp_path / "checkpoint-4")
+            )
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=repr)
@@ -431,14 +495,25 @@ def test_constants_move_in_lists_and_in_modules_within_and_keep_their_digits():
     class Constants(Float64Module):
         def __init__(self):
             super().__init__()
-            self.one, self.many = torch.tensor([0.7], dtype=F64), (torch.arange(3), [torch.ones(1)], "a")
+            self.one, self.many = (
+                torch.tensor([0.7], dtype=F64),
+                (torch.arange(3), [torch.ones(1)], "a"),
+            )
             self.named = {"two": torch.zeros(2, dtype=F64)}
 
     moved = nn.ModuleList([Constants()]).to(torch.bfloat16)[0]
     assert moved.one.dtype == F64 and float(moved.one) == 0.7 and moved.many[0].dtype == torch.int64
     away = moved.to("meta")
-    assert away.one.is_meta and away.many[0].is_meta and away.named["two"].is_meta and away.many[2] == "a"
-    with pytest.raises(RuntimeError, match="constants of Constants are on the meta device, where they have no values"):
+    assert (
+        away.one.is_meta
+        and away.many[0].is_meta
+        and away.named["two"].is_meta
+        and away.many[2] == "a"
+    )
+    with pytest.raises(
+        RuntimeError,
+        match="constants of Constants are on the meta device, where they have no values",
+    ):
         away.to_empty(device="cpu")
 
 
@@ -456,7 +531,10 @@ def test_a_network_laid_out_on_meta_has_a_process_with_numbers(process):
 
 
 def test_every_part_but_guidance_is_recorded():
-    """No base class of a kind is left out; a guidance is made of networks, which are not plain values."""
+    """No base class of a kind is left out.
+
+    a guidance is made of networks, which are not plain values.
+    """
     assert all(issubclass(registry.made(kind), Part) for kind in registry.PROVED)
 
 

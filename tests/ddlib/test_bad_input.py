@@ -1,4 +1,6 @@
-"""Every bad input is refused by name, value and rule, with the right exception, before anything is touched."""
+"""Every bad input is refused by name, value and rule, with the right exception, before anything is
+touched.
+"""
 
 import math
 
@@ -16,10 +18,17 @@ from ddlib.weightings import PerLevel
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
-NAN, INF = math.nan, math.inf
-MASKED, CLUSTERS, UNIFORM = dd.presets.mdlm(5), dd.presets.hdlm([0, 0, 1, 1, 1]), Uniform(5, Linear())
-X, Z, T = torch.tensor([[0, 3, 4]]), torch.tensor([[0, 5, 5]]), torch.tensor([0.5])
-LOGITS, PROBS, MASK = torch.zeros(1, 3, 5), torch.full((1, 3, 5), 0.2), torch.ones(1, 3, dtype=torch.bool)
+NAN = math.nan
+INF = math.inf
+MASKED = dd.presets.mdlm(5)
+CLUSTERS = dd.presets.hdlm([0, 0, 1, 1, 1])
+UNIFORM = Uniform(5, Linear())
+X = torch.tensor([[0, 3, 4]])
+Z = torch.tensor([[0, 5, 5]])
+T = torch.tensor([0.5])
+LOGITS = torch.zeros(1, 3, 5)
+PROBS = torch.full((1, 3, 5), 0.2)
+MASK = torch.ones(1, 3, dtype=torch.bool)
 META = torch.device("meta")
 EDGE = Map(torch.tensor([0, 1, 1]), 2)
 WIGGLE = "1 - t + 16 * t**2 * (1 - t)**2 * (2*t - 1)"  # rises around t = 1/2
@@ -286,7 +295,8 @@ GROUPS = HIERARCHY, SCHEDULE, TOKENS, LOGIT, DEVICE, SAMPLER
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"), [pytest.param(*row, id=row[0]) for group in GROUPS for row in rows(group)]
+    ("call", "error", "message"),
+    [pytest.param(*row, id=row[0]) for group in GROUPS for row in rows(group)],
 )
 def test_refused_by_name_value_and_rule_and_nothing_touched(call, error, message):
     inputs = {k: v for k, v in globals().items() if isinstance(v, torch.Tensor)}
@@ -317,23 +327,37 @@ def test_a_refusal_draws_no_random_number(call):
 
 def test_good_neighbours_of_the_bad_inputs_pass():
     """Without this, refusing everything would pass the tests above."""
-    for process, z in ((MASKED, Z), (CLUSTERS, ids(0, 6, 7)), (UNIFORM, X), (dd.presets.gidd(5, 0.2), Z)):
+    for process, z in (
+        (MASKED, Z),
+        (CLUSTERS, ids(0, 6, 7)),
+        (UNIFORM, X),
+        (dd.presets.gidd(5, 0.2), Z),
+    ):
         assert bool((nelbo(process=process, z=z) >= 0).all())
         assert bool((generate(process) < 5).all())
-    assert bool(loss(mask=MASK, weighting=PerLevel([1.0], dd.weightings.Clip(2.0)), mode="hard") > 0)
+    assert bool(
+        loss(mask=MASK, weighting=PerLevel([1.0], dd.weightings.Clip(2.0)), mode="hard") > 0
+    )
     assert bool(loss(mode="edges", edge_weights=[1.0]) == loss())
     minus_inf = LOGITS.index_fill(2, torch.tensor([1]), -INF)
     assert bool(nelbo(minus_inf).isfinite().all())
-    assert Symbolic("1 - erf(t)/erf(1)").alpha(T).item() == pytest.approx(1 - math.erf(0.5) / math.erf(1))
+    assert Symbolic("1 - erf(t)/erf(1)").alpha(T).item() == pytest.approx(
+        1 - math.erf(0.5) / math.erf(1)
+    )
 
 
 def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
-    monkeypatch.setattr(checks, "_debug", False)  # put back afterwards, whatever dd.debug does below
-    far, near = torch.zeros(2, device=META), torch.zeros(2)
+    monkeypatch.setattr(
+        checks, "_debug", False
+    )  # put back afterwards, whatever dd.debug does below
+    far = torch.zeros(2, device=META)
+    near = torch.zeros(2)
     assert checks.visible(near) and not checks.visible(far)
     checks.check_times("t", torch.full((2,), NAN, device=META), 2)
     checks.check_tokens("x", torch.full((1, 2), -100, device=META), 5)
-    with pytest.raises(TypeError, match=r"x has dtype torch.int32"):  # types and shapes cost nothing: always checked
+    with pytest.raises(
+        TypeError, match=r"x has dtype torch.int32"
+    ):  # types and shapes cost nothing: always checked
         checks.check_tokens("x", torch.zeros(1, 2, dtype=torch.int32, device=META), 5)
     dd.debug(True)
     assert checks.visible(near) and checks.visible(far)
@@ -343,7 +367,10 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
 
 def test_a_device_that_pytorch_lacks_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device is cuda, by prompt or device, and this PyTorch has none of that type"):
+    with pytest.raises(
+        ValueError,
+        match="device is cuda, by prompt or device, and this PyTorch has none of that type",
+    ):
         generate(device="cuda")
 
 
@@ -352,7 +379,10 @@ def test_nothing_is_looked_at_while_compiling():
     def look(tensor):
         return tensor + (1 if checks.visible(tensor) else 0)
 
-    assert look(T).item() == 1.5 and torch.compile(look, backend="eager", fullgraph=True)(T).item() == 0.5
+    assert (
+        look(T).item() == 1.5
+        and torch.compile(look, backend="eager", fullgraph=True)(T).item() == 0.5
+    )
     compiled = torch.compile(nelbo, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(LOGITS), nelbo(LOGITS))
     assert bool(compiled(LOGITS * NAN)[0, 1:].isnan().all())

@@ -1,4 +1,7 @@
-"""Sequences drawn block by block: distribution, tokens with a cache, prompts, endings and options."""
+"""Sequences drawn block by block.
+
+Distribution, tokens with a cache, prompts, endings and options.
+"""
 
 from itertools import pairwise
 
@@ -13,10 +16,20 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Psi, Remask, Settled
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    EndOfText,
+    Euler,
+    FirstHitting,
+    Psi,
+    Remask,
+    Settled,
+)
 from ddlib.testing.oracle import exact_cavity
 
-PROCESSES, DRAWS = THREE_TOKENS, 3000
+PROCESSES = THREE_TOKENS
+DRAWS = 3000
 
 
 ALONG = [
@@ -33,7 +46,8 @@ EACH = slow_but(CASES, *NOW, nightly=[case for case in CASES[1::2] if case not i
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "pace", "sampler", "steps"), EACH)
 def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, sampler, steps):
-    process, probs = PROCESSES[name], joint(3, 2)
+    process = PROCESSES[name]
+    probs = joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those of processes with levels
     best = with_own_times(exact_cavity(process, probs))
@@ -43,16 +57,26 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
 
 @pytest.mark.statistical
 def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
-    process, probs = PROCESSES["two levels"], joint(3, 3, seed=2)
-    words = dd.sample(process, with_own_times(exact_cavity(process, probs)), (DRAWS, 3), None, 1, pace=LeftToRight())
+    process = PROCESSES["two levels"]
+    probs = joint(3, 3, seed=2)
+    words = dd.sample(
+        process,
+        with_own_times(exact_cavity(process, probs)),
+        (DRAWS, 3),
+        None,
+        1,
+        pace=LeftToRight(),
+    )
     assert follows(words, probs)
 
 
 @pytest.mark.statistical
 def test_words_behind_a_block_are_seen():
-    process, probs = PROCESSES["GIDD"], joint(3, 3, seed=2)
+    process = PROCESSES["GIDD"]
+    probs = joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
-    best, options = with_own_times(exact_cavity(process, probs)), {"pace": LeftToRight(), "generator": seeded(3)}
+    best = with_own_times(exact_cavity(process, probs))
+    options = {"pace": LeftToRight(), "generator": seeded(3)}
     words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, infill=True, **options)
     assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
 
@@ -68,7 +92,9 @@ def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     for make in (lambda: seeded(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
         for pace in (Together(), Blocks(2)):
-            assert torch.equal(dd.sample(process, denoiser, (64, 2), sampler, 7, pace=pace, generator=make()), want)
+            assert torch.equal(
+                dd.sample(process, denoiser, (64, 2), sampler, 7, pace=pace, generator=make()), want
+            )
 
 
 class Squared(Pace):
@@ -79,10 +105,13 @@ class Squared(Pace):
 
 
 def test_a_pace_of_one_time_per_text_is_a_grid():
-    process, grid = PROCESSES["two levels"], torch.linspace(1, 0, 6, dtype=F64)
+    process = PROCESSES["two levels"]
+    grid = torch.linspace(1, 0, 6, dtype=F64)
     denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
     words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
-    assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=seeded(5)))
+    assert torch.equal(
+        words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=seeded(5))
+    )
 
 
 KNOBS = st.fixed_dictionaries(
@@ -102,12 +131,21 @@ KNOBS = st.fixed_dictionaries(
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
     st.integers(0, 3), st.integers(0, 99),
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore:pace is Blocks")  # also of larger blocks than those of the network
-def test_the_same_tokens_with_and_without_a_cache(name, network, sizes, sampler, knobs, given_words, seed):
-    process, (own, size) = PROCESSES[name], sizes
-    if isinstance(sampler, Confidence) and process.reachable_from_all_tokens(torch.tensor([[0]])).any():
+@pytest.mark.filterwarnings(
+    "ignore:pace is Blocks"
+)  # also of larger blocks than those of the network
+def test_the_same_tokens_with_and_without_a_cache(
+    name, network, sizes, sampler, knobs, given_words, seed
+):
+    process = PROCESSES[name]
+    (own, size) = sizes
+    if (
+        isinstance(sampler, Confidence)
+        and process.reachable_from_all_tokens(torch.tensor([[0]])).any()
+    ):
         sampler = Ancestral()
-    denoiser, length = NETWORKS[network](process.num_states, 3, own), 12
+    denoiser = NETWORKS[network](process.num_states, 3, own)
+    length = 12
     prompt = torch.randint(3, (5, given_words), generator=seeded(seed))
     if "forbidden" in knobs and name == "two levels":
         knobs = {**knobs, "forbidden": []}
@@ -133,7 +171,9 @@ def seen_by(denoiser, length=8, **options):
     """Shapes of the calls of a denoiser."""
     process = dd.presets.mdlm(3)
     network = denoiser(process.num_states, 3, 2)
-    words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=seeded(0), **options)
+    words = dd.sample(
+        process, network, (3, length), None, 2, pace=Blocks(2), generator=seeded(0), **options
+    )
     return words, network
 
 
@@ -182,7 +222,9 @@ def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     stands = prompt < 4
     assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
     assert len(steps_seen) == 1 + 2 * 2  # two blocks of four hold masks
-    assert (steps_seen[0][1][:, 6:] == 0).all() and torch.equal(steps_seen[0][2][:, 6:], prompt[:, 6:])
+    assert (steps_seen[0][1][:, 6:] == 0).all() and torch.equal(
+        steps_seen[0][2][:, 6:], prompt[:, 6:]
+    )
 
 
 def test_no_block_is_computed_behind_the_ends_of_all_texts():
@@ -195,22 +237,30 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
             sign = torch.where(first + torch.arange(z.shape[1]) >= 3, 1, -1)
             return super().__call__(z, t, cache=cache) + sign[:, None] * probs
 
-    network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
-    words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1))
+    network = Ends(5, 4, 2, length=40)
+    ending = EndOfText(2, fill=1)
+    words = dd.sample(
+        process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1)
+    )
     assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
     assert network.prefilled == 3 * 2  # the second block is the last that is evaluated
     several = EndOfText(2, last=False)
-    words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=seeded(1))
+    words = dd.sample(
+        process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=seeded(1)
+    )
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
 @pytest.mark.slow
 def test_a_text_that_has_ended_waits_for_the_others():
-    process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
+    process = dd.presets.mdlm(4)
+    network = Sparse(5, 4, 2)
     options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
     words = dd.sample(process, network, (16, 12), None, 3, seeds=range(16), **options)
     for row in range(16):
-        assert torch.equal(dd.sample(process, network, (1, 12), None, 3, seeds=[row], **options)[0], words[row])
+        assert torch.equal(
+            dd.sample(process, network, (1, 12), None, 3, seeds=[row], **options)[0], words[row]
+        )
     lengths = (words == 2).int().argmax(1)
     assert len(lengths.unique()) > 2
 
@@ -225,7 +275,11 @@ def test_repetition_looks_at_the_whole_text():
             return torch.zeros(*z.shape, 6)
 
     for length, given_words in (6, {}), (4, {"prompt": torch.tensor([6, 6, 6, 1]), "infill": True}):
-        options = given_words | {"repetition_penalty": 1e20, "pace": LeftToRight(), "generator": seeded(0)}
+        options = given_words | {
+            "repetition_penalty": 1e20,
+            "pace": LeftToRight(),
+            "generator": seeded(0),
+        }
         words = dd.sample(process, Flat(), (50, length), None, 1, **options)
         assert all(len(row.unique()) == length for row in words)
 
@@ -233,7 +287,9 @@ def test_repetition_looks_at_the_whole_text():
 def test_ends_come_no_earlier_than_they_may():
     process, network = short()
     ending = EndOfText(2, least=5)
-    words = dd.sample(process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1))
+    words = dd.sample(
+        process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1)
+    )
     assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
 
 
@@ -280,7 +336,8 @@ test_unsupported_models_are_refused = refuses(r"""
 
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
 def test_positions_at_a_fixed_time_keep_their_state(sampler):
-    process, seen = PROCESSES["uniform"], []
+    process = PROCESSES["uniform"]
+    seen = []
     dd.sample(
         process, ByBlocks(3, 3, 4), (20, 4), sampler, 4, pace=RandomOrder(2), generator=seeded(0),
         on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
@@ -291,9 +348,12 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
 
 @pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
 def test_times_of_positions_are_keyed_by_the_text(pace):
-    process, network = PROCESSES["two levels"], ByBlocks(6, 3, 4)
+    process = PROCESSES["two levels"]
+    network = ByBlocks(6, 3, 4)
     words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
-    assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
+    assert torch.equal(
+        dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4]
+    )
     steps_seen, options = [], {"on_step": lambda k, t, z: steps_seen.append(t.clone())}
     dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], **options)
     assert len(steps_seen) == 3 * pace.parts(4) + 1 and steps_seen[0].shape == (2, 4)

@@ -32,7 +32,9 @@ from ddlib.testing import strategies
 TREES = {
     "flat": Flat(8),
     "two": Tree(NESTED[:1]),
-    "three": Tree(NESTED[:2], xi=0.7, speed=[1.0, 2.0, 3.0]),  # neither has a part in the output's meaning
+    "three": Tree(
+        NESTED[:2], xi=0.7, speed=[1.0, 2.0, 3.0]
+    ),  # neither has a part in the output's meaning
     "four": Tree(NESTED),
     "only-children": Tree([[0, 1, 2, 3, 4, 4, 4, 4], [0, 0, 0, 0, 1]]),
 }
@@ -60,7 +62,8 @@ every = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("name", TREES)
 def test_token_probabilities_are_products_of_child_probabilities(name):
-    tree, logits = TREES[name], torch.randn(TREES[name].num_states - 1, dtype=F64)
+    tree = TREES[name]
+    logits = torch.randn(TREES[name].num_states - 1, dtype=F64)
     shares = {}
     for level, edge in enumerate(tree.maps):
         for parent in range(edge.num_parents):
@@ -68,24 +71,34 @@ def test_token_probabilities_are_products_of_child_probabilities(name):
             shares |= dict(zip(family.tolist(), logits[family].softmax(0).tolist(), strict=True))
     probs = []
     for word in range(tree.vocab_size):
-        ancestors = [tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)]
+        ancestors = [
+            tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)
+        ]
         probs.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
     found = dd.token_logits(tree, logits).exp()
-    assert torch.allclose(found, torch.stack(probs).double(), rtol=1e-6) and abs(float(found.sum()) - 1) < 1e-12
+    assert (
+        torch.allclose(found, torch.stack(probs).double(), rtol=1e-6)
+        and abs(float(found.sum()) - 1) < 1e-12
+    )
 
 
 @every
 @pytest.mark.parametrize("shuffled", slow_but([False, True], True))
 def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
-    process, tree = NOISE[noise], TREES[tree]
+    process = NOISE[noise]
+    tree = TREES[tree]
     layer, noisy = batch(process, tree, extra=3 * shuffled)
-    rows = torch.randperm(tree.num_states + 2, generator=torch.Generator().manual_seed(2))[: tree.num_states - 1]
+    rows = torch.randperm(tree.num_states + 2, generator=torch.Generator().manual_seed(2))[
+        : tree.num_states - 1
+    ]
     rows = rows if shuffled else torch.arange(tree.num_states - 1)
     meaning = dd.Children(tree, rows=rows if shuffled else None)
     logits = torch.nn.functional.linear(*layer)[..., rows]
     slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
     hidden, weight, bias = layer
-    ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=meaning, chunk=19)
+    ours = dd.linear_nelbo(
+        process, hidden, weight, *noisy, bias, parameterization=meaning, chunk=19
+    )
     theirs = dd.nelbo(process, logits, *noisy, parameterization=meaning)
     generic = dd.nelbo(process, dd.token_logits(tree, logits), *noisy, "generic")
     close([ours, theirs], [theirs, generic], 1e-8)
@@ -100,7 +113,8 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
 @pytest.mark.parametrize("noise", ["hdlm", "levels", "xi-above", "masked"])
 @pytest.mark.parametrize("meaning", ["cavity", "posterior"])
 def test_every_option_of_the_training_loss(noise, mode, meaning):
-    process, tree = NOISE[noise], TREES["four"]
+    process = NOISE[noise]
+    tree = TREES["four"]
     layer, noisy = batch(process, tree)
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
     options = dict(
@@ -118,45 +132,61 @@ def test_drawn_processes(process, seed, chunk):
     meaning = "children" if process.hierarchy else dd.Children(tree)
     layer, noisy = batch(process, tree, seed, rows=4, length=3)
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=meaning)
-    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], parameterization=meaning, chunk=chunk)
+    ours = dd.linear_training_loss(
+        process, *layer[:2], *noisy, layer[2], parameterization=meaning, chunk=chunk
+    )
     agree_on_mean(ours, theirs, layer)
 
 
 @pytest.mark.parametrize("noise", ["masked", "levels", "hdlm-xi", "gidd"])
 def test_under_autocast_matrix_products_are_in_bfloat16_and_the_gradients_float32(noise):
-    process, tree = NOISE[noise], TREES["four"]
-    agree_under_autocast(process, *batch(process, tree, rows=40), parameterization=dd.Children(tree))
+    process = NOISE[noise]
+    tree = TREES["four"]
+    agree_under_autocast(
+        process, *batch(process, tree, rows=40), parameterization=dd.Children(tree)
+    )
 
 
 # dynamo itself looks at .grad of what it hands over a graph break
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_only_one_graph_break_under_compile():
-    process, tree = NOISE["levels"], TREES["four"]
+    process = NOISE["levels"]
+    tree = TREES["four"]
     layer, noisy = batch(process, tree)
     meaning = dd.Children(tree)
 
     def step(hidden, weight, bias):
-        return 3 * dd.linear_training_loss(process, torch.tanh(hidden), weight, *noisy, bias, parameterization=meaning)
+        return 3 * dd.linear_training_loss(
+            process, torch.tanh(hidden), weight, *noisy, bias, parameterization=meaning
+        )
 
     agree_when_compiled(step, layer)
 
 
 def test_scale_and_the_loss_of_each_token():
-    process, tree = NOISE["masked"], TREES["four"]
+    process = NOISE["masked"]
+    tree = TREES["four"]
     layer, noisy = batch(process, tree)
     given = dict(parameterization=dd.Children(tree), per_token=True)
     for reduction in ("sum", "mean"):
         options = given | dict(reduction=reduction)
         plain, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options)
-        scaled, same = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, scale=0.25)
+        scaled, same = dd.linear_training_loss(
+            process, *layer[:2], *noisy, layer[2], **options, scale=0.25
+        )
         close([plain, 4 * scaled, each], [getattr(each, reduction)(), plain, same])
-        close(torch.autograd.grad(plain, layer), [4 * g for g in torch.autograd.grad(scaled, layer)])
+        close(
+            torch.autograd.grad(plain, layer), [4 * g for g in torch.autograd.grad(scaled, layer)]
+        )
 
 
-@pytest.mark.parametrize("noise, tree", [("levels", "four"), ("masked", "three"), ("second", "three")])
+@pytest.mark.parametrize(
+    "noise, tree", [("levels", "four"), ("masked", "three"), ("second", "three")]
+)
 def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noise, tree):
-    process, tree = NOISE[noise], TREES[tree]
+    process = NOISE[noise]
+    tree = TREES[tree]
     layer, (x, z, t) = batch(process, tree, rows=200)
     above = [x + 0, *(tree.between(0, i).parents[x] for i in range(1, tree.depth + 1))]
     levels = dd.Children(tree).levels_of(process.hierarchy)
@@ -164,9 +194,12 @@ def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noi
         here = z == state
         if not here.any():
             continue
-        loss = dd.linear_nelbo(process, *layer[:2], x, z, t, parameterization=dd.Children(tree))[here].sum()
+        loss = dd.linear_nelbo(process, *layer[:2], x, z, t, parameterization=dd.Children(tree))[
+            here
+        ].sum()
         used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
-        level, wanted = int(process.level_of(torch.tensor([[state]]))), torch.zeros(len(used), dtype=torch.bool)
+        level = int(process.level_of(torch.tensor([[state]])))
+        wanted = torch.zeros(len(used), dtype=torch.bool)
         for at in range(levels[level - 1], levels[level]) if level else ():
             families = torch.isin(tree.maps[at].parents, above[at + 1][here])
             several = torch.bincount(tree.maps[at].parents)[tree.maps[at].parents] > 1
@@ -175,7 +208,10 @@ def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noi
 
 
 class Halves:
-    """A network in two halves with child logits, whose features are the state's row of a table; counts its products."""
+    """A network in two halves with child logits, whose features are the state's row of a table.
+
+    Counts its products.
+    """
 
     def __init__(self, process, tree, rows=None):
         generator = torch.Generator().manual_seed(3)
@@ -208,33 +244,58 @@ WAYS = [
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
     """Frequency of each pair of tokens, (V, V)."""
     x = dd.sample(
-        process, denoiser, (n, 2), sampler, 8, parameterization=meaning, generator=fixtures.seeded(seed), **options
+        process,
+        denoiser,
+        (n, 2),
+        sampler,
+        8,
+        parameterization=meaning,
+        generator=fixtures.seeded(seed),
+        **options,
     )
-    return torch.bincount(x[:, 0] * process.vocab_size + x[:, 1], minlength=process.vocab_size**2).double()
+    return torch.bincount(
+        x[:, 0] * process.vocab_size + x[:, 1], minlength=process.vocab_size**2
+    ).double()
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
-@pytest.mark.parametrize("noise, tree", slow_but(WAYS, ("masked", "four"), ("levels", "four"), ("gidd", "two")))
+@pytest.mark.parametrize(
+    "noise, tree", slow_but(WAYS, ("masked", "four"), ("levels", "four"), ("gidd", "two"))
+)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["as-is", "cooler"])
 def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, options):
-    """Descending by children and expanding to tokens first give the same distribution: two samples, by chi-square."""
-    process, tree, n = NOISE[noise], TREES[tree], 4000
-    halves, meaning = Halves(process, tree), dd.Children(tree)
+    """Descending by children and expanding to tokens first give the same distribution.
+
+    Two samples, by chi-square.
+    """
+    process = NOISE[noise]
+    tree = TREES[tree]
+    n = 4000
+    halves = Halves(process, tree)
+    meaning = dd.Children(tree)
     ours = frequencies(process, halves, meaning, None, n, 1, **options)
-    theirs = frequencies(process, lambda z, t: dd.token_logits(tree, halves(z, t)), "cavity", None, n, 2, **options)
+    theirs = frequencies(
+        process, lambda z, t: dd.token_logits(tree, halves(z, t)), "cavity", None, n, 2, **options
+    )
     some = ours + theirs > 10
-    statistic, freedom = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum(), int(some.sum())
+    statistic = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum()
+    freedom = int(some.sum())
     assert abs(float(statistic) - freedom) < 5 * (2 * freedom) ** 0.5
 
 
 @pytest.mark.parametrize("noise, tree", WAYS)
 @pytest.mark.parametrize("force", slow_but([False, True], False))
 def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
-    process, tree = NOISE[noise], TREES[tree]
-    order = torch.cat([o + e.parents.argsort(stable=True) for o, e in zip(tree.offsets, tree.maps, strict=False)])
+    process = NOISE[noise]
+    tree = TREES[tree]
+    order = torch.cat(
+        [o + e.parents.argsort(stable=True) for o, e in zip(tree.offsets, tree.maps, strict=False)]
+    )
     rows = order.argsort()  # siblings next to each other
-    whole, split, shuffled = Halves(process, tree), Halves(process, tree), Halves(process, tree, rows)
+    whole = Halves(process, tree)
+    split = Halves(process, tree)
+    shuffled = Halves(process, tree, rows)
     drawn = [
         frequencies(process, denoiser, dd.Children(tree), dd.samplers.Ancestral(force), 50)
         for denoiser in (lambda z, t: whole(z, t), split, shuffled)
@@ -244,8 +305,12 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
 def test_the_walks_of_other_rows_change_no_text(sampler):
-    """Some rows descend one family in a step, some four, and none the third: the noise of a row is the same."""
-    process, tree = NOISE["levels"], TREES["four"]
+    """Some rows descend one family in a step, some four, and none the third.
+
+    The noise of a row is the same.
+    """
+    process = NOISE["levels"]
+    tree = TREES["four"]
 
     def drawn(rows):
         index = torch.arange(6)[rows]
@@ -258,13 +323,15 @@ def test_the_walks_of_other_rows_change_no_text(sampler):
 
 
 def test_a_position_that_descends_needs_its_sibling_logits_only(products):
-    process, tree = NOISE["masked"], TREES["four"]
+    process = NOISE["masked"]
+    tree = TREES["four"]
     dd.sample(process, Halves(process, tree), (3, 4), steps=5, parameterization=dd.Children(tree))
     assert max(columns for _, columns in products) <= 3 < tree.num_states - 1
 
 
 ONE = torch.tensor([[3]]), torch.tensor([[8]]), torch.tensor([0.5])
-MASKS, FOUR = NOISE["masked"], TREES["four"]
+MASKS = NOISE["masked"]
+FOUR = TREES["four"]
 test_bad_input = refuses(r"""
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of tokens have V
@@ -290,7 +357,10 @@ test_bad_input = refuses(r"""
 @pytest.mark.usefixtures("as_users_call")
 def test_a_tree_with_a_childless_state_is_refused():
     hollow = dd.hierarchies.Hierarchy.__new__(Tree)
-    maps = [dd.hierarchies.maps.Map(torch.tensor([0, 0, 2]), 3), dd.hierarchies.maps.Map(torch.zeros(3).long(), 1)]
+    maps = [
+        dd.hierarchies.maps.Map(torch.tensor([0, 0, 2]), 3),
+        dd.hierarchies.maps.Map(torch.zeros(3).long(), 1),
+    ]
     dd.hierarchies.Hierarchy.__init__(hollow, maps)
     with pytest.raises(ValueError, match=r"tree has a state without children, 4 in level 1"):
         dd.Children(hollow)
@@ -300,7 +370,8 @@ def test_a_tree_with_a_childless_state_is_refused():
 
 def test_a_used_parameterization_is_pickled():
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
-    children, logits = dd.Children(tree), torch.randn(2, 6)
+    children = dd.Children(tree)
+    logits = torch.randn(2, 6)
     children.families(0), children.levels_of(tree)
     again = pickle.loads(pickle.dumps(children))
     assert torch.equal(again.token_logits(logits), children.token_logits(logits))

@@ -1,4 +1,6 @@
-"""Semantic clustering: bounds that hold, an objective that falls, nested levels, fingerprints of tokenizers."""
+"""Semantic clustering: bounds that hold, an objective that falls, nested levels, fingerprints of
+tokenizers.
+"""
 
 import json
 import math
@@ -49,17 +51,28 @@ def means(points, label, clusters):
 @st.composite
 def assignments(draw):
     """Costs, some of them tied, and feasible bounds, different for each cluster."""
-    num, clusters = draw(st.integers(1, 24)), draw(st.integers(1, 6))
+    num = draw(st.integers(1, 24))
+    clusters = draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    costs = rng.integers(0, 4, (num, clusters)).astype(float) if draw(st.booleans()) else rng.random((num, clusters))
-    sizes = rng.multinomial(num, rng.dirichlet(np.ones(clusters)))  # a solution to build the bounds around
+    costs = (
+        rng.integers(0, 4, (num, clusters)).astype(float)
+        if draw(st.booleans())
+        else rng.random((num, clusters))
+    )
+    sizes = rng.multinomial(
+        num, rng.dirichlet(np.ones(clusters))
+    )  # a solution to build the bounds around
     lower = np.maximum(sizes - rng.integers(0, 3, clusters), 0)
     return costs, lower, sizes + rng.integers(0, 3, clusters)
 
 
 def best_cost(costs, lower, upper):
-    """By the Hungarian method on one column per place; places below the lower bound must be taken."""
-    clusters, reward = costs.shape[1], 1 + costs.max() * len(costs) * 2
+    """By the Hungarian method on one column per place.
+
+    Places below the lower bound must be taken.
+    """
+    clusters = costs.shape[1]
+    reward = 1 + costs.max() * len(costs) * 2
     place = np.repeat(np.arange(clusters), upper)
     must = np.concatenate([np.arange(u) < low for low, u in zip(lower, upper, strict=True)])
     row, column = linear_sum_assignment(costs[:, place] - reward * must)
@@ -67,7 +80,9 @@ def best_cost(costs, lower, upper):
 
 
 @given(assignments(), st.booleans(), st.integers(0, 99))
-def test_the_assignment_keeps_its_bounds_at_the_least_cost_wherever_the_prices_start(case, warm, seed):
+def test_the_assignment_keeps_its_bounds_at_the_least_cost_wherever_the_prices_start(
+    case, warm, seed
+):
     costs, lower, upper = case
     prices = np.random.default_rng(seed).normal(size=costs.shape[1]) if warm else None
     label, prices = bounded_assignment(costs, lower, upper, prices)
@@ -75,7 +90,9 @@ def test_the_assignment_keeps_its_bounds_at_the_least_cost_wherever_the_prices_s
     assert (sizes >= lower).all() and (sizes <= upper).all()
     total = costs[np.arange(len(label)), label].sum()
     assert total == pytest.approx(best_cost(costs, lower, upper), abs=1e-9)
-    priced = costs + prices  # complementary slackness proves the optimum without the Hungarian method
+    priced = (
+        costs + prices
+    )  # complementary slackness proves the optimum without the Hungarian method
     assert (priced[np.arange(len(label)), label] <= priced.min(1) + 1e-9).all()
     assert (sizes[prices > 1e-9] == upper[prices > 1e-9]).all()
     assert (sizes[prices < -1e-9] == lower[prices < -1e-9]).all()
@@ -89,7 +106,10 @@ def test_thousands_of_equal_words_are_spread_over_the_clusters(num):
 
 
 def greedy(costs, lower, upper):
-    """The paper's size control with its two gaps closed: clusters request members, and a small cluster gives none."""
+    """The paper's size control with its two gaps closed.
+
+    Clusters request members, and a small cluster gives none.
+    """
     label = costs.argmin(1)
     sizes = np.bincount(label, minlength=costs.shape[1])
     for move_in in (False, True):
@@ -113,8 +133,11 @@ def greedy(costs, lower, upper):
 
 @given(assignments())
 def test_the_assignment_costs_no_more_than_greedy_moves(case):
-    costs, rows = case[0], np.arange(len(case[0]))
-    assert costs[rows, bounded_assignment(*case)[0]].sum() <= costs[rows, greedy(*case)].sum() + 1e-9
+    costs = case[0]
+    rows = np.arange(len(case[0]))
+    assert (
+        costs[rows, bounded_assignment(*case)[0]].sum() <= costs[rows, greedy(*case)].sum() + 1e-9
+    )
 
 
 @st.composite
@@ -137,7 +160,9 @@ def problems(draw):
 @given(problem=problems())
 def test_every_feasible_bound_holds_at_return(metric, problem):
     rows, clusters, low, high = problem
-    found = semantic_clusters(rows, clusters, metric=metric, min_ratio=low, max_ratio=high, max_iters=5)
+    found = semantic_clusters(
+        rows, clusters, metric=metric, min_ratio=low, max_ratio=high, max_iters=5
+    )
     (sizes,) = found.sizes
     mean = len(rows) / clusters
     assert len(sizes) == clusters and (sizes > 0).all()
@@ -147,11 +172,19 @@ def test_every_feasible_bound_holds_at_return(metric, problem):
 
 @METRICS
 @NESTED
-@pytest.mark.parametrize("low, high", slow_but([(0.1, 5.0), (0.75, 1.25), (0.5, math.pi)], (0.1, 5.0)))
+@pytest.mark.parametrize(
+    "low, high", slow_but([(0.1, 5.0), (0.75, 1.25), (0.5, math.pi)], (0.1, 5.0))
+)
 def test_the_bounds_hold_at_every_level(metric, nested, low, high):
     counts = [120, 40, 10, 3]
     found = semantic_clusters(
-        normal(120, 4), counts[1:], metric=metric, nested=nested, min_ratio=low, max_ratio=min(high, 5), max_iters=9
+        normal(120, 4),
+        counts[1:],
+        metric=metric,
+        nested=nested,
+        min_ratio=low,
+        max_ratio=min(high, 5),
+        max_iters=9,
     )
     for sizes, (fine, coarse) in zip(found.sizes, pairwise(counts), strict=True):
         assert len(sizes) == coarse and int(sizes.min()) >= max(low * fine / coarse, 1)
@@ -176,10 +209,16 @@ def test_the_objective_never_increases(metric, low, high, seed):
 @NESTED
 def test_same_seed_same_clusters_and_another_seed_others(metric, nested):
     rows = normal(200, 8, dtype=torch.float32)
-    first, again, other = (semantic_clusters(rows, [20, 4], metric=metric, nested=nested, seed=s) for s in (1, 1, 2))
-    for a, b in zip((*first.parents, *first.centroids), (*again.parents, *again.centroids), strict=True):
+    first, again, other = (
+        semantic_clusters(rows, [20, 4], metric=metric, nested=nested, seed=s) for s in (1, 1, 2)
+    )
+    for a, b in zip(
+        (*first.parents, *first.centroids), (*again.parents, *again.centroids), strict=True
+    ):
         assert torch.equal(a, b)
-    assert first.objective == again.objective and not torch.equal(first.parents[0], other.parents[0])
+    assert first.objective == again.objective and not torch.equal(
+        first.parents[0], other.parents[0]
+    )
 
 
 @settings(max_examples=examples(30))
@@ -187,7 +226,9 @@ def test_same_seed_same_clusters_and_another_seed_others(metric, nested):
 def test_angles_do_not_see_the_length_of_a_row(exponents, nested):
     rows = normal(30, 4)
     longer = rows * 2.0 ** torch.tensor(exponents)[:, None]  # a power of 2 rounds nothing
-    for a, b in zip(*(semantic_clusters(x, [6, 2], nested=nested).parents for x in (rows, longer)), strict=True):
+    for a, b in zip(
+        *(semantic_clusters(x, [6, 2], nested=nested).parents for x in (rows, longer)), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -206,7 +247,8 @@ def test_centroids_objective_and_coherence_are_those_of_the_words_below(metric, 
     found = semantic_clusters(rows, [12, 3], metric=metric, nested=nested)
     points = points_of(rows, metric)
     for level, centroids in enumerate(found.centroids):
-        label, count = found.of_tokens(level), len(centroids)
+        label = found.of_tokens(level)
+        count = len(centroids)
         inner = means(points, label, count)
         torch.testing.assert_close(centroids, points_of(inner, metric))
         squares = (points - centroids[label]).square().sum() * (0.5 if metric == "cosine" else 1.0)
@@ -221,7 +263,8 @@ def test_centroids_objective_and_coherence_are_those_of_the_words_below(metric, 
 def test_weights_of_centroids_stand_for_the_words_below(metric):
     points = Points(torch.nn.functional.normalize(normal(50, 4)), metric == "cosine")
     label = torch.arange(50) % 7
-    fine, coarse = points.centroids(label, points.rows[:7]), normal(2, 4)
+    fine = points.centroids(label, points.rows[:7])
+    coarse = normal(2, 4)
     above = Points(fine, points.cosine, points.masses(label, 7))
     parent = torch.arange(7) % 2
     if metric == "cosine":
@@ -229,7 +272,9 @@ def test_weights_of_centroids_stand_for_the_words_below(metric):
         rest = len(label) - float(points.masses(label, 7).sum())
     else:
         rest = points.objective(label, fine)
-    assert points.objective(parent[label], coarse) == pytest.approx(rest + above.objective(parent, coarse))
+    assert points.objective(parent[label], coarse) == pytest.approx(
+        rest + above.objective(parent, coarse)
+    )
 
 
 @METRICS
@@ -243,10 +288,14 @@ def test_clear_clusters_are_found(metric):
 @pytest.mark.parametrize("low, high", [(0.1, 5.0), (0.8, 1.2)])
 def test_the_objective_is_no_worse_than_that_of_sklearn_with_the_same_size_control(low, high):
     rows = normal(1500, 16) * (1 + torch.arange(16)) ** -0.5
-    found = semantic_clusters(rows, 20, metric="euclidean", min_ratio=low, max_ratio=high, restarts=4)
+    found = semantic_clusters(
+        rows, 20, metric="euclidean", min_ratio=low, max_ratio=high, restarts=4
+    )
     theirs = KMeans(20, n_init=4, random_state=0).fit(rows.numpy()).cluster_centers_
     costs = ((rows[:, None] - torch.from_numpy(theirs)) ** 2).sum(-1).numpy()
-    label, _ = bounded_assignment(costs, np.full(20, math.ceil(low * 75)), np.full(20, math.floor(high * 75)))
+    label, _ = bounded_assignment(
+        costs, np.full(20, math.ceil(low * 75)), np.full(20, math.floor(high * 75))
+    )
     points = Points(rows, cosine=False)
     best = torch.from_numpy(label)
     objective = points.objective(best, points.centroids(best, rows[:20]))
@@ -260,7 +309,9 @@ def test_low_precision_is_read_as_float32(dtype):
 
 
 def clustered(embeddings=None, num_clusters=2, **change):
-    return semantic_clusters(normal(6, 3) if embeddings is None else embeddings, num_clusters, **change)
+    return semantic_clusters(
+        normal(6, 3) if embeddings is None else embeddings, num_clusters, **change
+    )
 
 
 test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
@@ -310,12 +361,18 @@ def test_saved_networks_are_loaded(saved):
     path, rows, found = saved
     loaded = load_clusters(path, fingerprint(VOCABULARY), embeddings=rows)
     for name in ("parents", "centroids", "coherence"):
-        assert all(torch.equal(a, b) for a, b in zip(getattr(found, name), getattr(loaded, name), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(getattr(found, name), getattr(loaded, name), strict=True)
+        )
     for name in ("objective", "iterations", "metric", "source", "fingerprint"):
         assert getattr(found, name) == getattr(loaded, name)
     process = dd.processes.Hierarchical(loaded.tree(), dd.schedules.Linear())
     dd.check_vocabulary(process, VOCABULARY)
-    assert sorted(file.name for file in path.parent.iterdir()) == ["words.v1.json", "words.v1.safetensors"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "words.v1.json",
+        "words.v1.safetensors",
+    ]
 
 
 def test_another_tokenizer_or_other_embeddings_are_refused(saved):
@@ -329,7 +386,9 @@ def test_another_tokenizer_or_other_embeddings_are_refused(saved):
 def test_files_that_do_not_belong_together_are_refused(saved):
     path, _, found = saved
     facts = json.loads((path.parent / "words.v1.json").read_text())
-    assert facts["sizes"] == [sizes.tolist() for sizes in found.sizes] and facts["num_clusters"] == [3, 2]
+    assert facts["sizes"] == [sizes.tolist() for sizes in found.sizes] and facts[
+        "num_clusters"
+    ] == [3, 2]
     tensors = path.parent / "words.v1.safetensors"
     tensors.write_bytes(tensors.read_bytes() + b"?")
     with pytest.raises(ValueError, match="SHA-256 differs"):
@@ -343,7 +402,9 @@ def test_files_that_do_not_belong_together_are_refused(saved):
 
 def test_the_hash_depends_on_values_shape_and_dtype():
     rows = torch.zeros(2, 3)
-    hashes = [embeddings_hash(x) for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())]
+    hashes = [
+        embeddings_hash(x) for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())
+    ]
     assert len(set(hashes)) == 5 and embeddings_hash(rows.T.contiguous().T) == hashes[0]
 
 
@@ -355,7 +416,10 @@ def test_random_clusters_are_balanced(vocab_size, data):
     parents = random_parents(vocab_size, counts[1:], seed=3)
     assert Tree(parents).levels == (*counts, 1)
     assert all(int(x.bincount().max() - x.bincount().min()) <= 1 for x in parents)
-    assert all(torch.equal(a, b) for a, b in zip(parents, random_parents(vocab_size, counts[1:], seed=3), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(parents, random_parents(vocab_size, counts[1:], seed=3), strict=True)
+    )
 
 
 def test_random_clusters_differ_between_seeds_and_must_be_coarser():
@@ -389,10 +453,15 @@ test_bad_tables_are_refused = refuses(r"""
 
 def test_a_csv_file_gives_a_tree(tmp_path):
     file = tmp_path / "parents.csv"
-    file.write_text('token,parent\ncat,"pets, mostly"\ndog,"pets, mostly"\n\nivy,plant\noak,plant\n', encoding="utf-8")
+    file.write_text(
+        'token,parent\ncat,"pets, mostly"\ndog,"pets, mostly"\n\nivy,plant\noak,plant\n',
+        encoding="utf-8",
+    )
     parents, names = csv_parents(file, VOCABULARY)
     assert parents[0].tolist() == [0, 0, 1, 1] and names == [["pets, mostly", "plant"]]
-    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark, as spreadsheets write it
+    file.write_bytes(
+        b"\xef\xbb\xbf" + file.read_bytes()
+    )  # a byte order mark, as spreadsheets write it
     assert csv_parents(file, VOCABULARY)[1] == names
     file.write_text("cat,a\ncat,b\n")
     with pytest.raises(ValueError, match="line 2: token 'cat' occurs twice"):
@@ -406,17 +475,23 @@ def test_memberships_are_a_softmax_over_the_nearest_centroids(metric):
     rows = normal(60, 5, dtype=torch.float32)
     clusters = dd.hierarchies.semantic_clusters(rows, 8, metric=metric)
     found = dd.hierarchies.soft_memberships(clusters, rows, temperature=0.3, most=3)
-    index, probability = torch.tensor(found["index"]), torch.tensor(found["probability"], dtype=torch.float64)
-    centroids, own = clusters.centroids[0].double(), clusters.of_tokens()
+    index = torch.tensor(found["index"])
+    probability = torch.tensor(found["probability"], dtype=torch.float64)
+    centroids = clusters.centroids[0].double()
+    own = clusters.of_tokens()
     if metric == "cosine":
-        distance = 1 - torch.nn.functional.cosine_similarity(rows.double()[:, None], centroids[None], dim=-1)
+        distance = 1 - torch.nn.functional.cosine_similarity(
+            rows.double()[:, None], centroids[None], dim=-1
+        )
     else:
         distance = ((rows.double()[:, None] - centroids) ** 2).sum(-1)
     assert torch.allclose(probability, (-distance.gather(1, index) / 0.3).softmax(1), atol=1e-12)
     assert bool((index == own[:, None]).any(1).all())
     nearest = distance.argsort(1)
     assert all(set(nearest[w, :2].tolist()) <= set(row) for w, row in enumerate(index.tolist()))
-    hard = dd.hierarchies.Soft(dd.hierarchies.soft_memberships(clusters, rows, temperature=1e-6, most=1))
+    hard = dd.hierarchies.Soft(
+        dd.hierarchies.soft_memberships(clusters, rows, temperature=1e-6, most=1)
+    )
     assert torch.equal(hard.maps[0].matrix(), dd.hierarchies.Tree([own]).maps[0].matrix())
 
 

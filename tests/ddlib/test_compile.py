@@ -1,4 +1,6 @@
-"""Noising and loss compile to one graph, also with shape checks on every call, which compiled code leaves out."""
+"""Noising and loss compile to one graph, also with shape checks on every call, which compiled code
+leaves out.
+"""
 
 import inspect
 import os
@@ -40,11 +42,14 @@ print("compiled", "beartype" in sys.modules)
 
 
 @pytest.mark.parametrize(
-    "checks", [pytest.param("0", marks=pytest.mark.nightly), pytest.param("1", marks=pytest.mark.slow)]
+    "checks",
+    [pytest.param("0", marks=pytest.mark.nightly), pytest.param("1", marks=pytest.mark.slow)],
 )
 def test_loss_and_noising_compile_to_one_graph(checks):
     environment = {**os.environ, "DDLIB_SHAPECHECK": checks}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == f"compiled {checks == '1'}", done.stderr[-2000:]
 
 
@@ -61,10 +66,12 @@ def test_the_loss_of_a_dense_process_is_compiled_once_for_all_times():
     def loss(logits, x, z, t):
         return training_loss(process, logits, x, z, t, Clip(2.0))
 
-    compiled, made = torch.compile(loss, backend=counted), []
+    compiled = torch.compile(loss, backend=counted)
+    made = []
     for seed in range(4):
         generator = seeded(seed)
-        x, t = torch.randint(4, (2, 3), generator=generator), torch.rand(2, generator=generator)
+        x = torch.randint(4, (2, 3), generator=generator)
+        t = torch.rand(2, generator=generator)
         arguments = torch.randn(2, 3, 4, generator=generator), x, process.sample(x, t, generator), t
         assert torch.equal(compiled(*arguments), loss(*arguments))
         made.append(len(graphs))
@@ -88,8 +95,12 @@ def interrupted(x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
     return y + inner(x)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # in inductor itself
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # in inductor itself
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 def test_compiled_code_is_one_graph_and_is_not_checked(backend):
     torch.compiler.reset()
     compiled = torch.compile(outer, fullgraph=True, backend=backend)
@@ -118,7 +129,8 @@ def test_a_compilation_counts_for_its_own_function_only():
 
         return torch.compile(checked(apply), fullgraph=True, backend="eager")
 
-    x, names = torch.ones(1), ("abs", "ceil", "cos", "exp", "floor", "log", "neg", "sign", "sin", "sqrt", "tan")
+    x = torch.ones(1)
+    names = ("abs", "ceil", "cos", "exp", "floor", "log", "neg", "sign", "sin", "sqrt", "tan")
     assert len(names) > torch._dynamo.config.recompile_limit
     for name, function in [(name, compiled(name)) for name in names]:
         assert torch.equal(function(x), getattr(torch, name)(x))

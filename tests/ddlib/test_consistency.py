@@ -1,4 +1,7 @@
-"""Consistency along the bridge (theory 19): a martingale, its gradient at the exact network, draws, bad input."""
+"""Consistency along the bridge (theory 19).
+
+a martingale, its gradient at the exact network, draws, bad input.
+"""
 
 import pytest
 import torch
@@ -18,16 +21,32 @@ from ddlib.verification.framework.cases import PAIR, over
 from ddlib.verification.framework.reference import exact_cavity, exact_posterior, sequences
 
 BLUR = Hierarchical(dd.hierarchies.Blur(4, [1.0]), dd.schedules.Cosine())
-KINDS = {**of_every_kind.three(), "xi": of_every_kind.four()["tree"], **of_every_kind.special(), "blur": BLUR}
-TIMES = {"far": (0.2, 0.7), "anchor": (0.0, 0.6), "near noise": (0.5, 0.9999), "at the data": (1e-6, 1e-4)}
+KINDS = {
+    **of_every_kind.three(),
+    "xi": of_every_kind.four()["tree"],
+    **of_every_kind.special(),
+    "blur": BLUR,
+}
+TIMES = {
+    "far": (0.2, 0.7),
+    "anchor": (0.0, 0.6),
+    "near noise": (0.5, 0.9999),
+    "at the data": (1e-6, 1e-4),
+}
 
 
 def paths(process, joint, s, t):
-    """All (x, z_t, z_s) of two positions with their probability; s and t are (2,), one time for each position."""
-    tokens, grid = sequences(process.vocab_size, 2), sequences(process.num_states, 2)
-    rows, columns = len(tokens), len(grid)
+    """All (x, z_t, z_s) of two positions with their probability.
+
+    s and t are (2,), one time for each position.
+    """
+    tokens = sequences(process.vocab_size, 2)
+    grid = sequences(process.num_states, 2)
+    rows = len(tokens)
+    columns = len(grid)
     x = tokens.repeat_interleave(columns**2, 0)
-    z_s, z_t = grid.repeat_interleave(columns, 0).repeat(rows, 1), grid.repeat(rows * columns, 1)
+    z_s = grid.repeat_interleave(columns, 0).repeat(rows, 1)
+    z_t = grid.repeat(rows * columns, 1)
     early = process.likelihood(z_s, x, s.expand(len(x), -1))
     late = torch.stack([process.transition(s[i], t[i])[z_s[:, i], z_t[:, i]] for i in (0, 1)], -1)
     probs = joint.flatten().repeat_interleave(columns**2) * (early * late).prod(-1)
@@ -36,8 +55,11 @@ def paths(process, joint, s, t):
 
 
 def slope(process, s, t, divergence="forward_kl", parameterization="cavity"):
-    """Expected gradient by the logits of every z_t, at the exact network of two dependent tokens."""
-    joint, own = over(PAIR, process.vocab_size), isinstance(t, tuple)
+    """Expected gradient by the logits of every z_t, at the exact network of two dependent
+    tokens.
+    """
+    joint = over(PAIR, process.vocab_size)
+    own = isinstance(t, tuple)
     s, t = (torch.tensor(time if own else (time, time), dtype=F64) for time in (s, t))
     x, z_t, z_s, probs = paths(process, joint, s, t)
     late, early = (time.expand(len(x), -1) if own else time[0].expand(len(x)) for time in (t, s))
@@ -92,36 +114,49 @@ def test_a_teacher_at_the_wrong_time_has_a_gradient():
             return super().token_likelihood(z, (t + 0.1).clamp_max(1.0))
 
     check = CLAIMS[0].check(Late(3, 0.3), full=False)
-    assert check.ok is False and "at the exact network the loss has the slope" in check.counterexample.message
+    assert (
+        check.ok is False
+        and "at the exact network the loss has the slope" in check.counterexample.message
+    )
 
 
 @pytest.mark.parametrize("kind", slow_but(KINDS, "masked", "tree", "blur"))
 def test_bridge_draws_follow_the_joint_distribution(kind):
-    process, n = KINDS[kind], 40_000
+    process = KINDS[kind]
+    n = 40_000
     x = torch.zeros(n, 1, dtype=torch.int64)
-    t, s = torch.full((n,), 0.7, dtype=F64), torch.full((n,), 0.3, dtype=F64)
+    t = torch.full((n,), 0.7, dtype=F64)
+    s = torch.full((n,), 0.3, dtype=F64)
     z_t, z_s = dd.bridge(process, x, t, s, torch.Generator().manual_seed(0))
     got = torch.zeros(process.num_states, process.num_states, dtype=F64)
     got.index_put_((z_t[:, 0], z_s[:, 0]), torch.full((n,), 1 / n, dtype=F64), accumulate=True)
     states = torch.arange(process.num_states)[:, None]
-    one, size = torch.ones(process.num_states, dtype=F64), process.num_states
+    one = torch.ones(process.num_states, dtype=F64)
+    size = process.num_states
     known = torch.nn.functional.one_hot(x[:size], process.vocab_size).to(F64)
     late = process.marginal(x[:1], t[:1])[0, 0]
     rows = late > 0
-    posterior = process.posterior(known[rows.nonzero()[:, 0]], states[rows], 0.7 * one[rows], 0.3 * one[rows])
+    posterior = process.posterior(
+        known[rows.nonzero()[:, 0]], states[rows], 0.7 * one[rows], 0.3 * one[rows]
+    )
     want = torch.zeros_like(got)
     want[rows] = late[rows, None] * posterior[:, 0]
     assert (got - want).abs().max() < 5 * (want.max() / n) ** 0.5 + 1e-4
 
 
 def test_keyed_draws_do_not_depend_on_the_batch():
-    process, x = KINDS["tree"], torch.randint(3, (6, 5))
-    t, s = torch.linspace(0.3, 0.9, 6), torch.linspace(0.0, 0.5, 6)
+    process = KINDS["tree"]
+    x = torch.randint(3, (6, 5))
+    t = torch.linspace(0.3, 0.9, 6)
+    s = torch.linspace(0.0, 0.5, 6)
 
     def keyed(rows):
-        return dd.bridge(process, x[rows], t[rows], s[rows], dd.KeyedGenerator(1, 2, torch.arange(6)[rows]))
+        return dd.bridge(
+            process, x[rows], t[rows], s[rows], dd.KeyedGenerator(1, 2, torch.arange(6)[rows])
+        )
 
-    whole, parts = keyed(slice(0, 6)), [keyed(slice(i, i + 2)) for i in (0, 2, 4)]
+    whole = keyed(slice(0, 6))
+    parts = [keyed(slice(i, i + 2)) for i in (0, 2, 4)]
     for at in (0, 1):
         assert torch.equal(whole[at], torch.cat([part[at] for part in parts]))
     own = [time[:, None].expand(-1, 5) for time in (t, s)]
@@ -133,7 +168,8 @@ def case(process, rows=3, length=8):
     """x, z_t, t, z_s, s and logits of two networks."""
     torch.manual_seed(0)
     x = torch.randint(process.vocab_size, (rows, length))
-    t, s = torch.linspace(0.5, 0.9, rows), torch.linspace(0.0, 0.3, rows)
+    t = torch.linspace(0.5, 0.9, rows)
+    s = torch.linspace(0.0, 0.3, rows)
     z_t, z_s = dd.bridge(process, x, t, s, torch.Generator().manual_seed(1))
     logits, target = torch.randn(2, rows, length, process.vocab_size).unbind(0)
     return logits.requires_grad_(), target.requires_grad_(), x, z_t, t, z_s, s
@@ -148,12 +184,18 @@ def test_masks_measures_and_anchors(divergence):
     mask = torch.rand(x.shape) < 0.6
     mean = dd.consistency_loss(process, *given_, mask=mask, **options)
     assert torch.allclose(mean, each[mask].mean()) and each.shape == x.shape
-    weighed = dd.consistency_loss(process, *given_, measure=torch.tensor([0.0, 1.0, 2.0]), reduction="none", **options)
+    weighed = dd.consistency_loss(
+        process, *given_, measure=torch.tensor([0.0, 1.0, 2.0]), reduction="none", **options
+    )
     assert torch.allclose(weighed, each * torch.tensor([0.0, 1.0, 2.0])[:, None])
     mean.backward()
     assert target.grad is None and logits.grad.isfinite().all() and (logits.grad[~mask] == 0).all()
-    other = dd.consistency_loss(process, logits, torch.randn_like(target), *given_[2:], reduction="none", **options)
-    assert torch.equal(other[0], each[0]) and not torch.equal(other[1:], each[1:])  # s = 0 in the first row
+    other = dd.consistency_loss(
+        process, logits, torch.randn_like(target), *given_[2:], reduction="none", **options
+    )
+    assert torch.equal(other[0], each[0]) and not torch.equal(
+        other[1:], each[1:]
+    )  # s = 0 in the first row
     if divergence == "forward_kl":
         hidden = z_t[0] == 3
         cross_entropy = -logits[0].log_softmax(-1).gather(-1, x[0, :, None])[:, 0]
@@ -164,17 +206,25 @@ def test_child_logits_and_half_precision():
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
     process = Hierarchical(tree, dd.schedules.Linear())
     logits, target, *rest = case(process)
-    children, teacher = torch.randn(3, 8, 6), torch.randn(3, 8, 6)
+    children = torch.randn(3, 8, 6)
+    teacher = torch.randn(3, 8, 6)
     as_words = [dd.token_logits(tree, each) for each in (children, teacher)]
     got = dd.consistency_loss(process, children, teacher, *rest, parameterization="children")
     assert torch.allclose(got, dd.consistency_loss(process, *as_words, *rest), atol=1e-6)
-    assert dd.consistency_loss(process, logits.bfloat16(), target.bfloat16(), *rest).dtype == torch.float32
+    assert (
+        dd.consistency_loss(process, logits.bfloat16(), target.bfloat16(), *rest).dtype
+        == torch.float32
+    )
 
 
 def test_states_outside_the_mask_are_not_checked():
     """Padding may hold a state that its token cannot become, as in ``training_loss``."""
-    process, x, mask = KINDS["masked"], torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[True, True, False]])
-    z_t, z_s, logits = torch.tensor([[3, 3, 1]]), torch.tensor([[0, 3, 1]]), torch.zeros(1, 3, 3, requires_grad=True)
+    process = KINDS["masked"]
+    x = torch.zeros(1, 3, dtype=torch.int64)
+    mask = torch.tensor([[True, True, False]])
+    z_t = torch.tensor([[3, 3, 1]])
+    z_s = torch.tensor([[0, 3, 1]])
+    logits = torch.zeros(1, 3, 3, requires_grad=True)
     given_ = logits, logits, x, z_t, torch.tensor([0.8]), z_s, torch.tensor([0.4])
     dd.consistency_loss(process, *given_, mask=mask).backward()
     assert logits.grad.isfinite().all() and (logits.grad[~mask] == 0).all()
@@ -182,9 +232,14 @@ def test_states_outside_the_mask_are_not_checked():
         dd.consistency_loss(process, *given_)
 
 
-M, T5, S3 = KINDS["masked"], torch.tensor([0.5, 0.6]), torch.tensor([0.1, 0.6])
-X, Z = torch.zeros(2, 2, dtype=torch.int64), torch.full((2, 2), 3)
-L, L4, EARLY = torch.zeros(2, 2, 3), torch.zeros(2, 2, 4), torch.tensor([0.1, 0.2])
+M = KINDS["masked"]
+T5 = torch.tensor([0.5, 0.6])
+S3 = torch.tensor([0.1, 0.6])
+X = torch.zeros(2, 2, dtype=torch.int64)
+Z = torch.full((2, 2), 3)
+L = torch.zeros(2, 2, 3)
+L4 = torch.zeros(2, 2, 4)
+EARLY = torch.tensor([0.1, 0.2])
 OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
 test_bad_options_are_refused = refuses(
     """

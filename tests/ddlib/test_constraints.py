@@ -1,4 +1,7 @@
-"""Constraints while drawing: automata over tokens, and the distribution of the sequences that satisfy them."""
+"""Constraints while drawing.
+
+Automata over tokens, and the distribution of the sequences that satisfy them.
+"""
 
 import copy
 import inspect
@@ -45,7 +48,8 @@ from ddlib.samplers.runtime import constrained
 from ddlib.schedules import Linear
 
 F64 = torch.float64
-V, MASK = 4, 4
+V = 4
+MASK = 4
 PROCESS = Masked(V, Linear())
 TREES = {"one level": Hierarchical(Tree([[0, 0, 1, 1]]), Linear()), "two levels": four()["levels"]}
 
@@ -58,7 +62,9 @@ class Table:
     def __init__(self, seed=0, length=4, tokens=V, states=None):
         states = states or tokens + 1
         self.weights = states ** torch.arange(length)
-        self.table = 1.5 * torch.randn(states**length, length, tokens, generator=seeded(seed), dtype=F64)
+        self.table = 1.5 * torch.randn(
+            states**length, length, tokens, generator=seeded(seed), dtype=F64
+        )
         self.calls = 0
 
     def __call__(self, z, t):
@@ -85,14 +91,24 @@ def automata(draw, tokens=V):
     place = st.integers(0, states - 1)
     end = draw(st.sampled_from([None, tokens - 1]))
     symbols = range(tokens - (end is not None))
-    following = draw(st.lists(place | st.none(), min_size=states * len(symbols), max_size=states * len(symbols)))
+    following = draw(
+        st.lists(place | st.none(), min_size=states * len(symbols), max_size=states * len(symbols))
+    )
     transitions = {}
-    for (state, token), after in zip(itertools.product(range(states), symbols), following, strict=True):
+    for (state, token), after in zip(
+        itertools.product(range(states), symbols), following, strict=True
+    ):
         if after is not None:
             transitions.setdefault(state, {})[token] = after
     fill = None if end is None else draw(st.sampled_from([None, 0]))
     accepting = draw(st.sets(place, min_size=1))
-    return {"transitions": transitions, "start": draw(place), "accepting": accepting, "end": end, "fill": fill}
+    return {
+        "transitions": transitions,
+        "start": draw(place),
+        "accepting": accepting,
+        "end": end,
+        "fill": fill,
+    }
 
 
 def everything(length, tokens=V):
@@ -111,7 +127,8 @@ def agree(z, x):
 @given(automata(), st.integers(1, 4), st.data())
 @settings(max_examples=examples(240), deadline=None)
 def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
-    automaton, x = Automaton(**arguments, vocab_size=V), everything(length)
+    automaton = Automaton(**arguments, vocab_size=V)
+    x = everything(length)
     fine = accepted(arguments, x)
     assert torch.equal(automaton.accepts(x), fine)
     number = data.draw(st.integers(1, 12))
@@ -125,7 +142,8 @@ def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
     reduced = automaton.without(forbidden)
     assert torch.equal(reduced.allowed(z), expected)
     assert torch.equal(reduced.has_completion(z), completes.any(1))
-    skipped, before = reduced.behind(2), torch.tensor(data.draw(st.lists(st.integers(0, V), min_size=2, max_size=2)))
+    skipped = reduced.behind(2)
+    before = torch.tensor(data.draw(st.lists(st.integers(0, V), min_size=2, max_size=2)))
     found = skipped.allowed(torch.cat([before.expand(number, 2), z], 1))
     assert torch.equal(found[:, 2:], expected)
     anything = (before[:, None] == torch.arange(V)) | (before[:, None] >= V)
@@ -142,7 +160,10 @@ def paths(process):
 
 
 class Forced:
-    """Draws with the states of given sequences in place of random ones; it adds up their log-probabilities."""
+    """Draws with the states of given sequences in place of random ones.
+
+    It adds up their log-probabilities.
+    """
 
     def __init__(self, x, monkeypatch, process=PROCESS):
         self.paths = paths(process)[:, :-1]
@@ -153,10 +174,13 @@ class Forced:
 
     def __call__(self, scores, u):
         place = (u * self.x.numel()).round().long()
-        row, column = place // self.x.shape[1], place % self.x.shape[1]
+        row = place // self.x.shape[1]
+        column = place % self.x.shape[1]
         states = self.paths[self.x[row, column]]
         states = states if scores.shape[1] > V else states[:, :1]
-        state = states.gather(1, scores.gather(1, states).argmax(1, keepdim=True))  # the others have -inf
+        state = states.gather(
+            1, scores.gather(1, states).argmax(1, keepdim=True)
+        )  # the others have -inf
         self.log_prob[row] += scores.to(F64).log_softmax(-1).gather(1, state)[:, 0]
         return state[:, 0]
 
@@ -176,21 +200,31 @@ SCORES = {
 def one_at_a_time(network, x, rule, process=PROCESS, plain=False):
     """Log-probabilities of sequences, and the positions that descend one level after the other.
 
-    Each new state has the network's probability of the tokens below it, renormalised over those that complete, at the
-    first position where the score of that distribution is largest, or with ``plain`` that of the network's.
+    Each new state has the network's probability of the tokens below it, renormalised over those
+    that complete, at the first position where the score of that distribution is largest, or with
+    ``plain`` that of the network's.
     """
-    path, rows, order = paths(process), torch.arange(len(x)), []
-    level, total = torch.full_like(x, path.shape[1] - 1), torch.zeros(len(x), dtype=F64)
+    path = paths(process)
+    rows = torch.arange(len(x))
+    order = []
+    level = torch.full_like(x, path.shape[1] - 1)
+    total = torch.zeros(len(x), dtype=F64)
     for _ in range(x.shape[1] * (path.shape[1] - 1)):
         z = path[x, level]
         below = (path == z[..., None, None]).any(-1)  # the tokens of each state
-        completes = below.gather(2, x.T[None].expand(len(x), -1, -1)).all(1)  # x are all accepted sequences
-        possible = torch.stack([(completes[..., None] & (x == token)).any(1) for token in range(V)], -1)
+        completes = below.gather(2, x.T[None].expand(len(x), -1, -1)).all(
+            1
+        )  # x are all accepted sequences
+        possible = torch.stack(
+            [(completes[..., None] & (x == token)).any(1) for token in range(V)], -1
+        )
         whole = network(z, None).softmax(-1) * below
         states = path.T[(level - 1).clamp_min(0)]
         both = []
         for probs in (whole * possible, whole):
-            children = torch.zeros(*x.shape, process.num_states, dtype=F64).scatter_add_(-1, states, probs)
+            children = torch.zeros(*x.shape, process.num_states, dtype=F64).scatter_add_(
+                -1, states, probs
+            )
             both.append(children / children.sum(-1, keepdim=True))
         ranks = -torch.arange(x.shape[1], dtype=F64).expand(x.shape)
         score = ranks if rule is None else SCORES[rule](both[plain])
@@ -202,14 +236,24 @@ def one_at_a_time(network, x, rule, process=PROCESS, plain=False):
 
 
 IN_ANY_BATCH = [LeftToRight(), Confidence(), Ancestral(), EntropyBounded(1.0)]
-ONE_A_STEP = [LeftToRight(), *map(Confidence, SCORES), InOrder(dd.paces.LeftToRight()), InOrder(Lanes(4), "entropy")]
+ONE_A_STEP = [
+    LeftToRight(),
+    *map(Confidence, SCORES),
+    InOrder(dd.paces.LeftToRight()),
+    InOrder(Lanes(4), "entropy"),
+]
 
 
 @pytest.mark.parametrize("sampler", slow_but(ONE_A_STEP, ONE_A_STEP[-1]), ids=repr)
-@given(process=st.sampled_from([PROCESS, *TREES.values()]), arguments=automata(), seed=st.integers(0, 5))
+@given(
+    process=st.sampled_from([PROCESS, *TREES.values()]),
+    arguments=automata(),
+    seed=st.integers(0, 5),
+)
 @settings(max_examples=examples(120), deadline=None)
 def test_one_position_a_step_is_the_network_renormalised(sampler, process, arguments, seed):
-    automaton, network = Automaton(**arguments, vocab_size=V), Table(seed, states=process.num_states)
+    automaton = Automaton(**arguments, vocab_size=V)
+    network = Table(seed, states=process.num_states)
     x = everything(4)
     x = x[automaton.accepts(x)]
     assume(len(x))
@@ -230,12 +274,20 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, process, argum
 
 @pytest.mark.parametrize("rule", slow_but(SCORES, nightly=[*SCORES][1:]))
 def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
-    """Mean log-probabilities given the constraint, with the exact network of random distributions of sequences."""
-    x, gains = everything(4), []
+    """Mean log-probabilities given the constraint, with the exact network of random distributions
+    of sequences.
+    """
+    x = everything(4)
+    gains = []
     for seed in range(400):
         generator = seeded(seed)
-        after = torch.randint(-2, 3, (3, V - 1), generator=generator)  # no transition to a negative state
-        steps = {state: {v: int(to) for v, to in enumerate(row) if to >= 0} for state, row in enumerate(after)}
+        after = torch.randint(
+            -2, 3, (3, V - 1), generator=generator
+        )  # no transition to a negative state
+        steps = {
+            state: {v: int(to) for v, to in enumerate(row) if to >= 0}
+            for state, row in enumerate(after)
+        }
         fine = x[Automaton(steps, 0, [2], V, end=V - 1).accepts(x)]
         if len(fine) < 2:
             continue
@@ -250,7 +302,10 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
             return torch.where(where, given, -math.inf).logsumexp(1)
 
         exact = score[(fine @ 4 ** torch.arange(3, -1, -1))].log_softmax(0)
-        ours, theirs = (one_at_a_time(network, fine, rule, plain=plain)[0].exp() @ exact for plain in (False, True))
+        ours, theirs = (
+            one_at_a_time(network, fine, rule, plain=plain)[0].exp() @ exact
+            for plain in (False, True)
+        )
         gains.append(ours - theirs)
     gain = torch.stack(gains)
     assert len(gain) > 200 and gain.mean() > 2 * gain.std() / len(gain) ** 0.5
@@ -261,16 +316,21 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
 @settings(max_examples=examples(400), deadline=None)
 def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(arguments, seed, data):
     skip = data.draw(st.sampled_from([0, 0, 1, 2]))
-    automaton, x = Automaton(**arguments, vocab_size=V).behind(skip), everything(4)
+    automaton = Automaton(**arguments, vocab_size=V).behind(skip)
+    x = everything(4)
     x = x[accepted(arguments, x[:, skip:])]
     assume(len(x))
     goal = data.draw(st.sampled_from(x.tolist()))
     kinds = data.draw(st.lists(st.sampled_from(["given", "drawn", "mask"]), min_size=4, max_size=4))
     assume("drawn" in kinds)
-    z = torch.tensor([token if kind == "given" else MASK for token, kind in zip(goal, kinds, strict=True)])
+    z = torch.tensor(
+        [token if kind == "given" else MASK for token, kind in zip(goal, kinds, strict=True)]
+    )
     where = torch.tensor([kind == "drawn" for kind in kinds])
     completions = x[agree(z[None], x)[0]]
-    targets = torch.where(where, completions, z).unique(dim=0)  # the parts of them that are drawn now
+    targets = torch.where(where, completions, z).unique(
+        dim=0
+    )  # the parts of them that are drawn now
     log_probs = Table(seed).table[:1].log_softmax(-1)[0]
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(targets, patch)
@@ -279,27 +339,39 @@ def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(argu
             lambda rows, columns: log_probs[columns], lambda scores: scores, forced.u,
         ).tokens()  # fmt: skip
     assert torch.equal(found, targets)
-    assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)  # nothing else has a chance
+    assert float(forced.log_prob.exp().sum()) == pytest.approx(
+        1, abs=1e-10
+    )  # nothing else has a chance
     last = max(place for place, kind in enumerate(kinds) if kind == "drawn")
     if "mask" not in kinds[skip:last]:
-        product = torch.stack([log_probs[place, targets[:, place]] for place in where.nonzero()[:, 0]]).sum(0)
+        product = torch.stack(
+            [log_probs[place, targets[:, place]] for place in where.nonzero()[:, 0]]
+        ).sum(0)
         assert torch.allclose(forced.log_prob, product - product.logsumexp(0), atol=1e-10)
 
 
-TWICE = {"transitions": {0: {0: 1, 1: 0}, 1: {1: 2, 2: 1}, 2: {0: 2}}, "start": 0, "accepting": [1, 2], "end": 3}
+TWICE = {
+    "transitions": {0: {0: 1, 1: 0}, 1: {1: 2, 2: 1}, 2: {0: 2}},
+    "start": 0,
+    "accepting": [1, 2],
+    "end": 3,
+}
 WORDS = Automaton(**TWICE, vocab_size=V)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("steps", [1, 4])
 def test_frequencies_of_draws(steps):
-    network, x = Table(3), everything(4)
+    network = Table(3)
+    x = everything(4)
     x = x[WORDS.accepts(x)]
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(x, patch)
         dd.sample(PROCESS, network, tuple(x.shape), LeftToRight(), steps, constraint=WORDS)
     number = 20_000
-    drawn = dd.sample(PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=seeded())
+    drawn = dd.sample(
+        PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=seeded()
+    )
     counts = (drawn[:, None] == x).all(-1).sum(0)
     assert int(counts.sum()) == number
     probs = forced.log_prob.exp()
@@ -330,11 +402,17 @@ OPTIONS = {}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_p
 
 
 @pytest.mark.parametrize("sampler", slow_but(SUPPORTED, *SUPPORTED[1::3]), ids=repr)
-@given(arguments=automata(), seed=st.integers(0, 3), steps=st.sampled_from([1, 2, 3, 6]), data=st.data())
+@given(
+    arguments=automata(),
+    seed=st.integers(0, 3),
+    steps=st.sampled_from([1, 2, 3, 6]),
+    data=st.data(),
+)
 @settings(max_examples=examples(80), deadline=None)
 def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     process = data.draw(st.sampled_from([PROCESS, *TREES.values()]))
-    automaton, x = Automaton(**arguments, vocab_size=V), everything(4)
+    automaton = Automaton(**arguments, vocab_size=V)
+    x = everything(4)
     x = x[automaton.accepts(x)]
     assume(len(x))
     goal = torch.tensor(data.draw(st.sampled_from(x.tolist())))
@@ -343,9 +421,19 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     pace = data.draw(st.sampled_from([None, Blocks(2)])) if sampler.supports_stopping else None
     if isinstance(sampler, InOrder) and pace is not None:
         sampler = InOrder(Lanes(1))  # a block of two positions
-    prompt, network = torch.where(shown, goal, process.num_states - 1), Table(seed, states=process.num_states)
+    prompt = torch.where(shown, goal, process.num_states - 1)
+    network = Table(seed, states=process.num_states)
     drawn = dd.sample(
-        process, network, (6, 4), sampler, steps, prompt, infill=True, constraint=automaton, pace=pace, **options
+        process,
+        network,
+        (6, 4),
+        sampler,
+        steps,
+        prompt,
+        infill=True,
+        constraint=automaton,
+        pace=pace,
+        **options,
     )
     assert bool(accepted(arguments, drawn).all()) and bool((drawn == goal)[:, shown].all())
 
@@ -366,9 +454,9 @@ def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
     options = {"top_p": 0.9, "seeds": list(range(8))}
     for sampler in SUPPORTED:
         free = dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, **options)
-        assert torch.equal(dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, constraint=anything, **options), free), (
-            sampler
-        )
+        assert torch.equal(
+            dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, constraint=anything, **options), free
+        ), sampler
 
 
 @pytest.mark.parametrize("sampler", slow_but(IN_ANY_BATCH, IN_ANY_BATCH[1]), ids=repr)
@@ -377,7 +465,9 @@ def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
     options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}
     whole = dd.sample(PROCESS, Table(2), (4, 4), prompt=prompt, seeds=[5, 6, 7, 8], **options)
     for row in range(4):
-        alone = dd.sample(PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], seeds=[5 + row], **options)
+        alone = dd.sample(
+            PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], seeds=[5 + row], **options
+        )
         assert torch.equal(alone[0], whole[row])
     many = {"constraint": WORDS, "seeds": list(range(64))}
     large = dd.sample(PROCESS, Table(2), (64, 4), sampler, 2, **many)
@@ -406,11 +496,17 @@ def test_guidance_acts_before_the_constraint():
 def test_an_ending_at_the_end_of_the_constraint_saves_calls():
     networks = Table(1), Table(1)
     whole, ended = (
-        dd.sample(PROCESS, network, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=endings, seeds=[4])
+        dd.sample(
+            PROCESS, network, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=endings, seeds=[4]
+        )
         for network, endings in zip(networks, ([], [EndOfText(3)]), strict=True)
     )
     shown = int((whole != 3).sum())
-    assert torch.equal(whole, ended) and shown < 3 and [each.calls for each in networks] == [4, shown + 1]
+    assert (
+        torch.equal(whole, ended)
+        and shown < 3
+        and [each.calls for each in networks] == [4, shown + 1]
+    )
 
 
 def test_many_states_and_very_unlikely_tokens():
@@ -423,7 +519,9 @@ def test_many_states_and_very_unlikely_tokens():
     assert found.tolist() == [[2, *[0] * 400]]  # its probability, exp(-12700), is no float
 
 
-@pytest.mark.parametrize("name", [name for name in dd.samplers.__all__ if isinstance(getattr(dd.samplers, name), type)])
+@pytest.mark.parametrize(
+    "name", [name for name in dd.samplers.__all__ if isinstance(getattr(dd.samplers, name), type)]
+)
 def test_a_sampler_states_whether_it_draws_by_constraints(name):
     cls = getattr(dd.samplers, name)
     if not issubclass(cls, Sampler) or inspect.isabstract(cls):
@@ -446,16 +544,23 @@ class Claims(Sampler):
 
 
 def test_a_sampler_that_breaks_the_constraint_is_found():
-    with pytest.raises(RuntimeError, match="has supports_constraint = True and drew a sequence that Automaton"):
+    with pytest.raises(
+        RuntimeError, match="has supports_constraint = True and drew a sequence that Automaton"
+    ):
         dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, constraint=WORDS)
 
 
 def test_nothing_is_evaluated_before_an_error():
-    network, short = Table(), Automaton({0: {1: 1}}, 0, [1], V)
-    with pytest.raises(ValueError, match="no sequence of length 4 satisfies: use another length or constraint"):
+    network = Table()
+    short = Automaton({0: {1: 1}}, 0, [1], V)
+    with pytest.raises(
+        ValueError, match="no sequence of length 4 satisfies: use another length or constraint"
+    ):
         dd.sample(PROCESS, network, (2, 4), constraint=short)
     prompt = torch.tensor([[0], [3]])
-    with pytest.raises(ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"):
+    with pytest.raises(
+        ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"
+    ):
         dd.sample(PROCESS, network, (2, 4), prompt=prompt, constraint=WORDS)
     assert network.calls == 0
 
@@ -522,10 +627,17 @@ def test_the_halves_network_of_a_flat_tree():
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
 def test_on_a_gpu(sampler):
-    weights, process = Table(1), copy.deepcopy(PROCESS).to("cuda")
+    weights = Table(1)
+    process = copy.deepcopy(PROCESS).to("cuda")
 
     def network(z, t):
         return weights(z.cpu(), t).to(z.device)
 
-    drawn = dd.sample(process, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda")
-    assert drawn.device.type == "cuda" and bool(WORDS.accepts(drawn.cpu()).all()) and not bool((drawn == 2).any())
+    drawn = dd.sample(
+        process, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda"
+    )
+    assert (
+        drawn.device.type == "cuda"
+        and bool(WORDS.accepts(drawn.cpu()).all())
+        and not bool((drawn == 2).any())
+    )

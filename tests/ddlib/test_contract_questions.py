@@ -12,7 +12,15 @@ from example_processes import PROCESSES, RING, TREE, Plain
 import ddlib as dd
 from ddlib import plot, registry
 from ddlib.objective.training import check_mode
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, LevelProcess, Masked, RateMatrix, Uniform
+from ddlib.processes import (
+    GIDD,
+    ForwardProcess,
+    Hierarchical,
+    LevelProcess,
+    Masked,
+    RateMatrix,
+    Uniform,
+)
 from ddlib.schedules import Cosine, Linear
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.renamed import Renamed
@@ -24,7 +32,11 @@ REGISTERED = {
     for name in registry.available("processes")
     for i, process in enumerate(registry.get("processes", name).examples())
 }
-EVERY = {**PROCESSES, **REGISTERED, **{f"ragged-{i}": process for i, process in enumerate(Ragged.examples())}}
+EVERY = {
+    **PROCESSES,
+    **REGISTERED,
+    **{f"ragged-{i}": process for i, process in enumerate(Ragged.examples())},
+}
 every = pytest.mark.parametrize("process", EVERY.values(), ids=EVERY)
 RAGGED = Ragged(Bands([5, 1, 4], 2), [0], LogOdds())
 
@@ -37,7 +49,9 @@ class Firm(Plain):
     def hard_weighted_divergence(self, logits, x, z, t):
         weight = self.loss_weight(x, z, t)
         value = dd.nelbo(self, logits, x, z, t)
-        return weight, 2 * torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+        return weight, 2 * torch.where(
+            weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0
+        )
 
 
 class Stern(GIDD):
@@ -92,7 +106,10 @@ def test_a_process_requires_two_functions_of_a_scalar_time():
 
 
 class TwoFunctions(ForwardProcess):
-    """The fewest methods of a process: uniform noise from its rate matrix and transition matrix alone."""
+    """The fewest methods of a process.
+
+    Uniform noise from its rate matrix and transition matrix alone.
+    """
 
     def __init__(self):
         super().__init__(3, 3)
@@ -106,8 +123,12 @@ class TwoFunctions(ForwardProcess):
 
 
 def test_the_default_marginal_is_the_transition_from_time_zero():
-    process, x = TwoFunctions(), torch.tensor([[0, 2]])
-    for t in (torch.tensor([0.3], dtype=torch.float64), torch.tensor([[0.3, 0.9]], dtype=torch.float64)):
+    process = TwoFunctions()
+    x = torch.tensor([[0, 2]])
+    for t in (
+        torch.tensor([0.3], dtype=torch.float64),
+        torch.tensor([[0.3, 0.9]], dtype=torch.float64),
+    ):
         assert torch.allclose(process.marginal(x, t), process.inner.marginal(x, t), atol=1e-15)
 
 
@@ -116,17 +137,22 @@ def test_a_closed_form_that_would_not_be_used_is_refused():
         def weighted_divergence(self, logits, x, z, t):
             return self.loss_weight(x, z, t), torch.ones_like(z)
 
-    with pytest.raises(TypeError, match=r"Forgetful implements weighted_divergence and has closed_form = False"):
+    with pytest.raises(
+        TypeError, match=r"Forgetful implements weighted_divergence and has closed_form = False"
+    ):
         Forgetful()
 
 
 def test_a_sampler_names_the_class_of_processes_that_it_requires():
     class OnlyUniform(dd.samplers.Ancestral):
-        requires, instead = Uniform, "use Ancestral"
+        requires = Uniform
+        instead = "use Ancestral"
 
     dd.samplers.EdgeBalance().check(Masked(3, Linear()))
     OnlyUniform().check(Uniform(3, Linear()))
-    with pytest.raises(TypeError, match=r"OnlyUniform needs a Uniform, GIDD\(.*\) is not one: use Ancestral"):
+    with pytest.raises(
+        TypeError, match=r"OnlyUniform needs a Uniform, GIDD\(.*\) is not one: use Ancestral"
+    ):
         OnlyUniform().check(GIDD(3, 0.2))
 
 
@@ -142,19 +168,30 @@ def test_levels_that_disagree_with_level_of_are_refuted():
 
 
 def test_methods_of_levels_are_those_of_level_processes():
-    own = {name for name, member in vars(LevelProcess).items() if not isinstance(member, Renamed) and name[0] != "_"}
+    own = {
+        name
+        for name, member in vars(LevelProcess).items()
+        if not isinstance(member, Renamed) and name[0] != "_"
+    }
     new = {name for name in own if not hasattr(ForwardProcess, name)}
     assert new == {
         "sample_level", "max_remask_prob", "level_transition", "ascend", "descendant_logits", "subtree_logits_suffice",
         "sample_jump_times", "chain", "occupancies", "weights", "level_posterior",
     }  # fmt: skip
-    for process, kind in (("mdlm", Masked), ("levels", Hierarchical), ("gidd", GIDD), ("uniform", Uniform)):
+    for process, kind in (
+        ("mdlm", Masked),
+        ("levels", Hierarchical),
+        ("gidd", GIDD),
+        ("uniform", Uniform),
+    ):
         assert issubclass(kind, LevelProcess) == (process in ("mdlm", "levels"))
 
 
 @pytest.mark.parametrize("kind", [Hierarchical, Masked, GIDD, Uniform, RateMatrix])
 def test_the_bases_of_a_process_are_few(kind):
-    assert len([base for base in kind.__mro__ if base.__module__.startswith("ddlib.processes")]) <= 4
+    assert (
+        len([base for base in kind.__mro__ if base.__module__.startswith("ddlib.processes")]) <= 4
+    )
 
 
 @every
@@ -168,7 +205,10 @@ def test_levels_count_the_states_of_each_level_words_first(process):
 def test_levels_of_processes_without_a_hierarchy():
     assert Uniform(5, Linear()).levels == (5,)
     assert GIDD(5, 0.2).levels == Masked(5, Linear()).levels == (5, 1)
-    assert RateMatrix(RING, Linear()).levels == (4,) and RateMatrix(RING, Linear(), 2).levels == (2, 2)
+    assert RateMatrix(RING, Linear()).levels == (4,) and RateMatrix(RING, Linear(), 2).levels == (
+        2,
+        2,
+    )
     assert RAGGED.levels == (4, 2, 1)
     assert Staged(Hierarchical(TREE, Linear())).levels == TREE.levels == (6, 4, 2, 1)
 
@@ -180,10 +220,15 @@ def test_the_hierarchy_of_a_process_moves_with_it(process):
         moved = copy.deepcopy(process).to(torch.bfloat16).to("meta")
         assert moved.hierarchy.starts.device.type == "meta" and moved.levels == process.levels
     else:
-        assert process.hierarchy is None and copy.deepcopy(process).to(torch.bfloat16).hierarchy is None
+        assert (
+            process.hierarchy is None
+            and copy.deepcopy(process).to(torch.bfloat16).hierarchy is None
+        )
 
 
-@pytest.mark.parametrize("process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str)
+@pytest.mark.parametrize(
+    "process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str
+)
 def test_the_properties_can_be_read_in_a_compiled_function(process):
     def properties(z):
         return z * len(process.levels) + (process.hierarchy is None) + len(process.modes)
@@ -201,15 +246,21 @@ def test_a_process_has_the_modes_that_it_lists(process):
             check_mode(process, mode)
             assert dd.training_loss(process, logits, x, z, t, mode=mode).isfinite()
         else:
-            with pytest.raises(TypeError, match=f"mode is '{mode}', which {type(process).__name__} does not have"):
+            with pytest.raises(
+                TypeError, match=f"mode is '{mode}', which {type(process).__name__} does not have"
+            ):
                 dd.training_loss(process, logits, x, z, t, mode=mode)
-            with pytest.raises(TypeError, match=f"{type(process).__name__} has no (hard mode|edges)"):
+            with pytest.raises(
+                TypeError, match=f"{type(process).__name__} has no (hard mode|edges)"
+            ):
                 getattr(process, f"{mode}_weighted_divergence")(logits, x, z, t)
 
 
 def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
     assert Hierarchical.modes == Masked.modes == ("standard", "hard", "edges")
-    others = {type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)}
+    others = {
+        type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)
+    }
     assert others == {("standard",)}
 
 
@@ -220,33 +271,46 @@ def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
 )
 def test_a_custom_process_has_its_hard_mode(process, times):
     logits, x, z, t = batch(process)
-    standard, hard = (dd.training_loss(process, logits, x, z, t, mode=mode) for mode in ("standard", "hard"))
+    standard, hard = (
+        dd.training_loss(process, logits, x, z, t, mode=mode) for mode in ("standard", "hard")
+    )
     assert torch.allclose(hard, times * standard)
     weight = torch.eye(process.vocab_size, dtype=torch.float64)
     fused = dd.linear_training_loss(process, logits, weight, x, z, t, mode="hard")
     assert torch.allclose(fused, hard)
 
 
-@pytest.mark.parametrize("process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr)
+@pytest.mark.parametrize(
+    "process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr
+)
 def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(process):
     logits, x, z, t = batch(process)
     plain = dd.training_loss(process, logits, x, z, t, reduction="none")
     factors = [2.0, 0.5][: len(process.levels) - 1]
     weight = torch.eye(process.vocab_size, dtype=torch.float64)
-    expected = torch.tensor([1.0, *factors])[process.level_of(z)] * plain  # words keep the weight they have
+    expected = (
+        torch.tensor([1.0, *factors])[process.level_of(z)] * plain
+    )  # words keep the weight they have
     for loss in (
         dd.training_loss(process, logits, x, z, t, weighting=PerLevel(factors), reduction="none"),
-        dd.linear_training_loss(process, logits, weight, x, z, t, weighting=PerLevel(factors), reduction="none"),
+        dd.linear_training_loss(
+            process, logits, weight, x, z, t, weighting=PerLevel(factors), reduction="none"
+        ),
     ):
         assert torch.allclose(loss, expected)
-    with pytest.raises(ValueError, match=rf"factors has 3 entries, must have {len(factors)}: one per level"):
+    with pytest.raises(
+        ValueError, match=rf"factors has 3 entries, must have {len(factors)}: one per level"
+    ):
         dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0, 1.0, 1.0]))
 
 
 def test_words_alone_have_no_level_to_weigh():
     for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
         logits, x, z, t = batch(process, rows=4)
-        with pytest.raises(TypeError, match=f"{type(process).__name__} has only tokens: no level above them to weight"):
+        with pytest.raises(
+            TypeError,
+            match=f"{type(process).__name__} has only tokens: no level above them to weight",
+        ):
             dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0]))
 
 
@@ -281,7 +345,11 @@ def test_no_module_outside_processes_tests_for_the_class_hierarchical():
         if root / "processes" in path.parents or "Hierarchical" not in text:
             continue
         for node in ast.walk(ast.parse(text)):
-            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            name = (
+                node.func.id
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+                else ""
+            )
             if name in ("isinstance", "issubclass", "cast") and "Hierarchical" in ast.unparse(node):
                 found.append(f"{path.relative_to(root)}:{node.lineno}")
     assert not found

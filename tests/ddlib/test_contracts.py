@@ -1,4 +1,7 @@
-"""Every registered class is tested by being registered: its examples go through every check of its kind."""
+"""Every registered class is tested by being registered.
+
+Its examples go through every check of its kind.
+"""
 
 import pytest
 from cases import slow_but
@@ -9,14 +12,19 @@ from ddlib.testing import check, check_registered
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
-# those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
-# examples, and samplers with many or with two network calls a step, which have separate tests
+# those of plugin_example take longest, and its own tests put them through the kits too; after them
+# processes with many examples, and samplers with many or with two network calls a step, which have
+# separate tests
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
         "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
         "beta", "bell", "tabulated", "in_order", "rho_eos", "daedal")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
-NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
+NIGHTLY = [
+    case
+    for case in REGISTERED
+    if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")
+]
 LATER = slow_but(REGISTERED, nightly=NIGHTLY)
 QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
 SLOWEST = ("processes", "samplers", "correctors", "lengths", "paces")  # at full level
@@ -65,7 +73,9 @@ def test_one_check_serves_every_kind_and_former_ones_their_own():
     }
     for kind, subject in objects.items():
         assert check(subject).ok
-        with pytest.warns(DeprecationWarning, match=f"ddlib.testing.check_{kind} is ddlib.testing.check now"):
+        with pytest.warns(
+            DeprecationWarning, match=f"ddlib.testing.check_{kind} is ddlib.testing.check now"
+        ):
             former = getattr(dd.testing, f"check_{kind}")
         for other in objects.values():
             if other is not subject:
@@ -89,7 +99,9 @@ class Known:
         return 7
 
     def vocabulary(self) -> dict[str, int]:
-        return {token: index for index, token in enumerate(["the", ".", "a", ",", "cat", "sat", "on"])}
+        return {
+            token: index for index, token in enumerate(["the", ".", "a", ",", "cat", "sat", "on"])
+        }
 
     def counts(self) -> list[int]:
         return [50, 40, 30, 20, 3, 2, 1]
@@ -103,7 +115,9 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 
 
 ALIKE = {"staged", "staged_levels", "hdlm_noisy", "punctuated"} & {*available("presets")}
-"""Presets whose processes are of classes that other presets give too, in more time than those. The last is a plug-in's,
+"""Presets whose processes are of classes that other presets give too, in more time than those.
+
+The last is a plug-in's,
 which DDLIB_PLUGINS=0 hides."""
 
 
@@ -113,5 +127,7 @@ def test_a_registered_preset_gives_a_right_process(name):
 
 
 def test_sources_without_examples_are_refused_by_their_kind():
-    with pytest.raises(ValueError, match=r"kind is 'backbones', must be one of schedules, .*samplers"):
+    with pytest.raises(
+        ValueError, match=r"kind is 'backbones', must be one of schedules, .*samplers"
+    ):
         check_registered("backbones", "dit")

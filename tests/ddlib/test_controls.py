@@ -11,11 +11,22 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
-from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Psi, Remask, Settled
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    Ending,
+    EndOfText,
+    FirstHitting,
+    Psi,
+    Remask,
+    Settled,
+)
 from ddlib.schedules import Linear
 
 F64 = torch.float64
-unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the other tests; here they cost seconds
+unchecked = pytest.mark.usefixtures(
+    "as_users_call"
+)  # shape checks are on in the other tests; here they cost seconds
 PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 
@@ -44,10 +55,12 @@ everyone_who_ends = pytest.mark.parametrize(
     ("process", "sampler"), [pair for pair in EVERYONE if pair.values[1].supports_stopping]
 )
 every_process = pytest.mark.parametrize(
-    "process", [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()]
+    "process",
+    [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()],
 )
 some_levels = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=quick(name)) for name in ("masked", "hdlm", "levels", "levels-xi")]
+    "name",
+    [pytest.param(name, marks=quick(name)) for name in ("masked", "hdlm", "levels", "levels-xi")],
 )
 MASKED = Masked(V, Linear())
 PROBS = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
@@ -64,7 +77,8 @@ def counts(**options):
 
 
 def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
-    called_at, grid = [], torch.tensor([1.0, 0.75, 0.25, 0.0])
+    called_at = []
+    grid = torch.tensor([1.0, 0.75, 0.25, 0.0])
 
     def knob(t):
         called_at.append(t)
@@ -76,7 +90,9 @@ def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
 
 
 def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
-    """Half the tokens are drawn while t > 1/2, at temperature 1, the other half are the likeliest."""
+    """Half the tokens are drawn while t > 1/2, at temperature 1, the other half are the
+    likeliest.
+    """
     share = counts(steps=40, temperature=lambda t: 1.0 if t > 0.5 else 0.0)
     assert (share - 0.5 * PROBS - 0.5 * torch.eye(V)[PROBS.argmax()]).abs().max() < 0.05
 
@@ -89,7 +105,9 @@ def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
     ids=str,
 )  # fmt: skip
 def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
-    want = torch.zeros(V).index_copy(0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1)))
+    want = torch.zeros(V).index_copy(
+        0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1))
+    )
     found = counts(**options)
     assert found.nonzero()[:, 0].tolist() == kept and (found - want / want.sum()).abs().max() < 0.05
 
@@ -107,19 +125,28 @@ def test_forbidden_words_are_never_drawn(process, sampler):
 @every_process
 def test_forbidden_tokens_give_the_conditional_distribution_without_them(process):
     def without(z, t):
-        return Halves(process)(z, t).masked_fill(torch.tensor([0, 1, 0, 1, 0, 0]).bool(), -torch.inf)
+        return Halves(process)(z, t).masked_fill(
+            torch.tensor([0, 1, 0, 1, 0, 0]).bool(), -torch.inf
+        )
 
-    assert torch.equal(generate(process, Halves(process), forbidden=(1, 3)), generate(process, without))
+    assert torch.equal(
+        generate(process, Halves(process), forbidden=(1, 3)), generate(process, without)
+    )
 
 
 @unchecked
 @some_levels
 @pytest.mark.parametrize("options", [{"forbidden": [1, 3]}, {"repetition_penalty": 3.0}], ids=str)
 def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
-    process, tree = LEVELS[name], Tree([PARENTS])
-    table = torch.randn(20, tree.num_states - 1, generator=torch.Generator().manual_seed(1), dtype=F64)
+    process = LEVELS[name]
+    tree = Tree([PARENTS])
+    table = torch.randn(
+        20, tree.num_states - 1, generator=torch.Generator().manual_seed(1), dtype=F64
+    )
     for sampler in (Ancestral(), Confidence()):
-        ours = generate(process, lambda z, t: table[z], sampler, parameterization=dd.Children(tree), **options)
+        ours = generate(
+            process, lambda z, t: table[z], sampler, parameterization=dd.Children(tree), **options
+        )
         theirs = generate(process, lambda z, t: dd.token_logits(tree, table[z]), sampler, **options)
         assert torch.equal(ours, theirs)
 
@@ -128,8 +155,11 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
 @some_levels
 @pytest.mark.parametrize("sampler", [FirstHitting(), Confidence()], ids=repr)
 def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
-    process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
-    words = generate(process, Halves(process), sampler, (20, V), steps=V * edges, repetition_penalty=1e25)
+    process = LEVELS[name]
+    edges = len(LEVELS[name].levels) - 1
+    words = generate(
+        process, Halves(process), sampler, (20, V), steps=V * edges, repetition_penalty=1e25
+    )
     different = [len(set(row)) for row in words.tolist()]
     # a token comes after its cluster: a cluster without unused tokens repeats one
     assert set(different) == {V} if name == "masked" else sum(different) > 4.2 * 20
@@ -163,13 +193,17 @@ def test_nothing_follows_the_end_of_a_text(process, sampler):
 @unchecked
 @everyone_who_ends
 def test_a_text_does_not_end_before_its_time(process, sampler):
-    words = generate(process, Halves(process), sampler, (30, 12), endings=[EndOfText(END, least=5, last=False)])
+    words = generate(
+        process, Halves(process), sampler, (30, 12), endings=[EndOfText(END, least=5, last=False)]
+    )
     assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
     assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
 
 
 def test_an_ending_other_than_the_last_may_be_followed_by_tokens():
-    words = generate(MASKED, fixed(PROBS), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)])
+    words = generate(
+        MASKED, fixed(PROBS), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)]
+    )
     assert not (words[:, :5] == END).any()
     assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
 
@@ -181,9 +215,13 @@ def test_positions_behind_the_end_are_not_evaluated():
     def network(z, t):
         return torch.stack(logits[:1] + logits[1:] * (z.shape[1] - 1)).expand(len(z), -1, -1)
 
-    states = trajectory(MASKED, network, FirstHitting(), shape=(1, 6), steps=6, endings=[EndOfText(END)])
+    states = trajectory(
+        MASKED, network, FirstHitting(), shape=(1, 6), steps=6, endings=[EndOfText(END)]
+    )
     ended = (states[:, 0, 0] == END).nonzero()[0, 0]
-    assert (states[ended:, 0] == END).all() and len(states) == ended + 1  # all stands: no step is left
+    assert (states[ended:, 0] == END).all() and len(
+        states
+    ) == ended + 1  # all stands: no step is left
     assert (states[:ended, 0] != END).all()
 
 
@@ -195,7 +233,9 @@ def test_ends_in_the_prompt_do_not_count():
 
 
 PAIRS = RateMatrix(  # tokens are exchanged in pairs
-    torch.tensor([[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]]).double(),
+    torch.tensor(
+        [[-3.0, 2, 0, 0, 1], [2, -3, 0, 0, 1], [0, 0, -3, 2, 1], [0, 0, 2, -3, 1], [0, 0, 0, 0, 0]]
+    ).double(),
     Linear(),
     4,
 )
@@ -203,7 +243,8 @@ PAIRS = RateMatrix(  # tokens are exchanged in pairs
 
 def stops_early(process, steps, shape):
     """A network that is certain is called at the start and once more, for every number of steps."""
-    calls, sure = [], torch.full((process.vocab_size,), -30.0).index_fill(0, torch.tensor(2), 0.0)
+    calls = []
+    sure = torch.full((process.vocab_size,), -30.0).index_fill(0, torch.tensor(2), 0.0)
 
     def network(z, t):
         calls.append(float(t[0]))
@@ -248,7 +289,9 @@ def test_rows_that_are_sure_stop_alone():
         return torch.where((z[:, :1] == 0)[..., None], sure, PROBS.log()).expand(*z.shape, V)
 
     prompt = torch.tensor([[0], [1]])
-    states = trajectory(MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, endings=[Settled()])
+    states = trajectory(
+        MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, endings=[Settled()]
+    )
     assert (states[2, 0, 1:] == 2).all() and (states[2, 1] == V).any() and (states[-1] < V).all()
     assert torch.bincount(states[-1, 1], minlength=V).count_nonzero() > 2
 

@@ -1,4 +1,7 @@
-"""The sampler that takes corrections between its steps: when, at which cost, for whom, and by which values."""
+"""The sampler that takes corrections between its steps.
+
+When, at which cost, for whom, and by which values.
+"""
 
 import pytest
 import torch
@@ -49,11 +52,22 @@ class Recorder(Corrector):
 def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stands():
     recorder = Recorder()
     sampler = Corrected(Psi(0.5), recorder, 2, [0.2, 0.6])
-    tokens = generate(GIDD(6, 0.2), lambda z, t: torch.zeros(*z.shape, 6), sampler, steps=5, prompt=torch.tensor([4]))
+    tokens = generate(
+        GIDD(6, 0.2),
+        lambda z, t: torch.zeros(*z.shape, 6),
+        sampler,
+        steps=5,
+        prompt=torch.tensor([4]),
+    )
     assert recorder.seen == [(t, 0.2, 4) for t in (0.6, 0.6, 0.4, 0.4, 0.2, 0.2)]
     assert (tokens[:, 0] == 4).all()
     recorder.seen.clear()
-    generate(GIDD(6, 0.2), lambda z, t: torch.zeros(*z.shape, 6), Corrected(Ancestral(), recorder), steps=4)
+    generate(
+        GIDD(6, 0.2),
+        lambda z, t: torch.zeros(*z.shape, 6),
+        Corrected(Ancestral(), recorder),
+        steps=4,
+    )
     assert [t for t, _, _ in recorder.seen] == [0.75, 0.5, 0.25]  # never at t = 0
 
 
@@ -63,14 +77,23 @@ def test_properties_follow_from_sampler_and_corrector():
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_model_calls == 1
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_finalize_calls == 10
     exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*CORRECTORS, Gibbs())}
-    assert [text for text, right in exact.items() if right] == [repr(c) for c in (*CORRECTORS[:2], Gibbs())]
+    assert [text for text, right in exact.items() if right] == [
+        repr(c) for c in (*CORRECTORS[:2], Gibbs())
+    ]
     assert [Corrected(Ancestral(), c).exact_marginals for c in CORRECTORS] == [True] * 4 + [False]
-    assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
+    assert (
+        Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
+    )
     end = "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
     assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(end)
 
 
-MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBackward()), ("clusters", EdgeBalance())]
+MENDED = [
+    ("uniform", Gibbs()),
+    ("masked", EdgeBalance()),
+    ("masked", ForwardBackward()),
+    ("clusters", EdgeBalance()),
+]
 
 
 @pytest.mark.statistical
@@ -79,13 +102,19 @@ def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
-        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=seeded())
+        x = dd.sample(
+            process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=seeded()
+        )
         share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
         errors.append(float((share - PAIR.flatten()).abs().sum()))
     assert errors[1] < 0.85 * errors[0]
 
 
-SERVED = [(name, corrector) for name in ("masked", "levels", "levels-xi", "gidd") for corrector in CORRECTORS]
+SERVED = [
+    (name, corrector)
+    for name in ("masked", "levels", "levels-xi", "gidd")
+    for corrector in CORRECTORS
+]
 
 
 FEW = ("levels", CORRECTORS[4]), ("gidd", CORRECTORS[3])
@@ -98,7 +127,8 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
         with pytest.raises(TypeError, match=f"{type(corrector).__name__} needs"):
             generate(process, Halves(process), Corrected(Ancestral(), corrector))
         return
-    sampler, halves = Corrected(Ancestral(), corrector, 2), Halves(process)
+    sampler = Corrected(Ancestral(), corrector, 2)
+    halves = Halves(process)
     tokens = generate(process, halves, sampler)
     assert 0 < halves.calls <= 7 * sampler.max_model_calls + sampler.max_finalize_calls
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
@@ -110,12 +140,15 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
 def test_edge_balance_calls_the_network_only_for_positions_that_descend(name):
     process = LEVELS[name]
-    halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
+    halves = Halves(process)
+    z = torch.zeros(3, 4, dtype=torch.int64)
     run = context(process, halves, z.shape)
     assert torch.equal(EdgeBalance(0.0).correct(run, z, at(0.5, 3), at(0.1, 3)), z)
     climbed = EdgeBalance(10.0).correct(run, z, at(0.5, 3), at(0.1, 3))
     assert halves.calls == 0 and (climbed >= process.vocab_size).any()
-    EdgeBalance(10.0).correct(run, torch.full_like(z, process.num_states - 1), at(0.5, 3), at(0.1, 3))
+    EdgeBalance(10.0).correct(
+        run, torch.full_like(z, process.num_states - 1), at(0.5, 3), at(0.1, 3)
+    )
     assert halves.calls == 1
 
 
@@ -184,8 +217,11 @@ def test_a_class_of_another_kind_is_refused_with_the_expected_package():
 
 @pytest.mark.parametrize("corrector", [EdgeBalance(1.0), ForwardBackward(1.0)])
 def test_corrections_are_at_the_time_of_the_states_where_a_predictor_maps_the_grid(corrector):
-    """The share of masks under the linear schedule is the time of the states, which differs from that of the grid."""
-    process, shares = Masked(4, Linear()), []
+    """The share of masks under the linear schedule is the time of the states, which differs from
+    that of the grid.
+    """
+    process = Masked(4, Linear())
+    shares = []
     sampler = Corrected(Remask(1.0, "loop", t_on=0.55, t_off=0.05, plateau=0.2), corrector)
     generate(
         process, lambda z, t: torch.zeros(*z.shape, 4), sampler, (1, 4000), steps=20,

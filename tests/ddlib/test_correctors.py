@@ -44,7 +44,8 @@ def test_forward_backward_masks_as_campbell_et_al_do(schedule):
 def test_edge_balance_keeps_the_distribution_of_every_level(process, t, h, strength):
     if not serves(EdgeBalance(), process):
         return
-    sigma, levels = EdgeBalance(strength).sigma(process, at(t), at(h)), torch.arange(len(process.levels))[None]
+    sigma = EdgeBalance(strength).sigma(process, at(t), at(h))
+    levels = torch.arange(len(process.levels))[None]
     kernel = process.level_posterior(levels, at(t), at(t), sigma)[0]
     probs = process.occupancies(at(t))[0]
     assert bool((kernel >= 0).all()) and (probs @ kernel - probs).abs().max() < 1e-12
@@ -52,28 +53,39 @@ def test_edge_balance_keeps_the_distribution_of_every_level(process, t, h, stren
     want = torch.minimum(strength * climbs, process.max_remask_prob(at(t), at(t))[0])
     assert (sigma[0] - want).abs().max() < 1e-12
     held = probs[:-1] > 1e-12
-    assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # no mass goes elsewhere
+    assert (
+        (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True
+    )  # no mass goes elsewhere
     assert kernel.triu(2).abs().max() == 0 and kernel.tril(-2).abs().max() == 0
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0, 4.0])
-def test_for_masks_and_small_steps_edge_balance_is_the_corrector_of_discrete_flow_matching(strength):
-    """Gat et al. (2024) at a fixed t: word to mask B (alpha_t / alpha_u - 1), mask to word B (alpha_t - alpha_u) / (1 -
+def test_for_masks_and_small_steps_edge_balance_is_the_corrector_of_discrete_flow_matching(
+    strength,
+):
+    """Gat et al. (2024) at a fixed t.
+
+    Word to mask B (alpha_t / alpha_u - 1), mask to word B (alpha_t - alpha_u) / (1 -
     alpha_t)."""
-    schedule, word = Cosine(), torch.tensor([[0, 1]])
-    process, errors = Masked(3, schedule), []
+    schedule = Cosine()
+    word = torch.tensor([[0, 1]])
+    process = Masked(3, schedule)
+    errors = []
     for h in (1e-2, 1e-3):
         alpha_t, alpha_u = (float(schedule.alpha(at(time))) for time in (0.4, 0.4 + h))
         sigma = EdgeBalance(strength).sigma(process, at(0.4), at(h))
         kernel = process.level_posterior(word, at(0.4), at(0.4), sigma)[0]
-        up, down = strength * (alpha_t / alpha_u - 1), strength * (alpha_t - alpha_u) / (1 - alpha_t)
+        up = strength * (alpha_t / alpha_u - 1)
+        down = strength * (alpha_t - alpha_u) / (1 - alpha_t)
         assert kernel[1, 0].item() == pytest.approx(down, rel=1e-12)
         errors.append(abs(float(kernel[0, 1]) / up - 1))
     assert errors[0] < 0.05 and errors[1] == pytest.approx(errors[0] / 10, rel=0.2)
 
 
 def gibbs_kernels(process, t):
-    """The states of two tokens, their joint distribution at t, and the kernel that redraws each of them, all dense."""
+    """The states of two tokens, their joint distribution at t, and the kernel that redraws each of
+    them, all dense.
+    """
     size = process.num_states
     pairs = torch.tensor(list(itertools.product(range(size), repeat=2)))
     cavity = exact_cavity(process, PAIR)(pairs, at(t, len(pairs))).softmax(-1)
@@ -98,7 +110,9 @@ def test_redrawing_one_position_keeps_the_joint_distribution_and_two_at_once_do_
     assert probs.sum().item() == pytest.approx(1, abs=1e-12)
     for kernel in kernels:
         assert (probs @ kernel - probs).abs().max() < 1e-15
-        assert (probs[:, None] * kernel - (probs[:, None] * kernel).T).abs().max() < 1e-15  # detailed balance
+        assert (
+            probs[:, None] * kernel - (probs[:, None] * kernel).T
+        ).abs().max() < 1e-15  # detailed balance
     size = IN_PLACE[name].num_states
     moved = kernels.view(2, len(pairs), size, size)
     both = moved[0].sum(-1)[:, :, None] * moved[1].sum(-2)[:, None, :]  # independent of each other
@@ -108,7 +122,8 @@ def test_redrawing_one_position_keeps_the_joint_distribution_and_two_at_once_do_
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_draws_of_gibbs_are_those_of_its_kernel(name):
-    process, draws = IN_PLACE[name], 1500
+    process = IN_PLACE[name]
+    draws = 1500
     pairs, _, kernels = gibbs_kernels(process, 0.4)
     rows = pairs.repeat_interleave(draws, 0)
     run = context(process, exact_cavity(process, PAIR), rows.shape)
@@ -117,16 +132,21 @@ def test_draws_of_gibbs_are_those_of_its_kernel(name):
     counts = torch.stack([torch.bincount(row, minlength=len(pairs)) for row in target])
     chance = kernels.mean(0)
     assert counts[chance == 0].sum() == 0
-    assert ((counts - draws * chance).abs() <= 5.5 * (draws * chance * (1 - chance)).sqrt() + 1).all()
+    assert (
+        (counts - draws * chance).abs() <= 5.5 * (draws * chance * (1 - chance)).sqrt() + 1
+    ).all()
 
 
 @pytest.mark.parametrize("select", slow_but(["random", "margin"], "random"))
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select):
-    process, sampler = IN_PLACE[name], Corrected(Ancestral(), Gibbs(1, select), 2)
+    process = IN_PLACE[name]
+    sampler = Corrected(Ancestral(), Gibbs(1, select), 2)
     tokens = generate(process, exact_cavity(process, PAIR), sampler, shape=(50, 2))
     own = exact_posterior(process, PAIR)
-    assert torch.equal(generate(process, own, sampler, shape=(50, 2), parameterization="posterior"), tokens)
+    assert torch.equal(
+        generate(process, own, sampler, shape=(50, 2), parameterization="posterior"), tokens
+    )
 
 
 @settings(max_examples=examples(40))
@@ -144,8 +164,13 @@ def test_reachability_agrees_with_the_likelihoods(process):
 @every_process
 def test_reachability_agrees_with_the_base_class(process):
     states = torch.arange(process.num_states)[None].expand(2, -1)
-    for name, z in ("reachable_from_all_tokens", states), ("replaceable", states[:, : process.vocab_size]):
-        assert torch.equal(getattr(process, name)(z), getattr(ForwardProcess, name)(process, z)), name
+    for name, z in (
+        ("reachable_from_all_tokens", states),
+        ("replaceable", states[:, : process.vocab_size]),
+    ):
+        assert torch.equal(getattr(process, name)(z), getattr(ForwardProcess, name)(process, z)), (
+            name
+        )
 
 
 @pytest.mark.statistical
@@ -159,8 +184,11 @@ def test_margins_find_the_word_that_does_not_fit():
 
     shares = {}
     for select in ("random", "margin"):
-        run, when = context(process, network, z.shape), at(0.1, 400)
-        shares[select] = float((Gibbs(1, select).correct(run, z, when, when)[:, 3] != 5).double().mean())
+        run = context(process, network, z.shape)
+        when = at(0.1, 400)
+        shares[select] = float(
+            (Gibbs(1, select).correct(run, z, when, when)[:, 3] != 5).double().mean()
+        )
     assert shares["random"] < 0.2 and shares["margin"] > 0.8
 
 
@@ -187,7 +215,8 @@ class Sure(Halves):
 
 
 def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
-    process, z = Uniform(4, Linear()), PATTERN.repeat(3, 1)
+    process = Uniform(4, Linear())
+    z = PATTERN.repeat(3, 1)
     z[1, 0], z[2] = 3, torch.tensor([1, 1, 3, 3])
     halves = Sure(process)
     run = context(process, halves, z.shape)
@@ -195,17 +224,22 @@ def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
     assert (once != z).sum(1).tolist() == [0, 1, 1]
     halves.calls = halves.sequences = 0
     assert torch.equal(SelfCorrection().end(run, z), PATTERN.expand(3, -1))
-    assert (halves.calls, halves.sequences) == (5, 1 + 2 + 5)  # one look more than there are words to mend
+    assert (halves.calls, halves.sequences) == (
+        5,
+        1 + 2 + 5,
+    )  # one look more than there are words to mend
 
 
 def test_self_correction_stops_without_progress_and_keeps_the_prompt():
-    calls, process = [], Uniform(4, Linear())
+    calls = []
+    process = Uniform(4, Linear())
 
     def contrary(z, t):
         calls.append(len(z))
         return 9 * torch.nn.functional.one_hot((z + 1) % 4, 4).double()
 
-    z, free = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.bool)
+    z = torch.zeros(2, 5, dtype=torch.int64)
+    free = torch.ones(2, 5, dtype=torch.bool)
     free[:, 0] = False
     words = SelfCorrection(patience=3).end(context(process, contrary, z.shape, free=free), z)
     assert calls == [2, 2, 2, 2]  # the first share is a gain, the next three are none
@@ -215,5 +249,7 @@ def test_self_correction_stops_without_progress_and_keeps_the_prompt():
 def test_self_correction_acts_on_finished_words():
     process = Uniform(4, Linear())
     samplers = Ancestral(), Corrected(Ancestral(), SelfCorrection())
-    drawn = [dd.sample(process, sure, (50, 4), sampler, 3, generator=seeded()) for sampler in samplers]
+    drawn = [
+        dd.sample(process, sure, (50, 4), sampler, 3, generator=seeded()) for sampler in samplers
+    ]
     assert (drawn[0] != PATTERN).any() and (drawn[1] == PATTERN).all()

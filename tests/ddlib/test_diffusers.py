@@ -1,4 +1,6 @@
-"""``SamplerScheduler``: a sampler behind the interface of diffusers' schedulers draws what ``dd.sample`` draws."""
+"""``SamplerScheduler``: a sampler behind the interface of diffusers' schedulers draws what
+``dd.sample`` draws.
+"""
 
 import json
 
@@ -41,7 +43,9 @@ def drawn(scheduler, shape, generator, **options):
     for timestep in scheduler.timesteps:
         time = scheduler.time_of(timestep).expand(len(sample)).to(torch.float32)
         logits = network(scheduler.scale_model_input(sample, timestep), time)
-        sample = scheduler.step(logits, timestep, sample, generator=generator, **options).prev_sample
+        sample = scheduler.step(
+            logits, timestep, sample, generator=generator, **options
+        ).prev_sample
     return sample
 
 
@@ -53,7 +57,8 @@ def leaves():
 
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "masked"))
 def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
-    values, served = PROCESSES[name], []
+    values = PROCESSES[name]
+    served = []
     for sampler in leaves():
         try:
             scheduler = made(values, sampler, 4)
@@ -62,18 +67,38 @@ def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
             continue
         served.append(type(sampler))
         steps = 4 if scheduler.process.exact_ends else 3
-        want = dd.sample(scheduler.process, network, (2, 5), sampler, steps, generator=seeded(), temperature=0.8)
+        want = dd.sample(
+            scheduler.process, network, (2, 5), sampler, steps, generator=seeded(), temperature=0.8
+        )
         assert drawn(scheduler, (2, 5), seeded(), temperature=0.8).equal(want), sampler
     assert {Ancestral, Psi} <= set(served)
     levels = scheduler.process.hierarchy is not None
-    assert levels == ({Confidence, Remask} <= set(served)) and not {FirstHitting, Particles, Corrected} & set(served)
+    assert levels == ({Confidence, Remask} <= set(served)) and not {
+        FirstHitting,
+        Particles,
+        Corrected,
+    } & set(served)
 
 
 def test_keyed_noise_and_knobs_are_those_of_sample():
-    knobs = {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "parameterization": "posterior"}
+    knobs = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 4,
+        "min_p": 0.01,
+        "parameterization": "posterior",
+    }
     scheduler = made(PROCESSES["uniform"], "psi:0.8", 5, **knobs)
     keys = torch.arange(3)
-    want = dd.sample(scheduler.process, network, (3, 6), Psi(0.8), 5, generator=dd.KeyedGenerator(1, 0, keys), **knobs)
+    want = dd.sample(
+        scheduler.process,
+        network,
+        (3, 6),
+        Psi(0.8),
+        5,
+        generator=dd.KeyedGenerator(1, 0, keys),
+        **knobs,
+    )
     for _ in range(2):  # and a second time
         assert drawn(scheduler, (3, 6), dd.KeyedGenerator(1, 0, keys)).equal(want)
 
@@ -81,12 +106,17 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
 def test_a_prompt_stands_and_the_rest_is_that_of_sample():
     scheduler = made(PROCESSES["masked"], "confidence", 4)
     words = torch.tensor([[1, 3, V, 0, V, V]])
-    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=seeded())
-    generator, stands = seeded(), words < V
+    want = dd.sample(
+        scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=seeded()
+    )
+    generator = seeded()
+    stands = words < V
     sample = torch.where(stands, words, scheduler.init_sample((1, 6), generator))
     for k in scheduler.timesteps:
         logits = network(sample, scheduler.time_of(k).expand(1))
-        sample = scheduler.step(logits, k, sample, prompt_mask=stands[0], generator=generator).prev_sample
+        sample = scheduler.step(
+            logits, k, sample, prompt_mask=stands[0], generator=generator
+        ).prev_sample
     assert sample.equal(want) and sample[stands].equal(words[stands])
 
 
@@ -94,11 +124,22 @@ def test_values_are_saved_and_read(tmp_path):
     first = made(PROCESSES["hierarchical"], {"kind": "remask", "eta": 0.3}, 7, top_p=0.9)
     first.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "scheduler_config.json").read_text())
-    assert saved["process"] == PROCESSES["hierarchical"] and saved["sampler"] == {"kind": "remask", "eta": 0.3}
-    for again in (SamplerScheduler.from_pretrained(tmp_path), SamplerScheduler.from_config(first.config)):
-        assert repr(again.process) == repr(first.process) and repr(again.sampler) == repr(first.sampler)
+    assert saved["process"] == PROCESSES["hierarchical"] and saved["sampler"] == {
+        "kind": "remask",
+        "eta": 0.3,
+    }
+    for again in (
+        SamplerScheduler.from_pretrained(tmp_path),
+        SamplerScheduler.from_config(first.config),
+    ):
+        assert repr(again.process) == repr(first.process) and repr(again.sampler) == repr(
+            first.sampler
+        )
         assert drawn(again, (2, 5), seeded()).equal(drawn(first, (2, 5), seeded()))
-    assert SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__ is Ancestral
+    assert (
+        SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__
+        is Ancestral
+    )
 
 
 def test_a_third_party_file_imports_nothing_untrusted(tmp_path):
@@ -106,13 +147,17 @@ def test_a_third_party_file_imports_nothing_untrusted(tmp_path):
     made(values).save_pretrained(tmp_path)
     with pytest.raises((PermissionError, ValueError), match=r"ddlib\.presets"):
         SamplerScheduler.from_pretrained(tmp_path)
-    assert SamplerScheduler.from_pretrained(tmp_path, trust=("ddlib.presets",)).process.vocab_size == V
+    assert (
+        SamplerScheduler.from_pretrained(tmp_path, trust=("ddlib.presets",)).process.vocab_size == V
+    )
 
 
 def test_objects_serve_and_are_not_saved(tmp_path):
     scheduler = made(dd.presets.mdlm(V), Psi(0.5), 3)
     assert bool((drawn(scheduler, (2, 4), seeded()) < V).all())
-    with pytest.raises(TypeError, match=r"process was given as the object Masked.*must be plain values"):
+    with pytest.raises(
+        TypeError, match=r"process was given as the object Masked.*must be plain values"
+    ):
         scheduler.save_pretrained(tmp_path)
 
 
@@ -122,15 +167,20 @@ def test_noise_is_the_process_s_at_the_times_of_the_steps():
     t = torch.tensor([1.0, 0.75, 0.25], dtype=torch.float64)
     want = scheduler.process.sample(words, t, seeded(1))
     assert scheduler.add_noise(words, seeded(1), torch.tensor([0, 1, 3])).equal(want)
-    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=seeded(1)).equal(want)
+    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=seeded(1)).equal(
+        want
+    )
     begun = scheduler.add_noise(words, seeded(1), 2)  # and drawn anew from the middle
     generator = seeded(2)
     for k in scheduler.timesteps[2:]:
-        begun = scheduler.step(network(begun, scheduler.time_of(k).expand(3)), k, begun, generator=generator)[0]
+        begun = scheduler.step(
+            network(begun, scheduler.time_of(k).expand(3)), k, begun, generator=generator
+        )[0]
     assert bool((begun < V).all())
 
 
-LOGITS, MASKS = torch.zeros(2, 4, V), torch.full((2, 4), V)
+LOGITS = torch.zeros(2, 4, V)
+MASKS = torch.full((2, 4), V)
 
 
 def stepped(**change):

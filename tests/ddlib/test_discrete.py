@@ -1,4 +1,7 @@
-"""The bound in discrete time: closed = posterior, equal to the sum over all paths, down to the continuous bound."""
+"""The bound in discrete time.
+
+Closed = posterior, equal to the sum over all paths, down to the continuous bound.
+"""
 
 import math
 from itertools import pairwise
@@ -33,9 +36,11 @@ every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCE
 def network(process, length=2, seed=0):
     """A network whose logits at a position depend on all states and on the time."""
     generator = torch.Generator().manual_seed(seed)
-    size, words = process.num_states, process.vocab_size
+    size = process.num_states
+    words = process.vocab_size
     table = torch.randn(length, length, size, words, generator=generator, dtype=torch.float64)
-    late, places = torch.randn(length, words, generator=generator, dtype=torch.float64), torch.arange(length)
+    late = torch.randn(length, words, generator=generator, dtype=torch.float64)
+    places = torch.arange(length)
 
     def logits(z, t):
         return table[places[:, None], places, z[:, None]].sum(2) + t.double()[:, None, None] * late
@@ -48,7 +53,10 @@ def texts(size, length=2):
 
 
 def on_a_grid(process, denoiser, x, steps):
-    """E over states of every step's divergence, and the two ends, for one text: sums over all states."""
+    """E over states of every step's divergence, and the two ends, for one text.
+
+    Sums over all states.
+    """
     z = texts(process.num_states, x.shape[1])
     x = x.expand_as(z)
     at = lambda k: torch.full((len(z),), k / steps, dtype=torch.float64)  # noqa: E731
@@ -62,14 +70,19 @@ def on_a_grid(process, denoiser, x, steps):
     chance = process.likelihood(z, x, at(0)).prod(-1)
     some = (chance > 0) & (process.likelihood(x, x, at(0)) < 1).any(-1)
     if bool(some.any()):
-        left = dd.reconstruction(process, denoiser(z[some], at(0)[some]), x[some], z[some], at(0)[some]).sum(-1)
+        left = dd.reconstruction(
+            process, denoiser(z[some], at(0)[some]), x[some], z[some], at(0)[some]
+        ).sum(-1)
         total = total + (chance[some] * left).sum()
     return float(total)
 
 
 def paths(process, denoiser, x, steps):
-    """E of log q(path | x) / p(path, x) over all paths of two states, from transitions and reverse steps; -log p(x)."""
-    z, one = texts(process.num_states), torch.ones((), dtype=torch.float64)
+    """E of log q(path | x) / p(path, x) over all paths of two states, from transitions and reverse
+    steps; -log p(x).
+    """
+    z = texts(process.num_states)
+    one = torch.ones((), dtype=torch.float64)
     at = lambda k: (one * k / steps).expand(len(z))  # noqa: E731
     q = torch.kron(*process.marginal(x, at(0)[:1])[0])
     for k in range(steps):
@@ -109,8 +122,12 @@ def test_closed_steps_are_those_of_the_posterior(process, pair, data):
 @every_process
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_bound_on_a_grid_is_the_sum_over_all_paths(process, steps):
-    """By transitions and the model's reverse steps: E log q(path | x) / p(path, x), and it is above -log p(x)."""
-    denoiser, x = network(process), torch.tensor([[0, process.vocab_size - 1]])
+    """By transitions and the model's reverse steps.
+
+    E log q(path | x) / p(path, x), and it is above -log p(x).
+    """
+    denoiser = network(process)
+    x = torch.tensor([[0, process.vocab_size - 1]])
     expected, surprise = paths(process, denoiser, x, steps)
     found = on_a_grid(process, denoiser, x, steps)
     assert found == pytest.approx(expected, abs=1e-9)
@@ -119,12 +136,16 @@ def test_the_bound_on_a_grid_is_the_sum_over_all_paths(process, steps):
 
 @every_process
 def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
-    rows, steps, denoiser = 20_000, 3, network(process)
+    rows = 20_000
+    steps = 3
+    denoiser = network(process)
     x = torch.tensor([[0, process.vocab_size - 1]])
     bound = dd.bound(process, denoiser, x.expand(rows, -1).contiguous(), seeded(1), steps=steps)
     found = bound.total.sum(-1).double()
     error = float(found.std()) / math.sqrt(rows)
-    assert float(found.mean()) == pytest.approx(on_a_grid(process, denoiser, x, steps), abs=4.5 * error)
+    assert float(found.mean()) == pytest.approx(
+        on_a_grid(process, denoiser, x, steps), abs=4.5 * error
+    )
     assert error < 0.1
 
 
@@ -141,16 +162,23 @@ def test_it_falls_for_every_process(process, seed):
 
 
 def falls(process, seed):
-    """Doubled grids hold the times of the one before, and a finer step forgets less of how words depend."""
+    """Doubled grids hold the times of the one before, and a finer step forgets less of how words
+    depend.
+    """
     words = process.vocab_size
-    probs = torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
+    probs = (
+        torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        ** 3
+    )
     probs = probs / probs.sum()
     best = exact_cavity(process, probs)
 
     def mean(cost):
         return sum(float(probs[tuple(x)] * cost(x[None])) for x in texts(words))
 
-    found = [mean(lambda x, steps=steps: on_a_grid(process, best, x, steps)) for steps in (1, 2, 4, 8)]
+    found = [
+        mean(lambda x, steps=steps: on_a_grid(process, best, x, steps)) for steps in (1, 2, 4, 8)
+    ]
     assert all(late <= early + 1e-9 for early, late in pairwise(found))
     ends = mean(lambda x: process.prior_kl(x).sum())
     limit = float(integrate_bound(process, probs, best, points=40)) + ends
@@ -158,7 +186,8 @@ def falls(process, seed):
 
 
 def test_a_cut_interval_and_both_ends_are_counted():
-    process, x = dd.presets.hdlm([0, 0, 1], xi=0.8), torch.tensor([[0, 1, 2, 2]]).repeat(64, 1)
+    process = dd.presets.hdlm([0, 0, 1], xi=0.8)
+    x = torch.tensor([[0, 1, 2, 2]]).repeat(64, 1)
     denoiser = lambda z, t: torch.zeros(*z.shape, 3)  # noqa: E731
     generator = seeded()
     found = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8), steps=7)
@@ -173,12 +202,22 @@ def test_a_cut_interval_and_both_ends_are_counted():
 
 
 def test_mdlms_d3pm_loss_is_one_step_times_the_number_of_steps():
-    """``_d3pm_loss`` of MDLM where the network gives the mask no mass: T dt/t [-log p(x)] at masks."""
-    process, steps = dd.presets.mdlm(5), 1000
-    x, logits = torch.randint(5, (1, 40)), torch.randn(1, 40, 5, dtype=torch.float64)
+    """``_d3pm_loss`` of MDLM where the network gives the mask no mass.
+
+    T dt/t [-log p(x)] at masks.
+    """
+    process = dd.presets.mdlm(5)
+    steps = 1000
+    x = torch.randint(5, (1, 40))
+    logits = torch.randn(1, 40, 5, dtype=torch.float64)
     t = torch.tensor([0.25], dtype=torch.float64)
     z = process.sample(x, t)
-    theirs = steps * (1 / steps / t) * -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0] * (z == 5)
+    theirs = (
+        steps
+        * (1 / steps / t)
+        * -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
+        * (z == 5)
+    )
     assert torch.allclose(steps * process.step_divergence(logits, x, z, t, t - 1 / steps), theirs)
 
 
@@ -196,8 +235,10 @@ def test_closed_steps_build_nothing_of_the_size_of_all_states(process):
                 self.seen.add(result.shape[-1])
             return result
 
-    x, t = torch.randint(12, (4, 7)), torch.rand(4, dtype=torch.float64)
-    z, logits = process.sample(x, t), torch.randn(4, 7, 12)
+    x = torch.randint(12, (4, 7))
+    t = torch.rand(4, dtype=torch.float64)
+    z = process.sample(x, t)
+    logits = torch.randn(4, 7, 12)
     with Widths() as widths:
         process.step_divergence(logits, x, z, t, t / 2)
     assert 12 in widths.seen and process.num_states not in widths.seen
@@ -210,7 +251,9 @@ def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
     words = process.vocab_size
     x = torch.arange(words).repeat(6, 1)
     for scale in (0.0, 1.0, 40.0):
-        logits = (scale * torch.randn(6, words, words, generator=torch.Generator().manual_seed(2))).to(dtype)
+        logits = (
+            scale * torch.randn(6, words, words, generator=torch.Generator().manual_seed(2))
+        ).to(dtype)
         logits.requires_grad_()
         for s, t in ((0.0, 1e-3), (0.0, 1.0), (0.999, 1.0), (0.5, 0.5 + 1e-9)):
             at, early = (torch.full((6,), v, dtype=torch.float64) for v in (t, s))
@@ -219,7 +262,9 @@ def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
             assert value.dtype == dtype
             (slope,) = torch.autograd.grad(value.sum(), logits)
             assert value.isfinite().all() and slope.isfinite().all()
-            exact = ForwardProcess.step_divergence(process, logits.detach().double(), x, z, at, early)
+            exact = ForwardProcess.step_divergence(
+                process, logits.detach().double(), x, z, at, early
+            )
             assert torch.allclose(value.detach().double(), exact, rtol=1e-4, atol=1e-5)
 
 

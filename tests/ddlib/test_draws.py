@@ -1,4 +1,6 @@
-"""Draws: their only source of randomness, where new tensors are made, and which distribution they follow."""
+"""Draws: their only source of randomness, where new tensors are made, and which distribution they
+follow.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from ddlib.testing.oracle import states
 @every_process
 def test_a_given_generator_is_the_only_source_of_randomness(process):
     x = words(process).expand(6, -1).contiguous()
-    t, s = torch.linspace(0.3, 1, 6, dtype=F64), torch.linspace(0.1, 0.5, 6, dtype=F64)
+    t = torch.linspace(0.3, 1, 6, dtype=F64)
+    s = torch.linspace(0.1, 0.5, 6, dtype=F64)
     logits = torch.zeros(*x.shape, process.vocab_size)
 
     def draws(seed):
@@ -27,7 +30,9 @@ def test_a_given_generator_is_the_only_source_of_randomness(process):
             yield target
         yield process.sample_given_level(logits, z, t, s, target, generator)
         yield process.sample_given_level(logits, z, t, s, None, generator)
-        bound = dd.bound(process, lambda z, t: torch.zeros(*z.shape, process.vocab_size), x, generator)
+        bound = dd.bound(
+            process, lambda z, t: torch.zeros(*z.shape, process.vocab_size), x, generator
+        )
         yield from (bound.diffusion, bound.reconstruction)
         if isinstance(process, Hierarchical):
             yield from process.sample_jump_times((6, 5), generator, torch.device("cpu"))
@@ -44,11 +49,17 @@ def test_a_given_generator_is_the_only_source_of_randomness(process):
 
 @every_process
 def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
-    """A default device that no argument is on must not be met: a tensor made without a device would land there."""
-    x, z = words(process), states(process)
-    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
+    """A default device that no argument is on must not be met.
+
+    a tensor made without a device would land there.
+    """
+    x = words(process)
+    z = states(process)
+    t = torch.tensor([0.6], dtype=F64)
+    s = torch.tensor([0.25], dtype=F64)
     p = random_probs(process, process.num_states)
-    logits, generator = p.log()[:, : process.vocab_size], torch.Generator().manual_seed(0)
+    logits = p.log()[:, : process.vocab_size]
+    generator = torch.Generator().manual_seed(0)
     calls = [
         lambda: process.marginal(x, t),
         lambda: process.likelihood(x, x, t),
@@ -75,12 +86,21 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
     ]
     if isinstance(process, Hierarchical):
         ones = [1.0] * process.hierarchy.depth
-        calls.append(lambda: dd.training_loss(process, logits, x, x, t, weighting=dd.weightings.PerLevel(ones)))
+        calls.append(
+            lambda: dd.training_loss(
+                process, logits, x, x, t, weighting=dd.weightings.PerLevel(ones)
+            )
+        )
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="edges"))
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="hard"))
-        calls.extend(lambda i=i: process.sample_jump_times((1, 3), generator, torch.device("cpu"))[i] for i in (0, 1))
+        calls.extend(
+            lambda i=i: process.sample_jump_times((1, 3), generator, torch.device("cpu"))[i]
+            for i in (0, 1)
+        )
     eye = torch.eye
-    monkeypatch.setattr(torch, "eye", lambda n, **options: eye(n, **{"device": "cpu", **options}))  # .to() moves it
+    monkeypatch.setattr(
+        torch, "eye", lambda n, **options: eye(n, **{"device": "cpu", **options})
+    )  # .to() moves it
     for call in calls:
         with torch.device("meta"):
             result = call()
@@ -91,9 +111,11 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
 @pytest.mark.statistical
 def test_landing_draws_from_the_posterior_at_every_position(process):
     """Two positions with different logits; within five standard deviations of each count."""
-    n, generator = 20_000, torch.Generator().manual_seed(0)
+    n = 20_000
+    generator = torch.Generator().manual_seed(0)
     p = random_probs(process, 2, seed=5)
-    t, s = torch.tensor([0.7], dtype=F64), torch.tensor([0.3], dtype=F64)
+    t = torch.tensor([0.7], dtype=F64)
+    s = torch.tensor([0.3], dtype=F64)
     for start in {process.num_states - 1, 0, min(process.vocab_size, process.num_states - 1)}:
         z = torch.full((1, 2), start)
         exact = process.posterior(p, z, t, s)[0]
@@ -110,12 +132,14 @@ def test_landing_draws_from_the_posterior_at_every_position(process):
 def test_landing_reads_half_precision_logits_in_float32(process):
     n = 4096
     x = words(process)[:, :3].expand(n, -1).contiguous()
-    t, s = torch.full((n,), 0.8, dtype=F64), torch.full((n,), 0.4, dtype=F64)
+    t = torch.full((n,), 0.8, dtype=F64)
+    s = torch.full((n,), 0.4, dtype=F64)
     z = process.sample(x, t, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(n, x.shape[1], process.vocab_size, generator=generator).bfloat16()
     half, single = (
-        process.sample_given_level(v, z, t, s, None, torch.Generator().manual_seed(2)) for v in (logits, logits.float())
+        process.sample_given_level(v, z, t, s, None, torch.Generator().manual_seed(2))
+        for v in (logits, logits.float())
     )
     assert torch.equal(half, single)
 
@@ -125,7 +149,9 @@ def test_a_users_process_may_have_no_constants():
         def marginal(self, x, t):
             self.check_inputs(x=x, t=t)
             half = t[:, None, None] / 2
-            return (1 - half) * torch.stack([x == 0, x == 1], -1) + half * torch.stack([x == 1, x == 0], -1)
+            return (1 - half) * torch.stack([x == 0, x == 1], -1) + half * torch.stack(
+                [x == 1, x == 0], -1
+            )
 
         def rate_matrix(self, t):
             raise NotImplementedError
@@ -153,20 +179,28 @@ def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkey
 def test_the_prior_term_is_that_of_the_contract_row_by_row(process):
     x = torch.arange(process.vocab_size)[:, None].expand(-1, 2)
     t = torch.linspace(0.2, 1.0, process.vocab_size, dtype=F64)
-    assert torch.allclose(process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11)
+    assert torch.allclose(
+        process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11
+    )
 
 
 @pytest.mark.statistical
 def test_paths_enter_each_level_with_the_occupancies():
     """By five standard deviations of each count."""
-    n, tree = 20_000, dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
+    n = 20_000
+    tree = dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
     for schedule in (Polynomial(1.5), Geometric(0.1, 3.0)):
         process = Hierarchical(tree, schedule)
-        entries, end = process.sample_jump_times((n, 2), torch.Generator().manual_seed(0), torch.device("cpu"))
+        entries, end = process.sample_jump_times(
+            (n, 2), torch.Generator().manual_seed(0), torch.device("cpu")
+        )
         assert (entries.diff() >= 0).all() and (entries >= 0).all()
         for t in (0.3, 0.7, 1.0):
             level = (entries <= t).sum(-1)
             counts = torch.stack([torch.bincount(level[:, i], minlength=4) for i in range(2)])
             exact = process.occupancies(torch.tensor([t], dtype=F64))[0]
-            assert ((counts - n * exact).abs() <= 5 * (n * exact * (1 - exact)).clamp_min(0).sqrt() + 1e-6).all()
+            assert (
+                (counts - n * exact).abs()
+                <= 5 * (n * exact * (1 - exact)).clamp_min(0).sqrt() + 1e-6
+            ).all()
         assert torch.equal(process.level_of(end), level)

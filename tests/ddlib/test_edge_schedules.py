@@ -1,4 +1,6 @@
-"""A schedule for each edge: transitions against solvers, windows, occupancies given as formulas, refusals."""
+"""A schedule for each edge: transitions against solvers, windows, occupancies given as formulas,
+refusals.
+"""
 
 import math
 from itertools import pairwise
@@ -37,7 +39,9 @@ def at(*times):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_distinct_times_are_the_distinct_columns(shape, count):
     times = [torch.randint(0, 4, shape).double() / 3 for _ in range(count)]
-    expected, place = torch.stack([time.flatten() for time in times]).unique(dim=1, return_inverse=True)
+    expected, place = torch.stack([time.flatten() for time in times]).unique(
+        dim=1, return_inverse=True
+    )
     columns, which = distinct_times(*times)
     assert torch.equal(torch.stack(columns), expected) and torch.equal(which, place.view(shape))
 
@@ -45,22 +49,31 @@ def test_distinct_times_are_the_distinct_columns(shape, count):
 @settings(max_examples=examples(25), deadline=None)
 @given(strategies.per_edge_processes(max_depth=4), st.floats(0.01, 0.98), st.floats(0.0, 1.0))
 def test_transitions_solve_the_forward_equation(process, late, fraction):
-    """Kolmogorov's forward equation, by an ODE solver that is restarted where a schedule begins or ends."""
-    chain, early = process.chain, late * fraction
-    size, breaks = process.hierarchy.depth + 1, {end for each in process.schedules for end in each.support}
+    """Kolmogorov's forward equation, by an ODE solver that is restarted where a schedule begins or
+    ends.
+    """
+    chain = process.chain
+    early = late * fraction
+    size = process.hierarchy.depth + 1
+    breaks = {end for each in process.schedules for end in each.support}
     assume(all(abs(end - time) > 1e-3 for end in breaks for time in (early, late)))
     times = [early, *sorted(end for end in breaks if early < end < late), late]
     state = torch.eye(size, dtype=F64).numpy()
     for start, end in pairwise(times):
-        # a rate is infinite where its schedule ends: stop a little earlier, and let what is left move
+        # a rate is infinite where its schedule ends: stop a little earlier, and let what is left
+        # move
         stop = end - 1e-7 if end in breaks else end
 
         def slope(t, flat):
             return (flat.reshape(size, size) @ chain.rate_matrix(at(t))[0].numpy()).ravel()
 
-        solved = solve_ivp(slope, (start, stop), state.ravel(), method="LSODA", rtol=1e-10, atol=1e-13)
+        solved = solve_ivp(
+            slope, (start, stop), state.ravel(), method="LSODA", rtol=1e-10, atol=1e-13
+        )
         state = solved.y[:, -1].reshape(size, size)
-    slack = 1e-7 if len(times) == 2 else 2e-3  # the time that is left out before a schedule ends, under 1 - sqrt(t)
+    slack = (
+        1e-7 if len(times) == 2 else 2e-3
+    )  # the time that is left out before a schedule ends, under 1 - sqrt(t)
     got = chain.transition(at(early), at(late))[0]
     assert got.numpy() == pytest.approx(state, abs=slack)
     assert got.sum(-1).tolist() == pytest.approx([1.0] * size, abs=1e-12)
@@ -70,10 +83,17 @@ def test_transitions_solve_the_forward_equation(process, late, fraction):
 @given(strategies.exact_schedules(), st.lists(strategies.speeds, min_size=1, max_size=4), strategies.times,
        st.floats(0.0, 1.0))  # fmt: skip
 def test_equal_schedules_are_the_closed_form_of_one(schedule, speeds, t, fraction):
-    one, many = PowerChain(schedule, speeds), EdgeChain([schedule] * len(speeds), speeds)
-    late, early = at(t), at(t * fraction)
-    for name, times in {"occupancies": (late,), "weights": (late,), "transition": (early, late)}.items():
-        exact, found = getattr(one, name)(*times), getattr(many, name)(*times)
+    one = PowerChain(schedule, speeds)
+    many = EdgeChain([schedule] * len(speeds), speeds)
+    late = at(t)
+    early = at(t * fraction)
+    for name, times in {
+        "occupancies": (late,),
+        "weights": (late,),
+        "transition": (early, late),
+    }.items():
+        exact = getattr(one, name)(*times)
+        found = getattr(many, name)(*times)
         # where schedules have a hazard with its rounding error: 1 - t has the error 1e-16
         slack = 1e-10 + 4e-16 / (1 - t)
         assert torch.allclose(found, exact, rtol=slack, atol=1e-290), (name, found, exact)
@@ -86,7 +106,8 @@ def test_the_first_cluster_level_in_thirty_digits(t):
         end = mpmath.mpf(t)
         cuts = [c for c in (1e-3, 0.1, 0.5, 0.9, 1 - 1e-3, 1 - 1e-6) if c < t]
         integral = mpmath.quad(
-            lambda u: mpmath.pi / 2 * mpmath.sin(mpmath.pi * u / 2) / (1 - u) ** 2, [0, end / 3, *cuts, end]
+            lambda u: mpmath.pi / 2 * mpmath.sin(mpmath.pi * u / 2) / (1 - u) ** 2,
+            [0, end / 3, *cuts, end],
         )
         exact = float((1 - end) ** 2 * integral)
         flux = float(mpmath.pi / 2 * mpmath.sin(mpmath.pi * end / 2))
@@ -109,7 +130,12 @@ def test_windows_that_do_not_overlap_are_masked_diffusions_one_after_the_other()
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(st.lists(strategies.exact_schedules(), min_size=2, max_size=4), st.data(), st.floats(0.0, 1.0), strategies.times)
+@given(
+    st.lists(strategies.exact_schedules(), min_size=2, max_size=4),
+    st.data(),
+    st.floats(0.0, 1.0),
+    strategies.times,
+)
 def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
     """Against the quadrature, for all speeds, with gradients of the speeds."""
     size = len(inner) - 1
@@ -118,11 +144,17 @@ def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
     windows = [Window(each, *pair) for each, pair in zip(inner, pairwise(ends), strict=True)]
     drawn = data.draw(st.lists(strategies.speeds, min_size=len(inner), max_size=len(inner)))
     speeds = [torch.tensor(drawn, dtype=F64, requires_grad=True) for _ in range(2)]
-    closed, general = TurnChain(windows, speeds[0]), EdgeChain(windows, speeds[1])
+    closed = TurnChain(windows, speeds[0])
+    general = EdgeChain(windows, speeds[1])
     late = at(t, *ends[1:-1])
     slack = 1e-10 + 4e-16 / (1 - t)
-    for name, times in {"occupancies": (late,), "weights": (late,), "transition": (late * fraction, late)}.items():
-        found, exact = getattr(closed, name)(*times), getattr(general, name)(*times)
+    for name, times in {
+        "occupancies": (late,),
+        "weights": (late,),
+        "transition": (late * fraction, late),
+    }.items():
+        found = getattr(closed, name)(*times)
+        exact = getattr(general, name)(*times)
         assert torch.allclose(found, exact, rtol=slack, atol=1e-13), (name, found, exact)
     pairs = zip((closed, general), speeds, strict=True)
     slopes = [torch.autograd.grad(c.occupancies(late).square().sum(), s)[0] for c, s in pairs]
@@ -132,31 +164,40 @@ def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
 def test_every_cluster_is_drawn_before_the_first_token():
     process = dd.presets.staged([0, 0, 0, 1, 1, 1])
     logits = torch.randn(6, generator=torch.Generator().manual_seed(0))
-    times, levels = [], []
+    times = []
+    levels = []
 
     def keep(step, t, z):
         times.append(float(t[0]))
         levels.append(set(process.level_of(z).flatten().tolist()))
 
     dd.sample(process, lambda z, t: logits.expand(*z.shape, 6), (64, 16), steps=32, on_step=keep)
-    assert all(each <= ({1, 2} if t >= 0.5 else {0, 1}) for t, each in zip(times, levels, strict=True))
+    assert all(
+        each <= ({1, 2} if t >= 0.5 else {0, 1}) for t, each in zip(times, levels, strict=True)
+    )
     assert {0, 1} in levels and {1, 2} in levels
 
 
 def test_a_posterior_does_not_depend_on_the_time_of_a_state():
     """An order meets masks at times at which the process has none."""
-    process, x = dd.presets.staged([0, 0, 1, 1]), torch.cartesian_prod(*[torch.arange(4)] * 2)
-    table = torch.randn(process.num_states, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    process = dd.presets.staged([0, 0, 1, 1])
+    x = torch.cartesian_prod(*[torch.arange(4)] * 2)
+    table = torch.randn(
+        process.num_states, 4, generator=torch.Generator().manual_seed(0), dtype=F64
+    )
 
     def network(z, t):
         return 2 * table[z].mean(1, keepdim=True).expand(-1, z.shape[1], -1)
 
     found = [
-        dd.likelihood(process, network, x, dd.samplers.LeftToRight(), parameterization=meaning).log_likelihood
+        dd.likelihood(
+            process, network, x, dd.samplers.LeftToRight(), parameterization=meaning
+        ).log_likelihood
         for meaning in ("cavity", "posterior")
     ]
     torch.testing.assert_close(*found)
-    z, logits = torch.tensor([[0, 4, 6]]), torch.zeros(1, 3, 4, dtype=F64)
+    z = torch.tensor([[0, 4, 6]])
+    logits = torch.zeros(1, 3, 4, dtype=F64)
     expected = torch.tensor([[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]], dtype=F64)
     for t in (0.25, 0.75):
         probs = posterior_logits(process, logits, z, torch.tensor([t], dtype=F64)).softmax(-1)
@@ -165,33 +206,50 @@ def test_a_posterior_does_not_depend_on_the_time_of_a_state():
 
 def test_no_flux_enters_an_empty_level_when_a_window_starts():
     process = Hierarchical(TREE, [Linear(), Window(Linear(), 0.25, 1.0)])
-    chain, t = process.chain, at(0.25)
-    occupancies, weights, inflow = chain.occupancies(t), chain.weights(t), chain.inflow(t)
-    assert (occupancies * weights)[0].tolist() == pytest.approx(inflow[0].tolist()) and float(inflow[0, 2]) == 0
+    chain = process.chain
+    t = at(0.25)
+    occupancies = chain.occupancies(t)
+    weights = chain.weights(t)
+    inflow = chain.inflow(t)
+    assert (occupancies * weights)[0].tolist() == pytest.approx(inflow[0].tolist()) and float(
+        inflow[0, 2]
+    ) == 0
     assert process.schedules[1].expression().subs(TIME, sympy.Rational(1, 4)) == 1
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 1.0])
 def test_jump_times_have_the_occupancies(overlap):
     process = dd.presets.staged_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], overlap, Cosine())
-    entries, _ = process.sample_jump_times((200, 200), torch.Generator().manual_seed(1), torch.device("cpu"))
+    entries, _ = process.sample_jump_times(
+        (200, 200), torch.Generator().manual_seed(1), torch.device("cpu")
+    )
     assert bool((entries.diff(dim=-1) >= 0).all()) and float(entries.max()) <= 1
     for t in (0.2, 0.4, 0.7, 0.95):
         level = (entries <= t).sum(-1).flatten()
         found = torch.bincount(level, minlength=4) / len(level)
-        assert found.tolist() == pytest.approx(process.occupancies(at(t))[0].tolist(), abs=5 * math.sqrt(0.25 / 40_000))
+        assert found.tolist() == pytest.approx(
+            process.occupancies(at(t))[0].tolist(), abs=5 * math.sqrt(0.25 / 40_000)
+        )
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.4])
 def test_bounds_have_the_stated_error_and_are_the_entropy(overlap):
-    """Tokens are uniform and independent, so the bound of a uniform network is the entropy exactly."""
+    """Tokens are uniform and independent, so the bound of a uniform network is the entropy
+    exactly.
+    """
     process = dd.presets.staged([0, 0, 0, 0, 1, 1, 1, 1], overlap)
     x = torch.randint(8, (256, 16), generator=torch.Generator().manual_seed(0))
-    density, network = process.time_density(16), lambda z, t: torch.zeros(*z.shape, 8)
+    density = process.time_density(16)
+
+    def network(z, t):
+        return torch.zeros(*z.shape, 8)
+
     found = dd.bound(process, network, x, torch.Generator().manual_seed(1), density=density)
     per_sequence = found.total.mean(1)
     error = float(per_sequence.std() / 16)
-    assert abs(float(per_sequence.mean()) - math.log(8)) < 4 * error and error < 0.08  # 0.1 under uniform times
+    assert (
+        abs(float(per_sequence.mean()) - math.log(8)) < 4 * error and error < 0.08
+    )  # 0.1 under uniform times
 
 
 def test_learned_speeds_have_gradients():
@@ -199,11 +257,13 @@ def test_learned_speeds_have_gradients():
     process = Hierarchical(tree, [Cosine(), Linear()])
 
     def value(speeds):
-        chain, t = EdgeChain(process.schedules, speeds), at(1e-3, 0.4, 0.9)
+        chain = EdgeChain(process.schedules, speeds)
+        t = at(1e-3, 0.4, 0.9)
         return torch.cat([chain.weights(t).flatten(), chain.transition(t / 2, t).flatten()])
 
     speeds = torch.tensor([1.5, 0.8], dtype=F64)
-    slopes, step = torch.autograd.functional.jacobian(value, speeds), 1e-5
+    slopes = torch.autograd.functional.jacobian(value, speeds)
+    step = 1e-5
     for i in range(2):
         shift = step * torch.eye(2, dtype=F64)[i]
         numeric = (value(speeds + shift) - value(speeds - shift)) / (2 * step)
@@ -218,20 +278,27 @@ FAMILIES = {
     "paper, gamma 1": (["1 - t", "-(1 - t)*log(1 - t)"], ["1/(1 - t)", "1/(1 - t)"]),
     "paper, gamma 3": (["(1 - t)**3", "3/2*((1 - t) - (1 - t)**3)"], ["3/(1 - t)", "1/(1 - t)"]),
     "logistic": (["1 - t", "t*(1 - t)"], ["1/(1 - t)", "2/(1 - t)"]),
-    "cosine, cluster a share": (["cos(pi*t/2)", "(1 - cos(pi*t/2))*(1 - t)"], ["pi/2*tan(pi*t/2)", None]),
+    "cosine, cluster a share": (
+        ["cos(pi*t/2)", "(1 - cos(pi*t/2))*(1 - t)"],
+        ["pi/2*tan(pi*t/2)", None],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", slow_but(FAMILIES, "paper, gamma 3", "logistic"))
 def test_formulas_give_the_process_of_these_occupancies(name):
     formulas, rates = FAMILIES[name]
-    derived, process = Occupancies(formulas), Hierarchical.from_occupancies(TREE, formulas)
+    derived = Occupancies(formulas)
+    process = Hierarchical.from_occupancies(TREE, formulas)
     for found, expected in zip(derived.rates, rates, strict=True):
         if expected is not None:
             assert sympy.simplify(found - sympy.sympify(expected, locals={"t": TIME})) == 0
-    occupancies, weights = process.occupancies(at(*ENDS)), process.weights(at(*ENDS))
+    occupancies = process.occupancies(at(*ENDS))
+    weights = process.weights(at(*ENDS))
     for row, t in enumerate(ENDS):
-        exact = [float(each.subs(TIME, sympy.Float(t, 40)).evalf(30)) for each in derived.occupancies]
+        exact = [
+            float(each.subs(TIME, sympy.Float(t, 40)).evalf(30)) for each in derived.occupancies
+        ]
         assert occupancies[row, :2].tolist() == pytest.approx(exact, rel=1e-10)
         exact = [float(each.subs(TIME, sympy.Float(t, 40)).evalf(30)) for each in derived.weights]
         assert weights[row, 1:].tolist() == pytest.approx(exact, rel=1e-8)
@@ -245,7 +312,9 @@ def test_a_rate_does_not_depend_on_the_precision_of_the_caller():
     with mpmath.workdps(40):
         other = Rate("2*t/(1 - t**2) + 1/2")
     t = torch.linspace(0, 1, 1001, dtype=F64)
-    assert torch.equal(plain.rate(t), other.rate(t)) and torch.equal(plain.hazard(t), other.hazard(t))
+    assert torch.equal(plain.rate(t), other.rate(t)) and torch.equal(
+        plain.hazard(t), other.hazard(t)
+    )
 
 
 @pytest.mark.parametrize("alpha", ["1 - t", "(1 - t)**3", "cos(pi*t/2)"])
@@ -260,33 +329,46 @@ def test_mask_time_uniform_after_the_tokens_jump(alpha):
 
 
 def test_plain_values_hold_a_list_of_schedules():
-    tree, schedules = {"kind": "tree", "parents": [[0, 0, 1, 1]]}, ["cosine", {"kind": "polynomial", "power": 2}]
-    process = dd.build("processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedules})
+    tree = {"kind": "tree", "parents": [[0, 0, 1, 1]]}
+    schedules = ["cosine", {"kind": "polynomial", "power": 2}]
+    process = dd.build(
+        "processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedules}
+    )
     assert [type(each).__name__ for each in process.schedules] == ["Cosine", "Polynomial"]
     assert dd.values(dd.build("processes", dd.values(process))) == dd.values(process)
     assert dd.values(process)["schedule"][1] == {"kind": "polynomial", "power": 2.0}
     with pytest.raises(ValueError, match=r"state dict is of another Hierarchical: schedule"):
-        process.load_state_dict(Hierarchical(process.hierarchy, [Cosine(), Polynomial(3.0)]).state_dict())
+        process.load_state_dict(
+            Hierarchical(process.hierarchy, [Cosine(), Polynomial(3.0)]).state_dict()
+        )
 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(strategies.exact_schedules(), st.floats(0, 0.9), st.floats(0.05, 1.0), st.floats(0, 1))
 def test_a_window_is_its_schedule_in_another_time(schedule, start, length, u):
     end = min(1.0, start + length)
-    window, t = Window(schedule, start, end), at(start + (end - start) * u)
+    window = Window(schedule, start, end)
+    t = at(start + (end - start) * u)
     inner = (t - start) / (end - start)
     assert torch.allclose(window.alpha(t), schedule.alpha(inner.clamp(0, 1)), atol=1e-12)
     assert float(window.alpha(at(start * 0.99))) == 1 and float(window.alpha(at(1.0))) == 0
-    assert torch.allclose(window.inverse(at(0.3)), start + (end - start) * schedule.inverse(at(0.3)))
+    assert torch.allclose(
+        window.inverse(at(0.3)), start + (end - start) * schedule.inverse(at(0.3))
+    )
 
 
 def test_a_window_of_a_window_has_the_support_of_both():
     """So windows that it leaves free are filled, or refused."""
-    nested, t = Window(Window(Linear(), 0.37, 1.0), 0.0, 0.6), at(0.1, 0.3, 0.45, 0.6, 0.8)
+    nested = Window(Window(Linear(), 0.37, 1.0), 0.0, 0.6)
+    t = at(0.1, 0.3, 0.45, 0.6, 0.8)
     assert nested.support == pytest.approx((0.222, 0.6))
-    found, flat = (Hierarchical(TREE, [each, Linear()]) for each in (nested, Window(Linear(), 0.37 * 0.6, 0.6)))
+    found, flat = (
+        Hierarchical(TREE, [each, Linear()]) for each in (nested, Window(Linear(), 0.37 * 0.6, 0.6))
+    )
     torch.testing.assert_close(found.occupancies(t), flat.occupancies(t), rtol=1e-12, atol=1e-12)
-    in_turn = Hierarchical(TREE, [Window(Window(Linear(), 0.0, 0.5), 0.0, 0.6), Window(Linear(), 0.3, 1.0)])
+    in_turn = Hierarchical(
+        TREE, [Window(Window(Linear(), 0.0, 0.5), 0.0, 0.6), Window(Linear(), 0.3, 1.0)]
+    )
     assert isinstance(in_turn.chain, TurnChain)
 
 

@@ -22,14 +22,17 @@ F64 = torch.float64
 TREES = {
     "two": dd.presets.hdlm([0, 0, 1, 1], gamma=0.7),
     "two-xi": dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.8),
-    "three-xi": dd.presets.hdlm_levels([[0, 0, 1, 2], [0, 1, 1]], xi=[0.9, 0.7], speed=[2.0, 0.5, 1.0]),
+    "three-xi": dd.presets.hdlm_levels(
+        [[0, 0, 1, 2], [0, 1, 1]], xi=[0.9, 0.7], speed=[2.0, 0.5, 1.0]
+    ),
 }
 TIMES = (1e-3, 0.2, 0.6, 0.95)
 
 
 def every(process, joint=PAIR):
     """All texts of two words with all states of theirs."""
-    words, states = range(joint.shape[0]), range(process.num_states)
+    words = range(joint.shape[0])
+    states = range(process.num_states)
     x = torch.tensor(list(itertools.product(words, words))).repeat_interleave(len(states) ** 2, 0)
     z = torch.tensor(list(itertools.product(states, states))).repeat(len(words) ** 2, 1)
     return x, z
@@ -41,12 +44,16 @@ def mean(process, denoiser, t, loss):
     when = at(t, len(x))
     mass = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
     kept = mass > 0
-    x, z, when = x[kept], z[kept], when[kept]
+    x = x[kept]
+    z = z[kept]
+    when = when[kept]
     return float((mass[kept, None] * loss(process, denoiser(z, when), x, z, when)).sum())
 
 
 def on_edges(weights=None):
-    return lambda *given: dd.training_loss(*given, mode="edges", edge_weights=weights, reduction="none")
+    return lambda *given: dd.training_loss(
+        *given, mode="edges", edge_weights=weights, reduction="none"
+    )
 
 
 @pytest.mark.parametrize("process", TREES.values(), ids=TREES)
@@ -65,8 +72,11 @@ def looking(process, seed):
 
 
 def climbing(process, denoiser, t):
-    """Bound per sequence of the model that lets a token climb with a_i / (a_j + ... + a_n) before its evaluation."""
-    tree, when = process.hierarchy, at(t)
+    """Bound per sequence of the model that lets a token climb with a_i / (a_j + ... + a_n) before
+    its evaluation.
+    """
+    tree = process.hierarchy
+    when = at(t)
     share = process.occupancies(when)[0]
     flux = share * process.weights(when)[0]
     x, z = every(process)
@@ -76,16 +86,23 @@ def climbing(process, denoiser, t):
         chance = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, at(t, len(x)))[:, other]
         for j in range(1, tree.depth + 1):
             here = (process.level_of(z)[:, position] == j) & (chance > 0)
-            word, state, context = x[here, position], z[here, position], z[here, other]
+            word = x[here, position]
+            state = z[here, position]
+            context = z[here, other]
             u = tree.between(0, j).entry(word, tree.local(state, j))
             possible = u > 0
             word, state, context = (each[possible] for each in (word, state, context))
-            mass, local = (chance[here] * u)[possible], tree.local(state, j)
+            mass = (chance[here] * u)[possible]
+            local = tree.local(state, j)
             probs = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
             for i in range(j, tree.depth + 1):
                 for member in range(tree.levels[i]):
                     same = torch.full_like(local, member)
-                    climb = tree.between(j, i).entry(local, same) if i > j else (local == member).double()
+                    climb = (
+                        tree.between(j, i).entry(local, same)
+                        if i > j
+                        else (local == member).double()
+                    )
                     pair = same + tree.offsets[i], context
                     both = torch.stack(pair if position == 0 else pair[::-1], 1)
                     words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
@@ -93,7 +110,9 @@ def climbing(process, denoiser, t):
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
                     probs += (share[i] / share[j:].sum() * climb)[:, None] * pi
-            lower = torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
+            lower = (
+                torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
+            )
             truth = tree.between(j - 1, j).column(local) * lower[word]
             truth = truth / truth.sum(-1, keepdim=True)
             kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, probs)).sum(-1)
@@ -103,8 +122,11 @@ def climbing(process, denoiser, t):
 
 @pytest.mark.parametrize("name", slow_but(TREES, "two-xi"))
 def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_first(name):
-    """For such a network the loss is neither above nor below its own bound, but above that of another model."""
-    process, above = TREES[name], []
+    """For such a network the loss is neither above nor below its own bound, but above that of
+    another model.
+    """
+    process = TREES[name]
+    above = []
     for seed in range(3):
         network = looking(process, seed)
         for t in (0.2, 0.8):
@@ -113,19 +135,27 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
             above.append(loss > mean(process, network, t, dd.nelbo))
     assert any(above) and not all(above)
     best = exact_cavity(process, PAIR)  # which does not look: all three are one
-    assert climbing(process, best, 0.4) == pytest.approx(mean(process, best, 0.4, dd.nelbo), rel=1e-9)
+    assert climbing(process, best, 0.4) == pytest.approx(
+        mean(process, best, 0.4, dd.nelbo), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", slow_but(TREES, "two"))
 def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
-    """The weight comes later, with less evidence in the context: at least the bound over all times, not at each."""
-    process, (nodes, weights) = TREES[name], tanh_sinh(40)
-    shared, best = [1 / j for j in range(process.hierarchy.depth, 0, -1)], exact_cavity(process, PAIR)
+    """The weight comes later, with less evidence in the context.
+
+    At least the bound over all times, not at each.
+    """
+    process = TREES[name]
+    (nodes, weights) = tanh_sinh(40)
+    shared = [1 / j for j in range(process.hierarchy.depth, 0, -1)]
+    best = exact_cavity(process, PAIR)
     losses, bounds = (
         torch.tensor([mean(process, best, float(t), loss) for t in nodes], dtype=F64)
         for loss in (on_edges(shared), dd.nelbo)
     )
-    total, bound = float(weights @ losses), float(weights @ bounds)
+    total = float(weights @ losses)
+    bound = float(weights @ bounds)
     entropy = -float(torch.xlogy(PAIR, PAIR).sum())
     assert bound == pytest.approx(entropy, rel=1e-3) and total > bound + 1e-3
     assert (losses < bounds).any()
@@ -134,7 +164,9 @@ def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_n
 @settings(max_examples=examples(24))
 @given(strategies.hierarchies(), strategies.exact_schedules(), strategies.times, st.integers(0, 99))
 def test_drawn_hierarchies(hierarchy, schedule, t, seed):
-    """The mean is the bound's, all edges give the token's probability, weights of at least 1 at least the bound."""
+    """The mean is the bound's, all edges give the token's probability, weights of at least 1 at
+    least the bound.
+    """
     process = Hierarchical(hierarchy, schedule)
     for claim in (claims._mean, claims._way):
         for found in claim(process, {"t": t, "distribution": seed}):
@@ -143,7 +175,12 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
 
 @pytest.mark.slow
 @settings(max_examples=examples(20))
-@given(strategies.hierarchies(max_depth=4), strategies.exact_schedules(), st.floats(0.02, 0.98), st.integers(0, 99))
+@given(
+    strategies.hierarchies(max_depth=4),
+    strategies.exact_schedules(),
+    st.floats(0.02, 0.98),
+    st.integers(0, 99),
+)
 def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
     process = Hierarchical(hierarchy, schedule)
     for found in claims._fused(process, {"t": t, "distribution": seed}):
@@ -154,8 +191,10 @@ def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
 @given(strategies.hierarchies(), strategies.times)
 def test_shares_keep_the_weight_of_each_edge_at_every_time(hierarchy, t):
     process = Hierarchical(hierarchy, dd.schedules.Linear())
-    z, when = torch.tensor([hierarchy.offsets]), at(t)
-    share, weight = process.occupancies(when), process.weights(when)
+    z = torch.tensor([hierarchy.offsets])
+    when = at(t)
+    share = process.occupancies(when)
+    weight = process.weights(when)
     shares = process.edge_shares(z, when)[0]
     assert (shares.triu(0)[: hierarchy.depth] == 0).all() and (shares >= 0).all()
     each = (share[0] * weight[0])[:, None] * shares
@@ -164,9 +203,14 @@ def test_shares_keep_the_weight_of_each_edge_at_every_time(hierarchy, t):
 
 
 def test_hard_mode_is_all_edges_at_full_weight_with_one_level_of_clusters():
-    for process in (dd.presets.hdlm([0, 0, 1, 1, 2, 3], gamma=2.0), dd.presets.mdlm(6), TREES["two-xi"]):
+    for process in (
+        dd.presets.hdlm([0, 0, 1, 1, 2, 3], gamma=2.0),
+        dd.presets.mdlm(6),
+        TREES["two-xi"],
+    ):
         layer, noisy = batch(process)
-        logits, ones = logits_of(layer), [1.0] * process.hierarchy.depth
+        logits = logits_of(layer)
+        ones = [1.0] * process.hierarchy.depth
         hard = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
         assert torch.allclose(hard, on_edges(ones)(process, logits, *noisy), rtol=1e-10)
 
@@ -176,13 +220,17 @@ def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
     layer, noisy = batch(process)
     logits = logits_of(layer)
     both = [
-        dd.training_loss(process, logits, *noisy, parameterization="posterior", reduction="none", **how)
+        dd.training_loss(
+            process, logits, *noisy, parameterization="posterior", reduction="none", **how
+        )
         for how in (dict(mode="hard"), dict(mode="edges", edge_weights=[1.0] * 4))
     ]
     assert torch.allclose(*both, rtol=1e-10)
     cavity = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
     between = (process.level_of(noisy[1]) > 1) & (process.level_of(noisy[1]) < 4)
-    assert (cavity[between] > both[1][between] + 1e-6).any()  # for a cavity it needs edges above the state too
+    assert (
+        cavity[between] > both[1][between] + 1e-6
+    ).any()  # for a cavity it needs edges above the state too
 
 
 NOISE = {
@@ -196,14 +244,18 @@ NOISE = {
     "second": dd.presets.hdlm([0, 0, 1, 1, 1, 0, 0, 2]),  # the second level of the tree
 }
 MEANINGS = {"cavity": "cavity", "posterior": "posterior"}
-MEANINGS |= {"children": dd.Children(Tree(NESTED)), "children, posterior": dd.Children(Tree(NESTED), "posterior")}
+MEANINGS |= {
+    "children": dd.Children(Tree(NESTED)),
+    "children, posterior": dd.Children(Tree(NESTED), "posterior"),
+}
 MEANINGS |= {"flat": dd.Children(Flat(8))}
 CASES = slow_but(list(itertools.product(NOISE, MEANINGS)), ("levels", "children"))
 
 
 @pytest.mark.parametrize(("noise", "meaning"), CASES)
 def test_every_option_of_the_training_loss(noise, meaning):
-    process, meaning = NOISE[noise], MEANINGS[meaning]
+    process = NOISE[noise]
+    meaning = MEANINGS[meaning]
     tree = None if isinstance(meaning, str) else meaning.tree
     layer, noisy = batch(process, tree, rows=6, length=4)
     depth = process.hierarchy.depth
@@ -220,27 +272,45 @@ def test_every_option_of_the_training_loss(noise, meaning):
 def test_clusters_of_very_different_sizes(meaning):
     """One cluster has half of the tokens, another has one, at three levels of clusters."""
     first = torch.cat([torch.zeros(300), torch.arange(1, 61).repeat_interleave(5)]).long()[:599]
-    process = dd.presets.hdlm_levels([first, torch.arange(61) % 7, torch.arange(7) % 2], speed=[1.0, 2.0, 0.5, 1.0])
+    process = dd.presets.hdlm_levels(
+        [first, torch.arange(61) % 7, torch.arange(7) % 2], speed=[1.0, 2.0, 0.5, 1.0]
+    )
     layer, noisy = batch(process, rows=9, length=31)
     for weights, chunk in ((None, None), ([1.0, 0.5, 0.0, 2.0], 997)):
-        agree(process, layer, noisy, mode="edges", edge_weights=weights, parameterization=meaning, chunk=chunk)
+        agree(
+            process,
+            layer,
+            noisy,
+            mode="edges",
+            edge_weights=weights,
+            parameterization=meaning,
+            chunk=chunk,
+        )
 
 
 @pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     for process in TREES.values():
         x, z, t = pairs(process, 0.6, 2)
-        logits = torch.randn(*x.shape, 4, dtype=F64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        assert torch.autograd.gradcheck(lambda v, p=process, a=(x, z, t): on_edges()(p, v, *a), logits, atol=1e-6)
+        logits = torch.randn(
+            *x.shape, 4, dtype=F64, generator=torch.Generator().manual_seed(0)
+        ).requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda v, p=process, a=(x, z, t): on_edges()(p, v, *a), logits, atol=1e-6
+        )
 
 
 def test_under_autocast_the_gradients_stay_float32():
-    process, tree = NOISE["levels"], Tree(NESTED)
-    agree_under_autocast(process, *batch(process, tree, rows=40), parameterization=dd.Children(tree), mode="edges")
+    process = NOISE["levels"]
+    tree = Tree(NESTED)
+    agree_under_autocast(
+        process, *batch(process, tree, rows=40), parameterization=dd.Children(tree), mode="edges"
+    )
 
 
 def test_a_token_needs_the_sibling_logits_on_its_path_only():
-    process, tree = NOISE["levels"], Tree(NESTED)
+    process = NOISE["levels"]
+    tree = Tree(NESTED)
     layer, (x, z, t) = batch(process, tree, rows=60)
     for state in range(process.num_states):
         here = z == state

@@ -12,14 +12,17 @@ from ddlib.processes import Masked
 from ddlib.samplers import Confidence
 from ddlib.schedules import Linear
 
-V, L = 5, 8
+V = 5
+L = 8
 MASK = V
 PROCESS = Masked(V, Linear())
 X = torch.zeros(1, L, dtype=torch.int64)
 
 
 class Pairs:
-    """A network whose logits are a sum over all states, the one at the position itself too; it records its inputs.
+    """A network whose logits are a sum over all states, the one at the position itself too.
+
+    It records its inputs.
 
     With a large ``own`` it mostly repeats the tokens that it sees.
     """
@@ -29,7 +32,8 @@ class Pairs:
         self.table = scale * torch.randn(32, 32, V + 1, V, generator=noise, dtype=torch.float64)
         for i in range(32):
             self.table[i, i, :V].diagonal().add_(own)
-        self.inputs, self.own_times = [], own_times
+        self.inputs = []
+        self.own_times = own_times
 
     def __call__(self, z, t):
         self.inputs.append(z.clone())
@@ -38,8 +42,11 @@ class Pairs:
 
 
 def published(network, z, threshold, edit, most=16):
-    """One sequence as LLaDA2.1 decodes it at temperature 0, from its report and two public implementations."""
-    prompt, rounds = z != MASK, 0
+    """One sequence as LLaDA2.1 decodes it at temperature 0, from its report and two public
+    implementations.
+    """
+    prompt = z != MASK
+    rounds = 0
     while True:
         masks = z == MASK
         if not masks.any():
@@ -62,9 +69,11 @@ def published(network, z, threshold, edit, most=16):
 @pytest.mark.parametrize(("threshold", "edit"), [(0.9, 0.9), (0.7, 0.5), (0.3, 0.0), (0.95, 0.6)])
 @pytest.mark.parametrize("own", slow_but([0.0, 4.0], 4.0))
 def test_decoding_is_the_published_loop_call_by_call(threshold, edit, own):
-    start, sampler = torch.tensor([2, 0] + [MASK] * (L - 2)), Confidence("probability", threshold=threshold, edit=edit)
+    start = torch.tensor([2, 0] + [MASK] * (L - 2))
+    sampler = Confidence("probability", threshold=threshold, edit=edit)
     for seed in range(examples(5)):
-        theirs, ours = Pairs(seed, own=own), Pairs(seed, own=own)
+        theirs = Pairs(seed, own=own)
+        ours = Pairs(seed, own=own)
         want = published(theirs, start, threshold, edit)
         found = dd.sample(PROCESS, ours, (1, L), sampler, 40, start[None, :2], temperature=0.0)
         shown = torch.cat(ours.inputs)
@@ -74,9 +83,11 @@ def test_decoding_is_the_published_loop_call_by_call(threshold, edit, own):
 
 def rounds(own, **options):
     """The numbers of calls without masks, of several networks, and of tokens that were edited."""
-    found, edited = [], 0
+    found = []
+    edited = 0
     for seed in range(6):
-        network, sampler = Pairs(seed, own=own), Confidence("probability", threshold=0.3, edit=0.0, **options)
+        network = Pairs(seed, own=own)
+        sampler = Confidence("probability", threshold=0.3, edit=0.0, **options)
         dd.sample(PROCESS, network, (1, L), sampler, 40, temperature=0.0)
         z = torch.cat(network.inputs)
         edited += int(((z[1:] != z[:-1]) & (z[:-1] != MASK)).sum())
@@ -92,15 +103,19 @@ def test_editing_ends_where_nothing_changes_or_at_its_limit():
 
 
 def test_a_block_edits_only_its_own_tokens():
-    network, length = Pairs(3, own_times=True), 12
+    network = Pairs(3, own_times=True)
+    length = 12
     sampler = Confidence("probability", threshold=0.3, edit=0.0)
     found = dd.sample(PROCESS, network, (1, length), sampler, 30, pace=Blocks(4), temperature=0.0)
-    inputs, want = torch.cat(network.inputs), torch.full((length,), MASK)
+    inputs = torch.cat(network.inputs)
+    want = torch.full((length,), MASK)
     for start in range(0, length, 4):
         here = slice(start, start + 4)
 
         def block(z, t, here=here, want=want):
-            return Pairs(3)(torch.cat([want[None, : here.start], z, want[None, here.stop :]], 1), t)[:, here]
+            return Pairs(3)(
+                torch.cat([want[None, : here.start], z, want[None, here.stop :]], 1), t
+            )[:, here]
 
         want = want.clone()
         want[here] = published(block, want[here], 0.3, 0.0)
@@ -110,7 +125,8 @@ def test_a_block_edits_only_its_own_tokens():
 
 
 def test_a_row_is_the_same_alone_and_in_a_batch():
-    sampler, options = Confidence("margin", threshold=0.6, edit=0.4), {"steps": 30, "temperature": 0.7}
+    sampler = Confidence("margin", threshold=0.6, edit=0.4)
+    options = {"steps": 30, "temperature": 0.7}
     together = dd.sample(PROCESS, Pairs(1), (5, L), sampler, seeds=[*range(5)], **options)
     for seed in range(5):
         alone = dd.sample(PROCESS, Pairs(1), (1, L), sampler, seeds=[seed], **options)
@@ -129,7 +145,10 @@ def test_a_posterior_of_masks_edits_nothing():
 
 def test_tokens_of_a_tree_are_edited_too():
     process = LEVELS["hdlm-xi"]
-    ours, plain = (generate(process, Halves(process), Confidence(edit=edit), (6, 6), steps=24) for edit in (0.3, None))
+    ours, plain = (
+        generate(process, Halves(process), Confidence(edit=edit), (6, 6), steps=24)
+        for edit in (0.3, None)
+    )
     assert (ours < 6).all() and not torch.equal(ours, plain)
 
 
@@ -137,7 +156,11 @@ def test_a_short_string_gives_both_thresholds():
     sampler = dd.build("samplers", "confidence:score=probability,threshold=0.9,edit=0.9")
     assert (sampler.threshold, sampler.edit, sampler.edit_steps) == (0.9, 0.9, 16)
     assert dd.build("samplers", "confidence:threshold=0.9,edit=0.9").edit == 0.9
-    assert not sampler.exact_marginals and not sampler.consistent_joint and Confidence().exact_marginals
+    assert (
+        not sampler.exact_marginals
+        and not sampler.consistent_joint
+        and Confidence().exact_marginals
+    )
 
 
 test_refused = refuses(r"""

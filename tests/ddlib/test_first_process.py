@@ -1,4 +1,7 @@
-"""Reports of ``dd.verify`` for a wrong process or schedule: the mistake, its place, the code to write."""
+"""Reports of ``dd.verify`` for a wrong process or schedule.
+
+The mistake, its place, the code to write.
+"""
 
 import inspect
 import math
@@ -12,7 +15,15 @@ from refusals import refused_with
 import ddlib as dd
 import ddlib.processes
 from ddlib.__main__ import main
-from ddlib.processes import ForwardProcess, each_time, elapsed, gather_columns, interior, scalar, span
+from ddlib.processes import (
+    ForwardProcess,
+    each_time,
+    elapsed,
+    gather_columns,
+    interior,
+    scalar,
+    span,
+)
 from ddlib.schedules import Linear, Schedule
 from ddlib.verification import Check, Counterexample, Place
 from ddlib.verification.claims import hierarchy, schedule
@@ -24,7 +35,17 @@ from ddlib.verification.framework.claim import Claim, Comparison
 from ddlib.verification.framework.dependencies import explained
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
-MODULES = (schedule, hierarchy, process, reverse, objective, numerics, sampled_states, at_size, sampler)
+MODULES = (
+    schedule,
+    hierarchy,
+    process,
+    reverse,
+    objective,
+    numerics,
+    sampled_states,
+    at_size,
+    sampler,
+)
 CLAIMS = {claim.name: claim for module in MODULES for claim in module.CLAIMS}
 
 
@@ -38,7 +59,9 @@ class Paced(ForwardProcess):
 
     def marginal(self, x, t):
         self.check_inputs(x=x, t=t)
-        return gather_columns(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(t.dtype)
+        return gather_columns(each_time(lambda time: self.transition(0.0, time), t).mT, x).to(
+            t.dtype
+        )
 
     def rate_matrix(self, t):
         rate = self.speed * self.schedule.rate(interior(scalar(t, "t", self.device)))
@@ -84,8 +107,14 @@ def test_an_exception_is_one_failure_with_the_line_of_its_author():
     text = str(report)
     assert text.count("AttributeError") == 1 and f"line {line}: return self.to_mask" in text
     followers = [check.name for check in report.failures[1:]]
-    assert len(followers) >= 9 and f"{len(followers)} more checks fail at this line: distributions, Kolmogorov" in text
-    assert "rates" not in followers and f"NOT VERIFIED: 1 failure, {len(followers)} that may follow" in text
+    assert (
+        len(followers) >= 9
+        and f"{len(followers)} more checks fail at this line: distributions, Kolmogorov" in text
+    )
+    assert (
+        "rates" not in followers
+        and f"NOT VERIFIED: 1 failure, {len(followers)} that may follow" in text
+    )
 
 
 def test_the_authors_frame_is_the_last_one_that_is_no_librarys():
@@ -96,7 +125,10 @@ def test_the_authors_frame_is_the_last_one_that_is_no_librarys():
     with pytest.raises(RuntimeError) as raised:
         Helper().sample(torch.tensor([[0]]), torch.tensor([0.5]))
     place, advice = blamed(raised.value, Helper())
-    assert (place.method, place.code) == ("Helper.transition", "return torch.zeros(2) @ torch.zeros(3)") and not advice
+    assert (place.method, place.code) == (
+        "Helper.transition",
+        "return torch.zeros(2) @ torch.zeros(3)",
+    ) and not advice
 
 
 def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
@@ -104,7 +136,9 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
     monkeypatch.setattr(subject, "scale", "much")
     with pytest.raises(TypeError) as raised:
         subject.rate_matrix(0.5)
-    place, _ = blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), subject)  # without this frame
+    place, _ = blamed(
+        raised.value.with_traceback(raised.value.__traceback__.tb_next), subject
+    )  # without this frame
     assert place.method == "GIDD._c" and place.file.endswith("gidd.py")
 
 
@@ -132,7 +166,10 @@ def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_name
     (check,) = dd.verify(Mine([1.0] * 60)).failures
     assert check.name == "reduced" and check.place.method == "Mine.small_copy"
     bare = wrong("__init__", lambda self: None)
-    with pytest.raises(TypeError, match=r"Mine has no states: call super\(\).__init__\(vocab_size, num_states\) first"):
+    with pytest.raises(
+        TypeError,
+        match=r"Mine has no states: call super\(\).__init__\(vocab_size, num_states\) first",
+    ):
         dd.verify(bare)
 
 
@@ -142,7 +179,9 @@ def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_name
 @pytest.mark.slow
 def test_wrong_rates_are_one_failure_and_the_first():
     def rate_matrix(self, t):
-        rate = torch.ones_like(self.speed) * self.schedule.rate(interior(scalar(t, "t", self.device)))
+        rate = torch.ones_like(self.speed) * self.schedule.rate(
+            interior(scalar(t, "t", self.device))
+        )
         return self.to_mask(-rate, rate, 0.0)
 
     report = dd.verify(wrong("rate_matrix", rate_matrix))
@@ -151,10 +190,19 @@ def test_wrong_rates_are_one_failure_and_the_first():
     assert [check.follows for check in report.failures] == ["", *["process: Kolmogorov"] * 4]
     assert "rate_matrix and transition disagree" in str(report.failures[0])
     text = str(report)
-    assert text.index("ok   draws: sample") < text.index("FAIL Kolmogorov") < text.index("bound = entropy: bound from")
-    assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith("NOT VERIFIED: 1 failure, 4 that may follow")
-    assert "rows of transitions and marginals are distributions" not in text  # what holds is named, no more
-    full, end = report.text(verbose=True), text[text.index("  FAIL Kolmogorov") :]
+    assert (
+        text.index("ok   draws: sample")
+        < text.index("FAIL Kolmogorov")
+        < text.index("bound = entropy: bound from")
+    )
+    assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith(
+        "NOT VERIFIED: 1 failure, 4 that may follow"
+    )
+    assert (
+        "rows of transitions and marginals are distributions" not in text
+    )  # what holds is named, no more
+    full = report.text(verbose=True)
+    end = text[text.index("  FAIL Kolmogorov") :]
     assert all(check.proves in full for check in report.checks) and full.endswith(end)
 
 
@@ -173,14 +221,22 @@ def follows_of(*failures, rests, places):
     """Checks of claims a, b, c, ...: the ones named fail."""
     checks = []
     for name in "abcdef":
-        claim = Claim("room", name, "proves", "1", lambda subject, point: (), rests_on=rests.get(name, ()))
+        claim = Claim(
+            "room", name, "proves", "1", lambda subject, point: (), rests_on=rests.get(name, ())
+        )
         place = places.get(name)
         note = "raised KeyError: 1" if place else ""
-        checks.append((claim, Check("room", name, "proves", "1", name not in failures, note=note, place=place)))
+        checks.append(
+            (
+                claim,
+                Check("room", name, "proves", "1", name not in failures, note=note, place=place),
+            )
+        )
     return {check.name: check.follows for check in explained(checks) if check.ok is False}
 
 
-HERE, THERE = Place("f.py", 1, "A.b", "x"), Place("f.py", 2, "A.b", "y")
+HERE = Place("f.py", 1, "A.b", "x")
+THERE = Place("f.py", 2, "A.b", "y")
 FOLLOWS = {
     "a failure follows through claims that hold":
         ("acd", {"c": ("b",), "b": ("a",)}, {}, {"a": "", "c": "room: a", "d": ""}),
@@ -222,16 +278,23 @@ def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     (check,) = [check for check in report.failures if check.name == name]
     assert re.search(message, str(check)), check
     assert "mpc" not in report.text(verbose=True)
-    assert name != "ends" or (report.failures[0] is check and all(other.follows for other in report.failures[1:]))
+    assert name != "ends" or (
+        report.failures[0] is check and all(other.follows for other in report.failures[1:])
+    )
 
 
 @pytest.mark.slow
 def test_a_negative_schedule_explains_the_failures_of_its_process():
-    wrong_schedule = wrong("alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule)
+    wrong_schedule = wrong(
+        "alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule
+    )
     checks = [(claim, claim.check(wrong_schedule, False)) for claim in schedule.CLAIMS]
     mine = Paced(schedule=wrong_schedule)
     held = Check("process", "Kolmogorov", "", "", True)  # its solver takes long over infinite rates
-    checks += [(claim, held if claim.name == held.name else claim.check(mine, False)) for claim in process.CLAIMS]
+    checks += [
+        (claim, held if claim.name == held.name else claim.check(mine, False))
+        for claim in process.CLAIMS
+    ]
     causes = [check for check in explained(checks) if check.ok is False and not check.follows]
     assert [check.name for check in causes] == ["ends"]
 
@@ -242,8 +305,12 @@ def shown(got, expected=1.0, allowed=0.0, **words):
 
 def test_two_numbers_are_never_printed_alike():
     assert shown(0.5) == "q at t = 0.9, z = 2: expected 1, got 0.5"
-    assert shown(1 + 2**-45).endswith("expected 1, got 1.00000000000003 (off by 2.8e-14, allowed 0)")
-    assert shown(1 + 2**-52).endswith("expected 1, got 1.0000000000000002 (off by 2.2e-16, allowed 0)")
+    assert shown(1 + 2**-45).endswith(
+        "expected 1, got 1.00000000000003 (off by 2.8e-14, allowed 0)"
+    )
+    assert shown(1 + 2**-52).endswith(
+        "expected 1, got 1.0000000000000002 (off by 2.2e-16, allowed 0)"
+    )
     assert shown(math.nan, math.nan).endswith("expected nan, got nan")
     assert shown(1.0, allowed=math.nan).endswith("1 as expected, but the tolerance is nan")
     assert shown(math.inf) == "q at t = 0.9, z = 2: expected 1, got inf"
@@ -259,7 +326,8 @@ def test_two_numbers_are_never_printed_alike():
         ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
          "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
-         "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
+         "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, "
+         "2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
          Paced.transition(self, s, t), "distributions", "the error has the size of float32 rounding: compute"),
@@ -269,7 +337,8 @@ def test_two_numbers_are_never_printed_alike():
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
          "refusals",
-         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that describes it\n"
+         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that "
+         "describes it\n"
          "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
         ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
          "refusals",
@@ -283,7 +352,9 @@ def test_the_report_explains_a_wrong_method(method, new, name, message):
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
         mine.within.table = new
-        assert "if it is an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
+        assert "if it is an attribute of a ddlib.utils.precision.Float64Module" in failed(
+            mine, name
+        )
     else:
         mine = wrong(method, new)
     assert message in failed(mine, name)
@@ -291,7 +362,14 @@ def test_the_report_explains_a_wrong_method(method, new, name, message):
 
 def test_words_take_numbers_from_the_worst_place_and_leave_braces_alone():
     def compare(subject, point):
-        yield Comparison("q", ("i",), torch.tensor([0.0, 2.0, 5.0]), torch.zeros(3), 1.0, message="q[{i}] = {got:g}")
+        yield Comparison(
+            "q",
+            ("i",),
+            torch.tensor([0.0, 2.0, 5.0]),
+            torch.zeros(3),
+            1.0,
+            message="q[{i}] = {got:g}",
+        )
 
     assert failed_text(compare) == "q[2] = 5"
 
@@ -326,7 +404,9 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
 
 def test_helpers_of_processes_are_public_documented_and_checked():
     docs = Path(__file__).parents[2] / "docs"
-    reference, page = ((docs / name).read_text() for name in ("reference/processes.md", "extending.md"))
+    reference, page = (
+        (docs / name).read_text() for name in ("reference/processes.md", "extending.md")
+    )
     for name in ddlib.processes.__all__:
         found = getattr(ddlib.processes, name)
         if inspect.isfunction(found):
@@ -344,5 +424,7 @@ def test_elapsed_is_additive_and_zero_after_the_end_of_the_schedule():
     schedule = dd.schedules.Cosine()
     both = elapsed(schedule, s, u) + elapsed(schedule, u, t)
     assert torch.allclose(elapsed(schedule, s, t), both, rtol=1e-12) and (both[2] == 0)
-    assert torch.allclose(torch.exp(-elapsed(schedule, s, t))[:2], (schedule.alpha(t) / schedule.alpha(s))[:2])
+    assert torch.allclose(
+        torch.exp(-elapsed(schedule, s, t))[:2], (schedule.alpha(t) / schedule.alpha(s))[:2]
+    )
     assert elapsed(schedule, s.float(), t.float()).dtype == torch.float64

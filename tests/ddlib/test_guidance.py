@@ -19,7 +19,12 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.claims.samplers.guidance_oracle import pairs_of_states, steered, target_probs, tempered
+from ddlib.verification.claims.samplers.guidance_oracle import (
+    pairs_of_states,
+    steered,
+    target_probs,
+    tempered,
+)
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 FIRST = FirstHitting()
@@ -29,7 +34,9 @@ FIRST = FirstHitting()
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("guidance", slow_but(MANY, MANY[4], MANY[-1]), ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize(
+    "guidance", slow_but(MANY, MANY[4], MANY[-1]), ids=lambda one: repr(one)[:60]
+)
 def test_examples_are_verified(guidance):
     report = dd.verify(guidance)
     assert report.ok, report
@@ -48,12 +55,16 @@ def test_examples_are_verified_at_full_level(guidance):
 @given(strategies.hierarchies(max_depth=4, max_words=6), st.floats(0.0, 6.0), st.integers(0, 2**31))
 def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
     process = Hierarchical(tree, Linear())
-    one, other = Lookup(process, seed), Lookup(process, seed + 1)
+    one = Lookup(process, seed)
+    other = Lookup(process, seed + 1)
     guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
     straying = any(edge.spread is not None for edge in tree.maps)
     assert guidance.has_step_distribution == straying
-    assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
-    z, what = pairs_of_states(process), "step" if straying else "jump"
+    assert guidance.parameterization == (
+        "children" if tree.depth > 1 and not straying else "cavity"
+    )
+    z = pairs_of_states(process)
+    what = "step" if straying else "jump"
     laws = (target_probs(process, part, "cavity", z, what) for part in (one, other))
     assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
 
@@ -64,12 +75,17 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     rows = torch.randn(2, process.num_states - 1, generator=seeded(), dtype=F64)
     children = [constant(row) for row in rows]
     words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
-    z, distributions = pairs_of_states(process), []
+    z = pairs_of_states(process)
+    distributions = []
     posterior = dd.Children(process.hierarchy, "posterior")
     for own, meaning in ((children, "children"), (words, "cavity"), (children, posterior)):
-        distributions.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
+        distributions.append(
+            steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z)
+        )
     assert all((probs - distributions[0]).abs().max() < 1e-12 for probs in distributions)
-    raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(z, at(0.5, len(z)))
+    raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(
+        z, at(0.5, len(z))
+    )
     assert torch.allclose(raw[0, 0], 3 * rows[0] - 2 * rows[1])
 
 
@@ -78,21 +94,32 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
         on_words, on_states = (free(name, on=on) for on in ("tokens", "states"))
         z = pairs_of_states(KINDS[name])
         t = at(0.5, len(z))
-        laws = [target_probs(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
+        laws = [
+            target_probs(KINDS[name], one, one.parameterization, z, "jump")
+            for one in (on_words, on_states)
+        ]
         gap = (laws[0] - laws[1]).abs().max()
         assert torch.equal(on_words(z, t), on_states(z, t)) if same else gap > 0.01
 
 
 def test_the_power_of_a_sum_is_no_sum_of_powers():
-    """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
+    """Two clusters of two words; by hand.
+
+    pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters.
+    """
     process = KINDS["tree"]
-    both = [torch.tensor(probs, dtype=F64).log() for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
+    both = [
+        torch.tensor(probs, dtype=F64).log()
+        for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])
+    ]
     one, other = map(constant, both)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
     for on in ("states", "tokens"):
         guidance = ClassifierFree(process, one, other, 2.0, on)
-        clusters[on] = target_probs(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
+        clusters[on] = target_probs(process, guidance, guidance.parameterization, z, "jump")[
+            0, 0, 4:6
+        ]
     assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
     squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
     assert clusters["tokens"].tolist() == pytest.approx([share / sum(squares) for share in squares])
@@ -128,12 +155,17 @@ def test_limits_keep_the_parameterization_of_the_parts(meaning):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    slow_but(itertools.product(KINDS, ("exact", "first order")), ("tree", "exact"), ("xi", "first order")),
+    slow_but(
+        itertools.product(KINDS, ("exact", "first order")), ("tree", "exact"), ("xi", "first order")
+    ),
 )
 def test_a_classifier_of_strength_0_is_not_called(name, how):
     process = KINDS[name]
-    denoiser, label = Lookup(process, 1), Counted(Scale(process, 2))
-    assert torch.equal(guided(ClassifierBased(process, denoiser, label, 0.0, how)), draw(process, denoiser))
+    denoiser = Lookup(process, 1)
+    label = Counted(Scale(process, 2))
+    assert torch.equal(
+        guided(ClassifierBased(process, denoiser, label, 0.0, how)), draw(process, denoiser)
+    )
     for silent in ({"strength": 2.0, "interval": (0.6, 0.9)}, {"strength": lambda t: 0 * t}):
         grid = torch.tensor([1.0, 0.5, 0.0])
         one = ClassifierBased(process, denoiser, label, how=how, on="tokens", **silent)
@@ -143,10 +175,13 @@ def test_a_classifier_of_strength_0_is_not_called(name, how):
 
 def test_the_strength_may_be_a_function_of_the_time_of_each_row():
     guidance = free("masked", lambda t: 4 * t, interval=(0.2, 1.0))
-    process, t = guidance.process, torch.tensor([0.1, 0.25, 0.5], dtype=F64)
+    process = guidance.process
+    t = torch.tensor([0.1, 0.25, 0.5], dtype=F64)
     z = torch.full((3, 2), process.vocab_size)
     assert guidance.strength_at(t).tolist() == [1.0, 1.0, 2.0]
-    conditional, unconditional = (part(z, t) for part in (guidance.conditional, guidance.unconditional))
+    conditional, unconditional = (
+        part(z, t) for part in (guidance.conditional, guidance.unconditional)
+    )
     got = guidance(z, t)
     assert torch.equal(got[:2], conditional[:2])
     assert torch.allclose(got[2], 2 * conditional[2] - unconditional[2])
@@ -158,24 +193,32 @@ def test_the_strength_may_be_a_function_of_the_time_of_each_row():
 def test_outside_the_interval_only_the_conditional_is_called():
     guidance = free("masked", 3.0, "tokens", interval=(0.25, 0.75))
     times = []
-    guidance.unconditional.inner = lambda z, t: times.append(float(t[0])) or torch.zeros(*z.shape, 4)
+    guidance.unconditional.inner = lambda z, t: (
+        times.append(float(t[0])) or torch.zeros(*z.shape, 4)
+    )
     guided(guidance, shape=(16, 8), steps=8)
     assert times and all(0.25 <= t <= 0.75 for t in times)
     assert guidance.conditional.calls > len(times)
 
 
 def test_tokens_excluded_by_a_part_stay_excluded():
-    process, never = KINDS["masked"], -torch.inf
-    z, t = torch.tensor([[4]]), at(0.5)
+    process = KINDS["masked"]
+    never = -torch.inf
+    z = torch.tensor([[4]])
+    t = at(0.5)
 
     def guided(conditional, unconditional, strength):
-        one, other = (constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional))
+        one, other = (
+            constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional)
+        )
         return ClassifierFree(process, one, other, strength)(z, t)[0, 0].tolist()
 
     assert guided([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
     assert guided([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
     assert guided([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
-    with pytest.raises(ValueError, match=r"unconditional gives choice 0 at position \(0, 0\) .*strength 3 > 1"):
+    with pytest.raises(
+        ValueError, match=r"unconditional gives choice 0 at position \(0, 0\) .*strength 3 > 1"
+    ):
         guided([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
 
 
@@ -186,7 +229,16 @@ def test_a_classifier_is_called_for_children_only():
     process = KINDS["levels"]  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
     classifier = Counted(Scale(process, 2))
     guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
-    for states, changes in (([9], 2), ([7], 2), ([8], 0), ([5], 2), ([4], 0), ([0], 0), ([9, 5], 4), ([9, 0], 2)):
+    for states, changes in (
+        ([9], 2),
+        ([7], 2),
+        ([8], 0),
+        ([5], 2),
+        ([4], 0),
+        ([0], 0),
+        ([9, 5], 4),
+        ([9, 0], 2),
+    ):
         rows = classifier.rows
         guidance(torch.tensor([states]), at(0.5))
         assert classifier.rows - rows == 1 + changes, states
@@ -196,14 +248,20 @@ def test_chunks_change_nothing(monkeypatch):
     process = KINDS["levels"]
     guidance = ClassifierBased(process, Lookup(process, 1), Counted(Scale(process, 2)), 1.0)
     z = pairs_of_states(process)
-    whole, calls = guidance(z, at(0.5, len(z))), guidance.classifier.calls
+    whole = guidance(z, at(0.5, len(z)))
+    calls = guidance.classifier.calls
     monkeypatch.setattr(sys.modules["ddlib.guidance.classifier_based"], "_HELD", 60)
-    assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
+    assert (
+        torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
+    )
 
 
 def test_tokens_excluded_by_a_classifier_are_not_drawn():
     process = KINDS["levels"]
-    for on, never, words in (("states", [2, 8], {0, 1}), ("tokens", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
+    for on, never, words in (
+        ("states", [2, 8], {0, 1}),
+        ("tokens", [2], {0, 1, 3}),
+    ):  # of 8, a cluster, 3 is the word
         allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)
         label = lambda states, t, allowed=allowed: (states.double() @ allowed).log().sum(1)  # noqa: E731
         guidance = ClassifierBased(process, Lookup(process, 1), label, on=on)
@@ -222,7 +280,8 @@ def test_the_gradient_is_there_without_gradients():
     assert not seen.requires_grad
 
 
-MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
+MASKS = KINDS["masked"]
+Z = torch.tensor([[4, 0]])
 
 
 def flat(columns, value=0.0):
@@ -276,16 +335,22 @@ test_refused_by_name_value_and_rule = refuses(r"""
 
 
 def test_the_repr_of_a_guidance_omits_its_networks():
-    assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
+    assert (
+        repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
+    )
     shown = repr(free("masked", 2.0, "tokens", interval=(0.0, 0.5)))
-    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"
+    assert (
+        shown
+        == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"
+    )
 
 
 class Stated:
     """A denoiser that states the meaning of its logits."""
 
     def __init__(self, logits, parameterization="posterior"):
-        self.logits, self.parameterization = logits, parameterization
+        self.logits = logits
+        self.parameterization = parameterization
 
     def __call__(self, z, t):
         return self.logits[z]
@@ -294,20 +359,25 @@ class Stated:
 def test_the_meaning_that_the_parts_state_is_used():
     process = KINDS["uniform"]
     logits = torch.randn(process.num_states, process.vocab_size, generator=seeded()) * 2
-    part, x = Stated(logits), torch.zeros(64, 2, dtype=torch.int64)
+    part = Stated(logits)
+    x = torch.zeros(64, 2, dtype=torch.int64)
     alone = dd.bound(process, part, x, seeded(1)).total
     for strength in (1.0, 2.0):
         assert torch.allclose(
-            dd.bound(process, ClassifierFree(process, part, part, strength), x, seeded(1)).total, alone
+            dd.bound(process, ClassifierFree(process, part, part, strength), x, seeded(1)).total,
+            alone,
         )
     based = ClassifierBased(process, part, Scale(process, 2), 0.0, on="tokens")
     assert torch.equal(dd.bound(process, based, x, seeded(1)).total, alone)
-    with pytest.raises(ValueError, match=r"must be given: conditional has 'posterior', unconditional has 'cavity'"):
+    with pytest.raises(
+        ValueError, match=r"must be given: conditional has 'posterior', unconditional has 'cavity'"
+    ):
         ClassifierFree(process, part, Stated(logits, "cavity"), 2.0)
 
 
 def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
-    process, weights = KINDS["masked"], torch.randn(KINDS["masked"].num_states)
+    process = KINDS["masked"]
+    weights = torch.randn(KINDS["masked"].num_states)
 
     def label(states, t):
         return torch.nn.functional.logsigmoid((states @ weights).sum(1) * (1 + t))
@@ -320,7 +390,9 @@ def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
 
 @pytest.mark.parametrize("sampler", [dd.samplers.LeftToRight(), dd.samplers.Confidence()])
 def test_children_are_guided_at_times_at_which_their_edge_does_not_act(sampler):
-    """Ordered samplers pass one time for the whole sequence, at which a state of another stage may occur."""
+    """Ordered samplers pass one time for the whole sequence, at which a state of another stage may
+    occur.
+    """
     process = dd.presets.staged([0, 0, 1, 1])
 
     def label(states, t):

@@ -17,12 +17,16 @@ def own_parts(process):
 
 def guidances():
     for name in ("masked", "tree", "levels", "xi", "gidd"):
-        process, options = (
-            KINDS[name],
-            {"on": "states" if name in ("tree", "levels") else "tokens", "interval": (0.25, 0.75)},
+        process = KINDS[name]
+        options = {
+            "on": "states" if name in ("tree", "levels") else "tokens",
+            "interval": (0.25, 0.75),
+        }
+        parts = own_parts(process)
+        label = with_own_times(Scale(process, 3))
+        yield pytest.param(
+            ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}"
         )
-        parts, label = own_parts(process), with_own_times(Scale(process, 3))
-        yield pytest.param(ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}")
         for how in ("exact", "first order"):
             based = ClassifierBased(process, parts[0], label, lambda t: 1 + t, how, **options)
             yield pytest.param(based, id=f"{how}-{name}")
@@ -30,8 +34,12 @@ def guidances():
 
 @pytest.mark.parametrize("guidance", [*guidances()])
 def test_a_position_is_steered_by_its_own_time(guidance):
-    """Parts that do not depend on the time: the result at a position is that of its time in a sequence of one."""
-    process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
+    """Parts that do not depend on the time.
+
+    The result at a position is that of its time in a sequence of one.
+    """
+    process = guidance.process
+    t = torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
     x = torch.tensor([[0, 1, 2], [3, 0, 1]])
     z = process.sample(x, t, seeded())
     whole = guidance(z, t)
@@ -43,7 +51,9 @@ def test_a_position_is_steered_by_its_own_time(guidance):
 @pytest.mark.parametrize("name", ["masked", "tree"])
 def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
     process = KINDS[name]
-    guided = ClassifierFree(process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states")
+    guided = ClassifierFree(
+        process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states"
+    )
     options = {"parameterization": guided.parameterization, "pace": pace}
     words = dd.sample(process, guided, (3, 4), steps=4, generator=seeded(), **options)
     assert words.shape == (3, 4) and int(words.max()) < 4
@@ -56,9 +66,13 @@ def test_the_part_that_takes_one_time_is_named(lacks):
     process = KINDS["masked"]
     parts = {name: with_own_times(Lookup(process, 2)) for name in ClassifierFree.parts}
     guided = ClassifierFree(process, **parts | {lacks: Lookup(process, 1)}, strength=2.0)
-    with pytest.raises(TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"):
+    with pytest.raises(
+        TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"
+    ):
         dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
-    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not called
+    alone = guided.replaced(
+        strength=1.0 if lacks == "unconditional" else 0.0
+    )  # the other part is not called
     assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)
 
 
@@ -66,7 +80,13 @@ def test_step_distributions_and_blocks_together_are_refused_by_name():
     process = KINDS["gidd"]
     parts = own_parts(process)
     with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='tokens'"):
-        dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
+        dd.sample(
+            process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2)
+        )
     guided = ClassifierFree(process, *parts, 2.0)
-    with pytest.raises(TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"):
-        dd.bound(process, guided, torch.zeros(2, 4, dtype=torch.int64), pace=Blocks(2), at_once=True)
+    with pytest.raises(
+        TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"
+    ):
+        dd.bound(
+            process, guided, torch.zeros(2, 4, dtype=torch.int64), pace=Blocks(2), at_once=True
+        )

@@ -10,13 +10,27 @@ import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Uniform
-from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Particles, Psi
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    Corrected,
+    Euler,
+    FirstHitting,
+    ForwardBackward,
+    Particles,
+    Psi,
+)
 from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.claims.samplers.guidance import classifier, labelled
 
 EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
-SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, KINDS[name])]
+SERVED = [
+    (name, one)
+    for name in ("masked", "tree", "uniform")
+    for one in EVERY
+    if serves(one, KINDS[name])
+]
 
 
 @pytest.mark.parametrize(
@@ -27,9 +41,15 @@ SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY
 def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
     process = KINDS[name]
     on = "tokens" if name == "uniform" else "states"
-    for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
+    for one in (
+        free(name, on=on),
+        ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0),
+    ):
         assert bool((guided(one, sampler, steps=6) < 4).all())
-        assert guided(one, sampler, steps=6, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
+        assert (
+            guided(one, sampler, steps=6, prompt=torch.tensor([3, 0]))[:, :2].tolist()
+            == [[3, 0]] * 4
+        )
 
 
 @pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
@@ -37,14 +57,24 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     guidance = free(name)
     assert guidance.has_step_distribution and bool((guided(guidance) < 4).all())
     assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
-    calls, rows = guidance.conditional.calls, guidance.conditional.rows
+    calls = guidance.conditional.calls
+    rows = guidance.conditional.rows
     for sampler in (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward())):
-        with pytest.raises(TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='tokens'"):
+        with pytest.raises(
+            TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='tokens'"
+        ):
             guided(guidance, sampler)
-    for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
+    for option in (
+        {"temperature": 0.5},
+        {"top_p": lambda t: 1 - t / 2},
+        {"min_p": 0.1},
+        {"forbidden": [2]},
+    ):
         with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
             guided(guidance, **option)
-    with pytest.raises(TypeError, match=r"endings: Settled.* reads token distributions.*use another"):
+    with pytest.raises(
+        TypeError, match=r"endings: Settled.* reads token distributions.*use another"
+    ):
         guided(guidance, endings=[dd.samplers.Settled()])
     with pytest.raises(TypeError, match=r"guides the distribution of the next state.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
@@ -55,7 +85,9 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
 def test_particles_steer_as_the_sampler_inside_does():
     guidance = free("xi")
     words = guided(guidance, shape=(40, 5))
-    assert torch.equal(guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), words)
+    assert torch.equal(
+        guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), words
+    )
     wanted = Particles(Ancestral(), lambda z, t: 3.0 * (z == 2).sum(-1).double(), 8)
     assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (words == 2).sum()
     with pytest.raises(TypeError, match=r"Particles.*guides the distribution of z_s"):
@@ -67,7 +99,10 @@ def test_without_jumps_the_parts_are_not_called(name):
     guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
     whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
-    assert guidance.conditional.calls < 15 and guidance.conditional.rows == 4 * guidance.conditional.calls
+    assert (
+        guidance.conditional.calls < 15
+        and guidance.conditional.rows == 4 * guidance.conditional.calls
+    )
     rows = guidance.conditional.rows
     assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
     assert guidance.conditional.rows - rows < rows
@@ -77,7 +112,14 @@ def test_without_jumps_the_parts_are_not_called(name):
 def test_knobs_and_endings_go_with_a_guidance(name):
     guidance = free(name, on="tokens" if name == "uniform" else "states")
     endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
-    words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
+    words = guided(
+        guidance,
+        temperature=lambda t: 0.5 + t,
+        min_p=0.05,
+        forbidden=[1],
+        endings=endings,
+        shape=(16, 6),
+    )
     assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
     ended = guided(free("gidd"), endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
     assert bool((ended < 4).all())
@@ -99,14 +141,17 @@ def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
     def conditional(z, t):
         return 8 * torch.nn.functional.one_hot(labels, 4)[:, None].double().expand(*z.shape, -1)
 
-    guidance = ClassifierFree(process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0)
+    guidance = ClassifierFree(
+        process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0
+    )
     assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
 
 
 @pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
 def test_split_denoisers_are_parts_like_others(name):
     process = LEVELS[name]
-    halves, other = Halves(process), Lookup(process, 3)
+    halves = Halves(process)
+    other = Lookup(process, 3)
     for on in ("tokens", "states"):
         guidance = ClassifierFree(process, halves, other, 2.0, on)
         hidden = guidance.replaced(conditional=plain(halves))
@@ -121,26 +166,39 @@ def test_a_dit_is_guided():
     one, other = (DiT(process.num_states, 4, dim=16, depth=1, heads=2).eval() for _ in range(2))
     assert bool((guided(ClassifierFree(process, one, other, 1.5, "states")) < 4).all())
     wider = DiT(process.num_states, 5, dim=16, depth=1, heads=2).eval()
-    with pytest.raises(ValueError, match=r"conditional has 4 columns and unconditional has 5 columns.*one vocabulary"):
+    with pytest.raises(
+        ValueError,
+        match=r"conditional has 4 columns and unconditional has 5 columns.*one vocabulary",
+    ):
         ClassifierFree(process, one, wider, 1.5)
 
 
 def test_a_guided_model_has_a_bound():
     for guidance in (free("masked"), free("levels"), free("uniform", on="tokens")):
         x = torch.randint(4, (8, 3), generator=seeded())
-        value = dd.bound(guidance.process, guidance, x, seeded(1), parameterization=guidance.parameterization)
+        value = dd.bound(
+            guidance.process, guidance, x, seeded(1), parameterization=guidance.parameterization
+        )
         assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
 
 
 FIRST = FirstHitting()
-GIVEN = ("masked", Confidence(), None), ("tree", Confidence(), None), ("levels", FIRST, None), ("xi", FIRST, "tokens")
+GIVEN = (
+    ("masked", Confidence(), None),
+    ("tree", Confidence(), None),
+    ("levels", FIRST, None),
+    ("xi", FIRST, "tokens"),
+)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "sampler", "on"), slow_but(GIVEN, GIVEN[2]), ids=str)
 def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
-    process, joint = KINDS[name], labelled(4)
-    guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
+    process = KINDS[name]
+    joint = labelled(4)
+    guidance = ClassifierBased(
+        process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on
+    )
     steps = 2 * (len(process.levels) - 1)  # a jump each
     options = {"parameterization": guidance.parameterization, "generator": seeded()}
     words = dd.sample(process, guidance, (2000, 2), sampler, steps, **options)

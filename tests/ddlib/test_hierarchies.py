@@ -40,9 +40,12 @@ def test_every_action_is_that_of_the_dense_matrix_whose_rows_sum_to_one(m, data)
     probs = data.draw(strategies.token_logits(3, m.num_children)).softmax(-1)
     assert torch.allclose(m.push(probs), probs @ dense, atol=1e-15)
     assert torch.allclose(m.log_push(probs.log()), (probs @ dense).log(), atol=1e-12)
-    child, parent = torch.arange(m.num_children), torch.arange(m.num_parents)
+    child = torch.arange(m.num_children)
+    parent = torch.arange(m.num_parents)
     assert torch.equal(m.row(child), dense) and torch.equal(m.column(parent), dense.T)
-    assert torch.equal(m.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape)), dense)
+    assert torch.equal(
+        m.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape)), dense
+    )
 
 
 @given(st.integers(4, 8), st.data())
@@ -58,7 +61,10 @@ def test_products_keep_the_form(children, data):
 
 @given(maps(), st.integers(0, 2**31))
 def test_sampled_parents_follow_the_row(m, seed):
-    """Exactly, not statistically: an even grid of uniforms hits each parent as often as its probability."""
+    """Exactly, not statistically.
+
+    An even grid of uniforms hits each parent as often as its probability.
+    """
     if m.spread is None:
         return
     u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
@@ -82,13 +88,17 @@ def test_log_push_is_finite_where_push_underflows():
 @pytest.mark.parametrize("scale", [1, 30, 60, 90, 3000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale):
-    """One peak is enough for the whole row as long as no cluster is so far below it that its sum would lose digits."""
+    """One peak is enough for the whole row as long as no cluster is so far below it that its sum
+    would lose digits.
+    """
     m = parent_map([0, 2, 1, 0, 2, 2, 1])
     log_probs = (scale * torch.randn(50, 7, generator=seeded(scale), dtype=dtype)).requires_grad_()
     want = torch.stack([log_probs[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)
     found = m.log_push(log_probs)
     torch.testing.assert_close(found, want)
-    ours, theirs = (torch.autograd.grad(one.sum(), log_probs, retain_graph=True)[0] for one in (found, want))
+    ours, theirs = (
+        torch.autograd.grad(one.sum(), log_probs, retain_graph=True)[0] for one in (found, want)
+    )
     torch.testing.assert_close(ours, theirs)
 
 
@@ -118,7 +128,9 @@ def test_states_are_words_then_levels_then_the_mask(hierarchy: Hierarchy):
 def test_a_tree_can_be_moved_and_keeps_its_precision():
     tree = Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.7, 0.9])
     moved = copy.deepcopy(tree).to(torch.bfloat16).half()
-    assert moved.maps[0].spread.dtype == F64 and torch.equal(moved.maps[0].matrix(), tree.maps[0].matrix())
+    assert moved.maps[0].spread.dtype == F64 and torch.equal(
+        moved.maps[0].matrix(), tree.maps[0].matrix()
+    )
     edge = tree.to("meta").maps[0]
     assert edge.parents.device.type == edge.spread.device.type == "meta"
 
@@ -127,7 +139,9 @@ def test_users_may_write_a_hierarchy():
     class Halves(Hierarchy):
         def __init__(self, size):
             half = torch.arange(size) // (size // 2)
-            super().__init__([parent_map(half, 0.9), Map(torch.zeros(2, dtype=torch.int64), 1)], [1.0, 2.0])
+            super().__init__(
+                [parent_map(half, 0.9), Map(torch.zeros(2, dtype=torch.int64), 1)], [1.0, 2.0]
+            )
 
     assert Halves(6).levels == (6, 2, 1)
     assert Flat(4).levels == (4, 1)
@@ -146,7 +160,9 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("make", [Tree, dd.presets.hdlm, dd.presets.hdlm_levels], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [Tree, dd.presets.hdlm, dd.presets.hdlm_levels], ids=lambda make: make.__name__
+)
 @pytest.mark.parametrize("form", ALONE)
 def test_one_vector_of_parents_may_stand_alone(make, form):
     made = make(ALONE[form])
@@ -156,9 +172,14 @@ def test_one_vector_of_parents_may_stand_alone(make, form):
 
 def test_reprs_of_hierarchies_and_processes_are_distinct():
     """Arguments that differ are shown, defaults are not."""
-    tree, vector = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]]), [0, 0, 1, 1, 2]
-    assert repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"
-    assert repr(tree).startswith("Tree(levels=(6, 3, 2, 1), parents=") and repr(tree).count("=") == 2
+    tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]])
+    vector = [0, 0, 1, 1, 2]
+    assert (
+        repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"
+    )
+    assert (
+        repr(tree).startswith("Tree(levels=(6, 3, 2, 1), parents=") and repr(tree).count("=") == 2
+    )
     others = [
         Tree([[0, 0, 1, 1, 2, 2], [0, 0, 1]]),
         Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.9, 1.0]),
@@ -167,7 +188,9 @@ def test_reprs_of_hierarchies_and_processes_are_distinct():
     ]
     ends = ["xi=(0.9, 1))", "speed=(2.0, 1.0, 1.0))", "fingerprint=0123456789ab)"]
     assert all(repr(other).endswith(end) for other, end in zip(others[1:], ends, strict=True))
-    matrix, linear, cosine = torch.tensor([[-1.0, 1.0], [2.0, -2.0]]), dd.schedules.Linear(), dd.schedules.Cosine()
+    matrix = torch.tensor([[-1.0, 1.0], [2.0, -2.0]])
+    linear = dd.schedules.Linear()
+    cosine = dd.schedules.Cosine()
     processes = [
         *(dd.processes.Hierarchical(hierarchy, linear) for hierarchy in (tree, *others)),
         dd.presets.hdlm(vector), dd.presets.hdlm(vector, xi=0.8), dd.presets.hdlm(vector, gamma=2.0),
@@ -175,11 +198,14 @@ def test_reprs_of_hierarchies_and_processes_are_distinct():
         *(dd.processes.RateMatrix(rates, schedule) for rates in (matrix, 2 * matrix) for schedule in (linear, cosine)),
     ]  # fmt: skip
     assert len(set(map(repr, processes))) == len(processes)
-    assert "xi=(0.8,)" in repr(processes[6]) and repr(Tree(VECTOR)) == repr(Tree([torch.tensor(VECTOR)]))
+    assert "xi=(0.8,)" in repr(processes[6]) and repr(Tree(VECTOR)) == repr(
+        Tree([torch.tensor(VECTOR)])
+    )
     assert repr(copy.deepcopy(tree).to("meta")) == "Tree(levels=(6, 3, 2, 1), parents=meta)"
 
 
-WORDS50, ABOVE16 = [i % 16 for i in range(50)], [i % 4 for i in range(16)]
+WORDS50 = [i % 16 for i in range(50)]
+ABOVE16 = [i % 4 for i in range(16)]
 
 
 @pytest.mark.parametrize("xi", [1.0, (0.8, 1.0), (1.0, 0.8), (0.9, 0.7)])
@@ -193,7 +219,8 @@ def test_a_reduced_hierarchy_keeps_its_kind(xi, size):
     small = tree.small_copy(size)
     assert small.vocab_size == size and small.depth == 3 and small.speeds == tree.speeds
     assert isinstance(small, Tree)
-    # as few members per cluster on every level, but two where there must be another cluster to stray to
+    # as few members per cluster on every level, but two where there must be another cluster to
+    # stray to
     for i in (1, 2):
         least = 2 if tree.maps[i - 1].spread is not None else 1
         assert small.levels[i] == max(least, small.levels[i + 1], round(size ** (1 - i / 3)))
@@ -206,7 +233,9 @@ def test_a_reduced_hierarchy_keeps_its_kind(xi, size):
         assert torch.allclose(dense.sum(1), torch.ones(len(dense), dtype=F64))
         if edge.num_parents > 1:
             stray = (1 - own) / (edge.num_parents - 1)
-            assert torch.allclose(dense.scatter(1, edge.parents[:, None], stray), stray.expand_as(dense), atol=1e-15)
+            assert torch.allclose(
+                dense.scatter(1, edge.parents[:, None], stray), stray.expand_as(dense), atol=1e-15
+            )
 
 
 test_bad_arguments_are_refused = refuses(r"""
@@ -271,7 +300,10 @@ def test_names_of_a_tree_are_shown_kept_and_checked():
     assert dd.plot.level_names(tree) == ["token", "charge", "size", "mask"]
     assert dd.plot.state_names(tree)[5:] == ["+", "-", "0", "big", "small", "mask"]
     flat = dd.presets.hdlm(parents[0], names=["a", "b", "c"])
-    assert flat.hierarchy.names == ((), (("a", "b", "c"),)) and dd.plot.level_names(flat)[1] == "cluster"
+    assert (
+        flat.hierarchy.names == ((), (("a", "b", "c"),))
+        and dd.plot.level_names(flat)[1] == "cluster"
+    )
     assert Tree(parents).names.members == () and Tree(parents, names=[]).names.plain() == []
     Tree(parents).load_state_dict(tree.state_dict())  # names change no number
     refused_with(named=lambda names: Tree(parents, names=names))(r"""

@@ -7,7 +7,8 @@ from refusals import refuses
 
 import ddlib as dd
 
-PROCESS, S = dd.presets.mdlm(8), dd.samplers
+PROCESS = dd.presets.mdlm(8)
+S = dd.samplers
 TABLE = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 GRID = torch.linspace(1, 0, 9, dtype=torch.float64) ** 6
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -18,7 +19,9 @@ def net(z, t):
 
 
 def draw(sampler=None, process=PROCESS, rows=24, **options):
-    return dd.sample(process, net, (rows, 6), sampler, generator=torch.Generator().manual_seed(1), **options)
+    return dd.sample(
+        process, net, (rows, 6), sampler, generator=torch.Generator().manual_seed(1), **options
+    )
 
 
 test_an_argument_that_would_be_ignored_is_refused = refuses(r"""
@@ -39,7 +42,9 @@ def test_a_grid_is_taken_where_it_matters():
     expected = S.Confidence(per_step="expected")
     assert not torch.equal(draw(expected, times=GRID), draw(expected, steps=8))
     cold = draw(S.FirstHitting(), times=GRID, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
-    assert not torch.equal(cold, draw(S.FirstHitting(), steps=8, temperature=lambda t: 0.0 if t < 0.5 else 1.0))
+    assert not torch.equal(
+        cold, draw(S.FirstHitting(), steps=8, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
+    )
     assert draw(rows=1).shape == (1, 6)  # 128 steps by default
 
 
@@ -70,7 +75,8 @@ KNOBS = {
 @pytest.mark.parametrize("sampler", slow_but(SAMPLERS, *list(SAMPLERS)[::3]))
 def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
     """Another draw from the same noise, or an error that names the argument."""
-    sampler, process = SAMPLERS[sampler], PROCESSES[process]
+    sampler = SAMPLERS[sampler]
+    process = PROCESSES[process]
     prompt = torch.tensor([1, 3])  # words stand, which a penalty of repetition needs
     try:
         usual = draw(sampler, process, steps=8, prompt=prompt)
@@ -78,7 +84,9 @@ def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
         return  # not for this process, by name
     for name, knob in KNOBS.items():
         try:
-            drawn = draw(sampler, process, prompt=prompt, **({"steps": 8} if name != "times" else {}), **knob)
+            drawn = draw(
+                sampler, process, prompt=prompt, **({"steps": 8} if name != "times" else {}), **knob
+            )
         except (TypeError, ValueError) as error:
             assert name in str(error), name
         else:

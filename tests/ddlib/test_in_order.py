@@ -1,4 +1,7 @@
-"""Sampling in the order of a pace: which position comes next, within which group, and how likely that is."""
+"""Sampling in the order of a pace.
+
+Which position comes next, within which group, and how likely that is.
+"""
 
 import itertools
 
@@ -19,15 +22,21 @@ class Backwards(InTurn):
     """The last position first: an order of another author, in one method."""
 
     def turns(self, chance):
-        return torch.arange(chance.shape[1] - 1, -1, -1, dtype=chance.dtype, device=chance.device).expand_as(chance)
+        return torch.arange(
+            chance.shape[1] - 1, -1, -1, dtype=chance.dtype, device=chance.device
+        ).expand_as(chance)
 
 
 def steps_of(process, denoiser, sampler, length, steps=None, **options):
     """Positions that descend in each step, and the last states, of one row."""
     edges = len(process.levels) - 1
-    states = trajectory(process, denoiser, sampler, shape=(1, length), steps=steps or edges * length, **options)
+    states = trajectory(
+        process, denoiser, sampler, shape=(1, length), steps=steps or edges * length, **options
+    )
     level = process.level_of(states.flatten(0, 1)).view_as(states)[:, 0]
-    descents = [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    descents = [
+        (before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)
+    ]
     return descents, states[-1, 0]
 
 
@@ -46,7 +55,8 @@ def test_a_picture_is_drawn_rectangle_by_rectangle_each_in_raster_order():
 
 @pytest.mark.parametrize("name", ["masked", "levels"])
 def test_an_order_of_another_author_and_left_to_right_are_orders_of_a_tree_too(name):
-    process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
+    process = LEVELS[name]
+    edges = len(LEVELS[name].levels) - 1
     backwards = order_of(process, Halves(process), InOrder(Backwards()), 4)
     assert backwards == [[position] for position in (3, 2, 1, 0) for _ in range(edges)]
     drawn = [
@@ -58,7 +68,9 @@ def test_an_order_of_another_author_and_left_to_right_are_orders_of_a_tree_too(n
 
 def test_within_a_group_the_surest_position_comes_first():
     process = LEVELS["masked"]
-    sure = torch.tensor([0.5, 0.9, 0.6, 0.8, 0.95, 0.7, 0.97, 0.99], dtype=F64)  # later groups are surer
+    sure = torch.tensor(
+        [0.5, 0.9, 0.6, 0.8, 0.95, 0.7, 0.97, 0.99], dtype=F64
+    )  # later groups are surer
     size = process.vocab_size
     probs = ((1 - sure) / (size - 1))[:, None].repeat(1, size)
     probs[:, 0] = sure
@@ -73,10 +85,16 @@ def test_within_a_group_the_surest_position_comes_first():
     assert InOrder(pace, "margin").uses_predictions and not InOrder(pace).uses_predictions
 
 
-APART = InOrder(Lanes(2), whole=True), InOrder(Checkerboard((2, 2)), "margin", whole=True), InOrder(Halton((2, 2), 2))
+APART = (
+    InOrder(Lanes(2), whole=True),
+    InOrder(Checkerboard((2, 2)), "margin", whole=True),
+    InOrder(Halton((2, 2), 2)),
+)
 
 
-@pytest.mark.parametrize("sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy"), *APART], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [InOrder(Backwards()), InOrder(Blocks(2), "entropy"), *APART], ids=repr
+)
 def test_the_likelihood_in_an_order_sums_to_one(sampler):
     process = LEVELS["masked"]
     x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * 4)
@@ -95,12 +113,15 @@ def test_as_many_steps_as_groups_and_edges_draw_a_group_of_lanes_in_each(name, w
 
 @pytest.mark.parametrize("score", [None, "margin"])
 def test_whole_groups_are_drawn_whatever_the_number_of_steps_and_the_prompt(score):
-    process, sampler = LEVELS["masked"], InOrder(Lanes(4), score, whole=True)
+    process = LEVELS["masked"]
+    sampler = InOrder(Lanes(4), score, whole=True)
     want = [[k, k + 3, k + 6, k + 9] for k in range(3)]
     for steps in (4, 5, 12, 40):
         assert order_of(process, Halves(process), sampler, 12, steps) == want + [[]] * (steps - 3)
     two = order_of(process, Halves(process), sampler, 12, 2)
-    assert two == [[0, 1, 3, 4, 6, 9], [2, 5, 7, 8, 10, 11]] or score  # fewer steps than groups: an even split
+    assert (
+        two == [[0, 1, 3, 4, 6, 9], [2, 5, 7, 8, 10, 11]] or score
+    )  # fewer steps than groups: an even split
     prompt = torch.full((1, 12), process.num_states - 1)
     prompt[0, [1, 4, 7, 10, 3]] = 0
     found = order_of(process, Halves(process), sampler, 12, 9, prompt=prompt, infill=True)
@@ -115,13 +136,18 @@ def test_the_network_is_called_once_a_group_and_edge():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [InOrder(Lanes(2), whole=True), InOrder(Checkerboard((1, 2)), "margin")], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [InOrder(Lanes(2), whole=True), InOrder(Checkerboard((1, 2)), "margin")], ids=repr
+)
 def test_orders_that_keep_positions_apart_are_verified(sampler):
     assert dd.verify(sampler).ok
 
 
 def test_an_order_of_longer_sequences_alone_is_not_called_verified():
-    with pytest.raises(ValueError, match=r"InOrder.* is verified on sequences of 1 and 2 tokens: .*shape is \(4, 4\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"InOrder.* is verified on sequences of 1 and 2 tokens: .*shape is \(4, 4\)",
+    ):
         dd.verify(InOrder(Halton((4, 4))))
 
 
@@ -129,7 +155,9 @@ def test_the_prompt_is_left_and_the_rest_comes_in_order():
     process = LEVELS["masked"]
     prompt = torch.full((1, 8), process.num_states - 1)
     prompt[0, [0, 3]] = torch.tensor([1, 0])
-    found, last = steps_of(process, Halves(process), InOrder(Backwards()), 8, 6, prompt=prompt, infill=True)
+    found, last = steps_of(
+        process, Halves(process), InOrder(Backwards()), 8, 6, prompt=prompt, infill=True
+    )
     assert found == [[7], [6], [5], [4], [2], [1]] and last[[0, 3]].tolist() == [1, 0]
 
 

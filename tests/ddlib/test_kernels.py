@@ -1,4 +1,7 @@
-"""The fused output layer and loss: equal to the loss on materialised logits, values and gradients."""
+"""The fused output layer and loss.
+
+Equal to the loss on materialised logits, values and gradients.
+"""
 
 import pytest
 import torch
@@ -35,14 +38,21 @@ both = pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 @every
 @both
 @pytest.mark.parametrize("chunk, stripe", slow_but([(None, 512), (11, 3)], (None, 512)))
-def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(monkeypatch, process, parameterization, chunk, stripe):
+def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(
+    monkeypatch, process, parameterization, chunk, stripe
+):
     monkeypatch.setattr(fused, "_STRIPE", stripe)
     (hidden, weight, bias), noisy = layer, _ = batch(process)
     slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
-    ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=parameterization, chunk=chunk)
+    ours = dd.linear_nelbo(
+        process, hidden, weight, *noisy, bias, parameterization=parameterization, chunk=chunk
+    )
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=parameterization)
     close([ours], [theirs])
-    close(torch.autograd.grad((ours * slope).sum(), layer), torch.autograd.grad((theirs * slope).sum(), layer))
+    close(
+        torch.autograd.grad((ours * slope).sum(), layer),
+        torch.autograd.grad((theirs * slope).sum(), layer),
+    )
 
 
 @settings(max_examples=examples(60))
@@ -67,8 +77,14 @@ OPTIONS = {
     "levels": dict(weighting=dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Clip(2.0))),
     "hard-posterior": dict(mode="hard", parameterization="posterior"),
 }
-CLUSTERS = {"plain": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
-LEVELS = {"levels": dd.presets.hdlm_levels(NESTED[:2]), "levels-xi": dd.presets.hdlm_levels(NESTED[:2], xi=[1.0, 0.8])}
+CLUSTERS = {
+    "plain": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]),
+    "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8),
+}
+LEVELS = {
+    "levels": dd.presets.hdlm_levels(NESTED[:2]),
+    "levels-xi": dd.presets.hdlm_levels(NESTED[:2], xi=[1.0, 0.8]),
+}
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -81,23 +97,37 @@ def test_every_option_of_the_training_loss(process, options, padding):
         options = options | dict(mask=mask, count_padding=padding)
     for reduction in ("mean", "none"):
         agree(process, layer, noisy, **options, reduction=reduction)
-    total = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction="sum")
-    close([total], [dd.training_loss(process, logits_of(layer), *noisy, **options, reduction="none").sum()])
+    total = dd.linear_training_loss(
+        process, *layer[:2], *noisy, layer[2], **options, reduction="sum"
+    )
+    close(
+        [total],
+        [dd.training_loss(process, logits_of(layer), *noisy, **options, reduction="none").sum()],
+    )
 
 
 @pytest.mark.parametrize("process", LEVELS.values(), ids=LEVELS)
 @both
 def test_hard_mode_of_several_levels(process, parameterization):
-    """Below the mask a posterior's words are those under the state alone; a cavity's are all words."""
+    """Below the mask a posterior's words are those under the state alone.
+
+    a cavity's are all words.
+    """
     agree(process, *batch(process), mode="hard", parameterization=parameterization)
 
 
-@pytest.mark.parametrize("name", slow_but(["masked", "gidd", "levels", "levels-xi", "ring"], "gidd"))
+@pytest.mark.parametrize(
+    "name", slow_but(["masked", "gidd", "levels", "levels-xi", "ring"], "gidd")
+)
 def test_gradients_by_finite_differences(name):
     process = MANY[name]
     layer, noisy = batch(process, rows=3, length=2, dim=3)
-    assert torch.autograd.gradcheck(lambda h, w, b: dd.linear_nelbo(process, h, w, *noisy, b), layer)
-    assert torch.autograd.gradcheck(lambda h, w, b: dd.linear_training_loss(process, h, w, *noisy, b), layer)
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: dd.linear_nelbo(process, h, w, *noisy, b), layer
+    )
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: dd.linear_training_loss(process, h, w, *noisy, b), layer
+    )
 
 
 @every
@@ -109,9 +139,16 @@ def test_float32(process):
 def test_a_scale_and_the_loss_of_every_token(reduction):
     process = MANY["levels"]
     layer, noisy = batch(process)
-    given = dict(weighting=dd.weightings.Clip(3.0), reduction=reduction, scale=torch.tensor(0.25), per_token=True)
+    given = dict(
+        weighting=dd.weightings.Clip(3.0),
+        reduction=reduction,
+        scale=torch.tensor(0.25),
+        per_token=True,
+    )
     ours, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
-    theirs = dd.training_loss(process, logits_of(layer), *noisy, weighting=dd.weightings.Clip(3.0), reduction="none")
+    theirs = dd.training_loss(
+        process, logits_of(layer), *noisy, weighting=dd.weightings.Clip(3.0), reduction="none"
+    )
     close([each], [theirs])
     assert not each.requires_grad
     wanted = dict(sum=theirs.sum(), mean=theirs.mean(), none=theirs)[reduction] * 0.25
@@ -189,10 +226,21 @@ class DoubledNoise(Doubled, dd.processes.Uniform):
 def test_a_subclass_with_another_bound_loses_the_fused_rule(kind, monkeypatch):
     process, plain = (cls(5, dd.schedules.Linear()) for cls in (kind, kind.__mro__[2]))
     (hidden, weight, bias), noisy = layer, _ = batch(process)
-    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [dd.nelbo(process, logits_of(layer), *noisy)])
-    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [2 * dd.nelbo(plain, logits_of(layer), *noisy)])
-    monkeypatch.setattr(kind, "fused", kind.__mro__[2].fused, raising=False)  # the planted fault: a wrong statement
-    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [dd.nelbo(plain, logits_of(layer), *noisy)])
+    close(
+        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [dd.nelbo(process, logits_of(layer), *noisy)],
+    )
+    close(
+        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [2 * dd.nelbo(plain, logits_of(layer), *noisy)],
+    )
+    monkeypatch.setattr(
+        kind, "fused", kind.__mro__[2].fused, raising=False
+    )  # the planted fault: a wrong statement
+    close(
+        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [dd.nelbo(plain, logits_of(layer), *noisy)],
+    )
 
 
 def fused_loss(**change):

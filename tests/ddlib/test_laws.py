@@ -1,4 +1,7 @@
-"""Samplers recover known distributions: exact denoisers of a joint distribution, chi-square with fixed seeds."""
+"""Samplers recover known distributions.
+
+Exact denoisers of a joint distribution, chi-square with fixed seeds.
+"""
 
 import pytest
 import torch
@@ -13,12 +16,15 @@ N = 6000
 PROCESSES = FOUR_TOKENS | {
     "gidd": dd.presets.gidd(4, 0.4),
     "uniform": dd.processes.Uniform(4, dd.schedules.Linear()),
-    "rates": dd.processes.RateMatrix(torch.full((4, 4), 0.5) + torch.eye(4) * -2.0, dd.schedules.Linear()),
+    "rates": dd.processes.RateMatrix(
+        torch.full((4, 4), 0.5) + torch.eye(4) * -2.0, dd.schedules.Linear()
+    ),
     "geometric": dd.processes.Masked(4, dd.schedules.Geometric(0.05, 4.0)),
     "geometric-uniform": dd.processes.Uniform(4, dd.schedules.Geometric(0.05, 4.0)),
 }
 HIERARCHICAL = list(FOUR_TOKENS)
-# the prior covers every start but is not q(z_1) where the noisy end is not exact; 4 is far enough for these tests
+# the prior covers every start but is not q(z_1) where the noisy end is not exact; 4 is far enough
+# for these tests
 WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
 
 
@@ -44,13 +50,17 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
 
-@pytest.mark.parametrize("name", slow_but([n for n in PROCESSES if "geometric" not in n], "levels-xi"))
+@pytest.mark.parametrize(
+    "name", slow_but([n for n in PROCESSES if "geometric" not in n], "levels-xi")
+)
 def test_ancestral_sampling_recovers_a_joint_distribution(name):
     process = PROCESSES[name]
-    # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2) at the data:
-    # on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
+    # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2)
+    # at the data: on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3
-    tokens = dd.sample(process, exact_cavity(process, PAIR), (N, 2), times=grid, generator=seeded(1))
+    tokens = dd.sample(
+        process, exact_cavity(process, PAIR), (N, 2), times=grid, generator=seeded(1)
+    )
     assert chi_square(tokens, PAIR) < 6
 
 
@@ -77,7 +87,9 @@ def test_first_hitting_reveals_tokens_one_by_one_that_jump_at_the_same_float():
 
 
 def test_the_test_detects_a_wrong_distribution():
-    """Independent draws with the right margins, as one step makes them, must fail where many steps pass."""
+    """Independent draws with the right margins, as one step makes them, must fail where many steps
+    pass.
+    """
     process = PROCESSES["masked"]
     tokens = dd.sample(process, exact_cavity(process, PAIR), (N, 2), steps=1, generator=seeded(1))
     assert chi_square(tokens, PAIR) > 50
@@ -99,7 +111,8 @@ def test_prompts_condition_the_rest(name):
 def test_levels_move_with_the_probabilities_of_the_bracket():
     """Theory section 3: the level of z_s given that of z_t, against the chain's own counts."""
     process = PROCESSES["levels-xi"]
-    t, s = torch.full((N,), 0.8, dtype=F64), torch.full((N,), 0.5, dtype=F64)
+    t = torch.full((N,), 0.8, dtype=F64)
+    s = torch.full((N,), 0.5, dtype=F64)
     generator = seeded(4)
     x = torch.multinomial(WORD, N, replacement=True, generator=generator)[:, None]
     level = process.level_of(process.sample(x, t, generator))

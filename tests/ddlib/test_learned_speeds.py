@@ -1,4 +1,6 @@
-"""Speeds as parameters: what follows from them is differentiable, at equal speeds too, and all else goes on working."""
+"""Speeds as parameters: what follows from them is differentiable, at equal speeds too, and all else
+goes on working.
+"""
 
 import copy
 import math
@@ -15,13 +17,22 @@ from ddlib.processes.level_chain import PowerChain
 from ddlib.utils.positive import PositiveParameter
 from ddlib.verification.claims.objective import learned
 
-WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
-SPEEDS = [[1.0, 1.0], [1.0 + 1e-9, 1.0, 2.0], [0.5, 4.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 1.0, 0.5]]
+WORDS = [0, 0, 1, 1, 2, 3]
+ABOVE = [0, 1, 1, 0]
+SPEEDS = [
+    [1.0, 1.0],
+    [1.0 + 1e-9, 1.0, 2.0],
+    [0.5, 4.0],
+    [1.0, 1.0, 1.0, 1.0],
+    [4.0, 3.0, 1.0, 0.5],
+]
 TIMES = [1e-6, 0.5, 1 - 2.0**-24]
 
 
 def tree(**options):
-    return dd.hierarchies.Tree([WORDS, ABOVE], xi=[0.8, 1.0], speed=[2.0, 0.7, 1.0], learn_speeds=True, **options)
+    return dd.hierarchies.Tree(
+        [WORDS, ABOVE], xi=[0.8, 1.0], speed=[2.0, 0.7, 1.0], learn_speeds=True, **options
+    )
 
 
 def process(**options):
@@ -32,7 +43,8 @@ def level_probs(speeds, sigma):
     """Occupancies, and speed times occupancy below over occupancy, by mpmath."""
     matrix = mpmath.zeros(len(speeds) + 1)
     for i, speed in enumerate(speeds):
-        matrix[i, i], matrix[i, i + 1] = -speed * sigma, speed * sigma
+        matrix[i, i] = -speed * sigma
+        matrix[i, i + 1] = speed * sigma
     a = mpmath.expm(matrix, method="taylor")[0, :]
     return [*a] + [speeds[i] * a[i] / a[i + 1] for i in range(len(speeds))]
 
@@ -44,13 +56,15 @@ def test_slopes_of_occupancies_and_weights(speeds):
         sigma = -math.log1p(-t)
 
         def ours(v, t=t):
-            at, chain = torch.tensor([t], dtype=F64), PowerChain(dd.schedules.Linear(), v)
+            at = torch.tensor([t], dtype=F64)
+            chain = PowerChain(dd.schedules.Linear(), v)
             return torch.cat([chain.occupancies(at)[0], (1 - t) * chain.weights(at)[0, 1:]])
 
         slopes = torch.autograd.functional.jacobian(ours, torch.tensor(speeds, dtype=F64))
         for edge in range(len(speeds)):
             with mpmath.workdps(60):
-                step, given = mpmath.mpf(10) ** -20, [mpmath.mpf(speed) for speed in speeds]
+                step = mpmath.mpf(10) ** -20
+                given = [mpmath.mpf(speed) for speed in speeds]
                 ends = []
                 for sign in (1, -1):
                     moved = [v + sign * step * (i == edge) for i, v in enumerate(given)]
@@ -73,7 +87,9 @@ def test_the_speeds_are_parameters_and_start_as_given():
     one = process()
     assert [name for name, _ in one.named_parameters()] == ["hierarchy.learned.log"]
     assert one.hierarchy.speeds == pytest.approx((2.0, 0.7, 1.0), rel=1e-14)
-    fixed = dd.processes.Hierarchical(dd.hierarchies.Tree([WORDS, ABOVE], [0.8, 1.0], [2.0, 0.7, 1.0]), one.schedule)
+    fixed = dd.processes.Hierarchical(
+        dd.hierarchies.Tree([WORDS, ABOVE], [0.8, 1.0], [2.0, 0.7, 1.0]), one.schedule
+    )
     t = torch.tensor([0.0, 1e-8, 0.3, 1.0], dtype=F64)
     assert torch.allclose(one.occupancies(t), fixed.occupancies(t), rtol=1e-12, atol=0)
     assert torch.allclose(one.weights(t), fixed.weights(t), rtol=1e-12, atol=0)
@@ -88,12 +104,15 @@ def test_a_common_factor_moves_nothing():
 
 
 def test_state_is_saved_moved_and_copied():
-    one, other = process(), process()
+    one = process()
+    other = process()
     with torch.no_grad():
         one.hierarchy.learned.log += torch.tensor([0.5, -0.3, 0.1])
     other.load_state_dict(one.state_dict())
     assert other.hierarchy.speeds == one.hierarchy.speeds != process().hierarchy.speeds
-    dd.speed_loss(one, lambda z, t: torch.zeros(*z.shape, 6), torch.zeros(4, 3, dtype=torch.int64)).backward()
+    dd.speed_loss(
+        one, lambda z, t: torch.zeros(*z.shape, 6), torch.zeros(4, 3, dtype=torch.int64)
+    ).backward()
     log = one.to(torch.bfloat16).hierarchy.learned.log
     assert log.dtype == log.grad.dtype == F64 and torch.equal(log, other.hierarchy.learned.log)
     assert copy.deepcopy(one).to("meta").hierarchy.learned.log.is_meta
@@ -128,19 +147,31 @@ def test_it_is_verified_slopes_and_all():
 
 
 def test_draws_and_samples_carry_no_gradient():
-    one, generator = process(), seeded()
-    x, t = torch.randint(6, (3, 4)), torch.tensor([0.2, 0.5, 0.9])
+    one = process()
+    generator = seeded()
+    x = torch.randint(6, (3, 4))
+    t = torch.tensor([0.2, 0.5, 0.9])
     entries, _ = one.sample_jump_times((3, 4), generator, torch.device("cpu"))
     assert not entries.requires_grad and not one.sample(x, t, generator).is_floating_point()
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting(), dd.samplers.Remask(0.5)):
-        words = dd.sample(one, lambda z, t: torch.zeros(*z.shape, 6), (2, 4), sampler, steps=4, generator=generator)
+        words = dd.sample(
+            one,
+            lambda z, t: torch.zeros(*z.shape, 6),
+            (2, 4),
+            sampler,
+            steps=4,
+            generator=generator,
+        )
         assert words.max() < 6
     assert float(dd.bound(one, lambda z, t: torch.zeros(*z.shape, 6), x).per_token.value) > 0
 
 
 @pytest.mark.parametrize("ends", [0.0, 1.0])
 def test_gradients_are_finite_at_the_ends_of_time(ends):
-    for one in (process(), dd.processes.PerWord(dd.schedules.Cosine(), [0.5, 2.0, 1.0], learn_speeds=True)):
+    for one in (
+        process(),
+        dd.processes.PerWord(dd.schedules.Cosine(), [0.5, 2.0, 1.0], learn_speeds=True),
+    ):
         t = torch.tensor([ends], dtype=F64)
         mask = torch.full((1, 1), one.num_states - 1)
         scores = torch.zeros(1, 1, one.vocab_size, dtype=F64)
@@ -153,7 +184,9 @@ def test_gradients_are_finite_at_the_ends_of_time(ends):
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
 def test_bad_speeds_are_named(learn):
-    refused_with(tree=lambda *speed: dd.hierarchies.Tree([WORDS], speed=speed, learn_speeds=learn))(r"""
+    refused_with(
+        tree=lambda *speed: dd.hierarchies.Tree([WORDS], speed=speed, learn_speeds=learn)
+    )(r"""
         tree(1.0, 0.0) | ValueError | speed\[1\] is 0.0, must be in \[0.001, 1000\]
         tree(1.0, -2.0) | ValueError | speed\[1\] is -2.0, must be
         tree(inf, 1.0) | ValueError | speed\[0\] is inf, must be

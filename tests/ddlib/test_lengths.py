@@ -30,7 +30,8 @@ from ddlib.samplers import (
 from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 
-V, END = 5, 4
+V = 5
+END = 4
 MASK = V
 PROCESS = Masked(V, Linear())
 PROMPT = torch.tensor([1, 0, END])
@@ -39,7 +40,9 @@ RULES = {
     "daedal": Daedal(END, start=4, low=0.34, enough=0.3, expand_below=0.7, step=3, positions=5),
     "rho_eos": RhoEOS(END, start=8, step=1, positions=6),
     "masks": RhoEOS(END, start=8, step=1, density="masks", least=3),
-    "daedal-block": Daedal(END, start=4, low=0.34, enough=0.3, expand_below=0.7, step=3, positions=5, block=4),
+    "daedal-block": Daedal(
+        END, start=4, low=0.34, enough=0.3, expand_below=0.7, step=3, positions=5, block=4
+    ),
     "rho_eos-block": RhoEOS(END, start=8, step=1, positions=6, block=5),
 }
 every_rule = pytest.mark.parametrize(
@@ -48,7 +51,10 @@ every_rule = pytest.mark.parametrize(
 
 
 class Endings:
-    """A network whose logits are a sum over all states, with more end tokens towards the end; it records its inputs."""
+    """A network whose logits are a sum over all states, with more end tokens towards the end.
+
+    It records its inputs.
+    """
 
     own_times = False
 
@@ -77,7 +83,10 @@ def masks(number):
 
 
 def filled(z, probs, window, high):
-    """The row after a step: masks of the window with high probability, or the best one; and which they were."""
+    """The row after a step: masks of the window with high probability, or the best one.
+
+    And which they were.
+    """
     best, tokens = probs.max(-1)
     there = [i for i in window if z[i] == MASK]
     which = [i for i in there if best[i] > high] or [max(there, key=lambda i: best[i])]
@@ -99,16 +108,21 @@ def confidence(probs, prompt, positions):
     return sum(ends[:positions]) / positions
 
 
-def published_daedal(network, prompt, most, *, start, step, block, high, low, enough, expand_below, positions):
+def published_daedal(
+    network, prompt, most, *, start, step, block, high, low, enough, expand_below, positions
+):
     """One row of the published program, at temperature 0."""
-    size, z = start, torch.cat([prompt, masks(start)])
+    size = start
+    z = torch.cat([prompt, masks(start)])
     while size < most and confidence(probabilities(network, z), prompt, positions) < enough:
         size = min(size + step, most)
         z = torch.cat([prompt, masks(size)])
     tail = min(size + positions // 2, most) - size
-    z, place = torch.cat([z, torch.full((tail,), END)]), len(prompt)
+    z = torch.cat([z, torch.full((tail,), END)])
+    place = len(prompt)
     while place < len(z):
-        probs, room = probabilities(network, z), len(z) - len(prompt) < most
+        probs = probabilities(network, z)
+        room = len(z) - len(prompt) < most
         best = probs.amax(-1)
         z, others = filled(z, probs, range(place, min(place + block, len(z))), high)
         weak = [i for i in others if best[i] < low]
@@ -119,13 +133,20 @@ def published_daedal(network, prompt, most, *, start, step, block, high, low, en
     return z
 
 
-def published_rho_eos(network, prompt, most, *, start, step, block, high, density, positions, least=1, changes=64):
-    """One row of the published program, at temperature 0, for an interval of densities from 0.4 to 0.6."""
-    z, place, count = torch.cat([prompt, masks(start)]), len(prompt), 0
+def published_rho_eos(
+    network, prompt, most, *, start, step, block, high, density, positions, least=1, changes=64
+):
+    """One row of the published program, at temperature 0, for an interval of densities from 0.4 to
+    0.6.
+    """
+    z = torch.cat([prompt, masks(start)])
+    place = len(prompt)
+    count = 0
     while (z == MASK).any():
         count += 1
         frozen = len(z) - len(prompt) >= most or count > changes
-        probs, there = probabilities(network, z), z == MASK
+        probs = probabilities(network, z)
+        there = z == MASK
         share = Fraction(confidence(probs, prompt, positions))
         if density == "masks":
             share = Fraction(int((there & (probs.argmax(-1) == END)).sum()), int(there.sum()))
@@ -151,13 +172,23 @@ def shown(network):
 
 
 def compare(rule, published, seed, slope, most=24, **options):
-    """The row is the published one, and so is every input of the network; its lengths, call by call."""
-    theirs, ours, prompt = Endings(seed, slope), Endings(seed, slope), PROMPT[: seed % 4]
+    """The row is the published one, and so is every input of the network.
+
+    Its lengths, call by call.
+    """
+    theirs = Endings(seed, slope)
+    ours = Endings(seed, slope)
+    prompt = PROMPT[: seed % 4]
     want = published(theirs, prompt, most, high=0.6, **options)
-    row, size = rule(END, **options), most + len(prompt)
-    found = dd.sample(PROCESS, ours, (1, size), GREEDY, 100, prompt[None], temperature=0.0, length=row)
+    row = rule(END, **options)
+    size = most + len(prompt)
+    found = dd.sample(
+        PROCESS, ours, (1, size), GREEDY, 100, prompt[None], temperature=0.0, length=row
+    )
     assert torch.equal(found[0, : len(want)], want) and (found[0, len(want) :] == END).all()
-    assert len(shown(ours)) == len(shown(theirs)) and all(map(torch.equal, shown(ours), shown(theirs)))
+    assert len(shown(ours)) == len(shown(theirs)) and all(
+        map(torch.equal, shown(ours), shown(theirs))
+    )
     assert len(ours.inputs) <= len(theirs.inputs)
     return [z.shape[1] - len(prompt) for z in ours.inputs]
 
@@ -169,8 +200,17 @@ every_block = pytest.mark.parametrize("block", [4, 64])
 @every_block
 @SLOPES
 def test_daedal_is_the_published_loop_call_by_call(block, slope):
-    options = {"start": 4, "step": 3, "low": 0.34, "enough": 0.3, "expand_below": 0.7, "positions": 5}
-    lengths = [compare(Daedal, published_daedal, seed, slope, block=block, **options) for seed in range(5)]
+    options = {
+        "start": 4,
+        "step": 3,
+        "low": 0.34,
+        "enough": 0.3,
+        "expand_below": 0.7,
+        "positions": 5,
+    }
+    lengths = [
+        compare(Daedal, published_daedal, seed, slope, block=block, **options) for seed in range(5)
+    ]
     first, last = {-0.3: (6, 24), 0.1: (18, 24), 0.3: (15, 24), 0.5: (15, 24)}[slope]
     assert all(first <= one[-1] <= last and one == sorted(one) for one in lengths)
     if slope == 0.1:  # both stages
@@ -223,7 +263,10 @@ SAMPLERS = {
 QUICK = ("confidence",)
 PAIRS = [
     pytest.param(
-        rule, sampler, id=f"{kind}-{name}", marks=() if name in QUICK and rule.block is None else pytest.mark.slow
+        rule,
+        sampler,
+        id=f"{kind}-{name}",
+        marks=() if name in QUICK and rule.block is None else pytest.mark.slow,
     )
     for kind, rule in RULES.items()
     for name, sampler in SAMPLERS.items()
@@ -259,7 +302,9 @@ def test_a_larger_limit_changes_only_rows_that_meet_it(name):
 def test_limits_of_the_length(rule):
     for slope in (-3.0, 3.0):  # never the end, always the end
         found, widths = draw(rule, slope=slope, size=12)
-        assert max(widths) <= 12 and min(widths) >= min(rule.start, getattr(rule, "least", rule.start))
+        assert max(widths) <= 12 and min(widths) >= min(
+            rule.start, getattr(rule, "least", rule.start)
+        )
         assert (found < V).all()
     wide = dd.sample(PROCESS, Endings(), (2, 3), GREEDY, 9, length=rule)  # less than the start
     assert wide.shape == (2, 3) and (wide < V).all()
@@ -274,7 +319,16 @@ def test_the_largest_change_is_eight_times_the_step():
 def test_few_steps_complete_every_row(rule):
     for steps in (1, 2, 3):
         network = Endings(1)
-        found = dd.sample(PROCESS, network, (3, 20), GREEDY, steps, torch.tensor([1]), length=rule, seeds=[1, 2, 3])
+        found = dd.sample(
+            PROCESS,
+            network,
+            (3, 20),
+            GREEDY,
+            steps,
+            torch.tensor([1]),
+            length=rule,
+            seeds=[1, 2, 3],
+        )
         assert (found < V).all() and (found[:, 0] == 1).all()
         if isinstance(rule, RhoEOS):
             assert len({z.shape[1] for z in network.inputs}) <= steps
@@ -282,15 +336,19 @@ def test_few_steps_complete_every_row(rule):
 
 def test_a_finished_row_is_not_evaluated_any_more():
     """A row is evaluated once per step in which it has masks."""
-    network, unfinished = Endings(3, 0.5), []
+    network = Endings(3, 0.5)
+    unfinished = []
     prompt = torch.tensor([[1, 0, 2, 3, 1, 1, 2, 0, MASK, MASK], [1] + [MASK] * 9])
     dd.sample(
         PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, infill=True, length=RhoEOS(END, start=2),
         on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())),
     )  # fmt: skip
     assert sum(len(z) for z in network.inputs) == sum(unfinished) and {0, 1, 2} == {*unfinished}
-    whole, calls = torch.tensor([[1, 2, 3]]), len(network.inputs)
-    assert torch.equal(dd.sample(PROCESS, network, (1, 3), GREEDY, 9, whole, length=RhoEOS(END)), whole)
+    whole = torch.tensor([[1, 2, 3]])
+    calls = len(network.inputs)
+    assert torch.equal(
+        dd.sample(PROCESS, network, (1, 3), GREEDY, 9, whole, length=RhoEOS(END)), whole
+    )
     assert len(network.inputs) == calls
 
 
@@ -300,7 +358,11 @@ def test_rows_hold_another_token_behind_their_end():
     same, _ = draw(RULES["rho_eos"], slope=1.0, forbidden=[0])
     ends = lengths(found, rule)
     for row, other, end in zip(found, same, ends, strict=True):
-        assert torch.equal(row[:end], other[:end]) and (row[end:] == 0).all() and (other[end:] == END).all()
+        assert (
+            torch.equal(row[:end], other[:end])
+            and (row[end:] == 0).all()
+            and (other[end:] == END).all()
+        )
     assert set(ends) <= set(widths) and max(ends) < 22
 
 
@@ -319,14 +381,26 @@ def test_endings_stop_rows_too(rule):
 @pytest.mark.parametrize("rule", slow_but(RULES, "masks"))
 def test_levels_of_a_tree_and_split_networks(rule):
     rule = RULES[rule]
-    """States between the mask and the tokens count as masks; a split network computes logits at some positions."""
+    """States between the mask and the tokens count as masks.
+
+    a split network computes logits at some positions.
+    """
     process = LEVELS["levels-xi"]
     for sampler in (Confidence(), Ancestral()):
         if rule.block is not None and sampler.by_times:
             continue
         for network in (Halves(process), lambda z, t: Halves(process)(z, t)):
             found = [
-                dd.sample(process, network, (3, 16), sampler, 20, seeds=[4, 5, 6], length=rule, compact=compact)
+                dd.sample(
+                    process,
+                    network,
+                    (3, 16),
+                    sampler,
+                    20,
+                    seeds=[4, 5, 6],
+                    length=rule,
+                    compact=compact,
+                )
                 for compact in (True, False)
             ]
             assert torch.equal(*found) and (found[0] < 6).all()
@@ -343,38 +417,58 @@ def test_features_at_some_positions_are_those_of_the_row():
         def features_at(self, z, t, positions):
             return self.features(z, t).gather(1, positions[..., None])
 
-    z, t = torch.arange(12).view(3, 4), torch.ones(3)
+    z = torch.arange(12).view(3, 4)
+    t = torch.ones(3)
     context = RaggedContext(Sparse(), torch.tensor([2, 0, 4]), 99, True)
     whole = context.features(z, t)
-    assert torch.equal(whole[:, :, 0], torch.tensor([[0, 1, 0, 0], [0] * 4, [8, 17, 27, 38]]).double())
+    assert torch.equal(
+        whole[:, :, 0], torch.tensor([[0, 1, 0, 0], [0] * 4, [8, 17, 27, 38]]).double()
+    )
     positions = torch.tensor([[1, 3], [0, 0], [3, 0]])  # padding beyond the row
-    assert torch.equal(context.features_at(z, t, positions)[:, :, 0], torch.tensor([[1, 1], [0, 0], [38, 8]]).double())
+    assert torch.equal(
+        context.features_at(z, t, positions)[:, :, 0],
+        torch.tensor([[1, 1], [0, 0], [38, 8]]).double(),
+    )
     assert context.states(z).tolist() == [[0, 1, 99, 99], [99] * 4, [8, 9, 10, 11]]
     rows = torch.tensor([True, False, True])
     assert torch.equal(context.features(z[rows], t[rows], rows), whole[rows])
 
 
 def test_the_time_is_that_of_all_positions_of_the_row():
-    """The expected share of masks is the time here; the window and the largest length change nothing."""
+    """The expected share of masks is the time here.
+
+    The window and the largest length change nothing.
+    """
     times = []
 
     def network(z, t):
         times.extend(zip(t.tolist(), (z == MASK).double().mean(1).tolist(), strict=True))
         return Endings(0, 0.5)(z, t)
 
-    dd.sample(PROCESS, network, (3, 40), Confidence(), 60, length=RhoEOS(END, start=8, step=2, positions=6, block=3))
+    dd.sample(
+        PROCESS,
+        network,
+        (3, 40),
+        Confidence(),
+        60,
+        length=RhoEOS(END, start=8, step=2, positions=6, block=3),
+    )
     assert len({share for _, share in times}) > 5
     assert all(abs(t - share) < 1e-3 for t, share in times)
 
 
 class Doubling(Length):
-    """A custom rule: a row doubles once, after the first step, by masks before its last position."""
+    """A custom rule: a row doubles once, after the first step, by masks before its last
+    position.
+    """
 
     def observe(self, canvas):
         return canvas.outlook(self.token).best
 
     def resize(self, canvas, observed, window, k):
-        return canvas.length - 1, torch.where(torch.full_like(canvas.length, k) == 0, canvas.length, 0)
+        return canvas.length - 1, torch.where(
+            torch.full_like(canvas.length, k) == 0, canvas.length, 0
+        )
 
 
 def test_a_rule_is_one_class():
@@ -394,18 +488,35 @@ class Last(Ending):
     """Fixes the last of three positions before the first step."""
 
     def finished(self, run, state, drawn, memo):
-        return torch.ones_like(state.z), torch.arange(9).expand(1, 9) == (2 if memo is None else 9), True
+        return (
+            torch.ones_like(state.z),
+            torch.arange(9).expand(1, 9) == (2 if memo is None else 9),
+            True,
+        )
 
 
 def test_positions_that_an_ending_fixed_move_with_their_tokens():
-    rule, states = Doubling(END, start=3, fill=0), []
+    rule = Doubling(END, start=3, fill=0)
+    states = []
     network = Endings(0, -1.0)
     words = dd.sample(
         PROCESS, network, (1, 9), Confidence(per_step=1, edit=0.0), 20, length=rule, endings=[Last()],
         temperature=0.0, forbidden=[1], on_step=lambda k, t, z: states.append(z[0].tolist()),
     )  # fmt: skip
-    assert states[0] == [MASK, MASK, 1] + [0] * 6 and states[1][2:] == [MASK, MASK, MASK, 1, 0, 0, 0]
-    assert (words[0, :5] < V).all() and not (words[0, :5] == 1).any() and words[0, 5:].tolist() == [1, 0, 0, 0]
+    assert states[0] == [MASK, MASK, 1] + [0] * 6 and states[1][2:] == [
+        MASK,
+        MASK,
+        MASK,
+        1,
+        0,
+        0,
+        0,
+    ]
+    assert (
+        (words[0, :5] < V).all()
+        and not (words[0, :5] == 1).any()
+        and words[0, 5:].tolist() == [1, 0, 0, 0]
+    )
 
 
 def refused(rule, process=PROCESS, sampler=GREEDY, **options):
@@ -414,7 +525,10 @@ def refused(rule, process=PROCESS, sampler=GREEDY, **options):
 
 RULE = RULES["rho_eos"]
 RATES = torch.zeros(V + 1, V + 1, dtype=torch.float64)
-RATES[:V, MASK], RATES[0, 1], RATES[1, 0] = 1.0, 1.0, 1.0  # two tokens are exchanged
+# two tokens are exchanged
+RATES[:V, MASK] = 1.0
+RATES[0, 1] = 1.0
+RATES[1, 0] = 1.0
 EXCHANGED = RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V)
 GAP = torch.tensor([[1, MASK, 2]])
 test_refused = refuses(r"""

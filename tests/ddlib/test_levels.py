@@ -30,7 +30,10 @@ every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCE
 
 
 def by_count(length):
-    """A network whose loss at a mask depends on the number of masks alone: 4 k / L nats where k are masked."""
+    """A network whose loss at a mask depends on the number of masks alone.
+
+    4 k / L nats where k are masked.
+    """
 
     def logits(z, t):
         nats = 4 * (z == 2).sum(-1, keepdim=True).double() / length
@@ -44,12 +47,16 @@ def by_count(length):
 @pytest.mark.parametrize("length", slow_but([2, 4, 8], 4))
 def test_balanced_levels_have_the_mean_of_the_bound_that_enumeration_gives(length):
     """For a loss that depends on the number of masks."""
-    process, rows, x = dd.presets.mdlm(2), 20_000, torch.zeros(20_000, length, dtype=torch.int64)
+    process = dd.presets.mdlm(2)
+    rows = 20_000
+    x = torch.zeros(20_000, length, dtype=torch.int64)
     loss = 4 * torch.arange(1, length + 1, dtype=F64) / length
     generator = seeded(1)
     t = dd.sample_times(rows, generator=generator, dtype=F64)
     z = process.sample(x, t, generator, levels="balanced")
-    nats = dd.nelbo(process, by_count(length)(z, t), x, z, t).sum(-1) * process.importance_weight(x, z, t)
+    nats = dd.nelbo(process, by_count(length)(z, t), x, z, t).sum(-1) * process.importance_weight(
+        x, z, t
+    )
     error = float(nats.std()) / math.sqrt(rows)
     assert float(nats.mean()) == pytest.approx(float(loss.sum()), abs=4.5 * error)
 
@@ -57,30 +64,41 @@ def test_balanced_levels_have_the_mean_of_the_bound_that_enumeration_gives(lengt
 @settings(max_examples=examples(40), deadline=None)
 @given(process=processes(max_depth=4, max_words=5), t=st.floats(1e-4, 1 - 1e-4))
 def test_balanced_sequences_follow_a_distribution_and_have_the_mean_of_the_bound(process, t):
-    """Over all states of two tokens: chances q / balance sum to one, and nothing of the bound is left out."""
+    """Over all states of two tokens.
+
+    Chances q / balance sum to one, and nothing of the bound is left out.
+    """
     z = torch.cartesian_prod(*[torch.arange(process.num_states)] * 2)
     x = torch.tensor([[0, process.vocab_size - 1]]).expand_as(z)
     at = torch.full((len(z),), t, dtype=F64)
-    chance, balance = process.likelihood(z, x, at).prod(-1), process.importance_weight(x, z, at)
+    chance = process.likelihood(z, x, at).prod(-1)
+    balance = process.importance_weight(x, z, at)
     drawn = torch.where(balance > 0, chance / balance.clamp_min(1e-300), 0.0)
     assert float(drawn.sum()) == pytest.approx(1, abs=1e-8)
     some = chance > 0
     logits = torch.randn(len(z), 2, process.vocab_size, generator=seeded(), dtype=F64)[some]
     nats = dd.nelbo(process, logits, x[some], z[some], at[some]).sum(-1)
-    whole, found = (chance[some] * nats).sum(), ((drawn * balance)[some] * nats).sum()
+    whole = (chance[some] * nats).sum()
+    found = ((drawn * balance)[some] * nats).sum()
     assert float(found) == pytest.approx(float(whole), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     # dense processes answer time by time: of them a few times
-    slow_but([(n, s) for n in PROCESSES for s in (None, 5) if (n, s) != ("rates", None)], ("masks", None), ("gidd", 5)),
+    slow_but(
+        [(n, s) for n in PROCESSES for s in (None, 5) if (n, s) != ("rates", None)],
+        ("masks", None),
+        ("gidd", 5),
+    ),
 )
 def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     process = PROCESSES[name]
-    words, size = process.vocab_size, process.num_states
+    words = process.vocab_size
+    size = process.num_states
     table = torch.randn(2, 2, size, words, generator=seeded(3), dtype=F64)
-    places, rows = torch.arange(2), 20_000
+    places = torch.arange(2)
+    rows = 20_000
 
     def denoiser(z, t):
         return table[places[:, None], places, z[:, None]].sum(2)
@@ -94,24 +112,35 @@ def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
         expected = float(integrate_bound(process, probs, denoiser, points=60))
     else:
         other = dd.bound(process, denoiser, x, seeded(5), steps=steps).total.sum(-1)
-        expected, error = float(other.mean()), math.hypot(error, float(other.std()) / math.sqrt(rows))
+        expected = float(other.mean())
+        error = math.hypot(error, float(other.std()) / math.sqrt(rows))
     assert float(found.mean()) == pytest.approx(expected, abs=4.5 * error)
 
 
 @pytest.mark.parametrize("steps", [3, 4])
 def test_a_balanced_bound_counts_a_window_that_ends_within_a_step(steps):
-    process, x = dd.presets.staged([0, 0, 1, 1]), torch.zeros(6000, 1, dtype=torch.int64)
-    found = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 4), x, seeded(), levels="balanced", steps=steps).total
-    assert float(found.mean()) == pytest.approx(math.log(4), abs=max(4.5 * float(found.std()) / 6000**0.5, 1e-6))
+    process = dd.presets.staged([0, 0, 1, 1])
+    x = torch.zeros(6000, 1, dtype=torch.int64)
+    found = dd.bound(
+        process, lambda z, t: torch.zeros(*z.shape, 4), x, seeded(), levels="balanced", steps=steps
+    ).total
+    assert float(found.mean()) == pytest.approx(
+        math.log(4), abs=max(4.5 * float(found.std()) / 6000**0.5, 1e-6)
+    )
 
 
 @pytest.mark.parametrize(
     ("process", "share"),
-    [(dd.presets.mdlm(64), 0.01), (dd.presets.hdlm(torch.arange(64) // 8), 0.75), (dd.presets.gidd(64, 0.1), 0.75)],
+    [
+        (dd.presets.mdlm(64), 0.01),
+        (dd.presets.hdlm(torch.arange(64) // 8), 0.75),
+        (dd.presets.gidd(64, 0.1), 0.75),
+    ],
     ids=["masks", "tree", "gidd"],
 )
 def test_balanced_levels_take_noise_out_of_the_bound(process, share):
-    """Spread of one time's draws for a network of equal loss everywhere, as a share of the standard deviation.
+    """Spread of one time's draws for a network of equal loss everywhere, as a share of the standard
+    deviation.
 
     For masks the weight is then L / k where k are masked, whatever the time: nothing is left.
     """
@@ -121,12 +150,15 @@ def test_balanced_levels_take_noise_out_of_the_bound(process, share):
     for levels in ("independent", "balanced"):
         z = process.sample(x, t, seeded(6), levels=levels)
         nats = dd.nelbo(process, torch.zeros(4000, 32, 64), x, z, t).sum(-1).double()
-        spread[levels] = float((nats * process.importance_weight(x, z, t) if levels == "balanced" else nats).std())
+        spread[levels] = float(
+            (nats * process.importance_weight(x, z, t) if levels == "balanced" else nats).std()
+        )
     assert spread["balanced"] <= share * spread["independent"]
 
 
 def test_a_balanced_mask_weighs_the_length_over_their_number():
-    process, x = dd.presets.mdlm(5), torch.randint(5, (300, 12))
+    process = dd.presets.mdlm(5)
+    x = torch.randint(5, (300, 12))
     t = dd.sample_times(300, generator=seeded(), dtype=F64)
     z = process.sample(x, t, seeded(), levels="balanced")
     masks = (z == 5).sum(-1)
@@ -138,7 +170,8 @@ def test_a_balanced_mask_weighs_the_length_over_their_number():
 @every_process
 @pytest.mark.parametrize("t", [0.0, 1e-7, 1.0])
 def test_balanced_levels_serve_the_ends_of_time_and_texts_of_one_word(process, t):
-    x, at = torch.randint(process.vocab_size, (50, 1)), torch.full((50,), t, dtype=F64)
+    x = torch.randint(process.vocab_size, (50, 1))
+    at = torch.full((50,), t, dtype=F64)
     z = process.sample(x, at, seeded(), levels="balanced")
     assert process.importance_weight(x, z, at).isfinite().all()
 
@@ -162,20 +195,26 @@ def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
         def sample(self, x, t, generator=None):
             return super().sample(x, t, generator)
 
-    process, x = Own(3, Linear()), torch.zeros(2, 3, dtype=torch.int64)
+    process = Own(3, Linear())
+    x = torch.zeros(2, 3, dtype=torch.int64)
     assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
-    with pytest.raises(TypeError, match=r"levels is 'balanced', which Own does not support: its sample has no"):
+    with pytest.raises(
+        TypeError, match=r"levels is 'balanced', which Own does not support: its sample has no"
+    ):
         dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")
 
     class Silent(Own):
         couplings = Masked.couplings
 
-    with pytest.raises(TypeError, match="levels is 'balanced', which Silent does not support: its sample"):
+    with pytest.raises(
+        TypeError, match="levels is 'balanced', which Silent does not support: its sample"
+    ):
         Silent(3, Linear()).check_levels("balanced")
 
 
 def test_the_balanced_bound_of_a_row_does_not_depend_on_the_batch_where_windows_end():
-    process, x = dd.presets.staged([0, 0, 1, 1]), torch.randint(4, (6, 3), generator=seeded())
+    process = dd.presets.staged([0, 0, 1, 1])
+    x = torch.randint(4, (6, 3), generator=seeded())
 
     def bound(rows):
         noise = dd.KeyedGenerator(0, 0, rows)

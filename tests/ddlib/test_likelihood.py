@@ -1,4 +1,7 @@
-"""Exact likelihood of a sequence under an order: the distribution of the sequences that the order draws."""
+"""Exact likelihood of a sequence under an order.
+
+The distribution of the sequences that the order draws.
+"""
 
 import itertools
 import math
@@ -44,7 +47,9 @@ PROCESSES = {
 
 
 class Opinions:
-    """A network of so many positions that depends on all states and the time, of no joint distribution."""
+    """A network of so many positions that depends on all states and the time, of no joint
+    distribution.
+    """
 
     def __init__(self, process, length, columns=None, seed=0):
         generator = seeded(seed)
@@ -53,12 +58,19 @@ class Opinions:
             return 1.5 * torch.randn(*shape, generator=generator, dtype=F64)
 
         columns = process.vocab_size if columns is None else columns
-        self.table, self.late, self.calls = randn(length, length, process.num_states, columns), randn(columns), 0
+        self.table, self.late, self.calls = (
+            randn(length, length, process.num_states, columns),
+            randn(columns),
+            0,
+        )
 
     def __call__(self, z, t):
         self.calls += 1
         places = torch.arange(z.shape[1])
-        return self.table[places[:, None], places, z[:, None]].sum(2) + t.to(F64)[:, None, None] * self.late
+        return (
+            self.table[places[:, None], places, z[:, None]].sum(2)
+            + t.to(F64)[:, None, None] * self.late
+        )
 
 
 def texts(process, length):
@@ -67,7 +79,9 @@ def texts(process, length):
 
 def probs_of(process, denoiser, order, length=2, **options):
     """The probability of every text."""
-    found = dd.likelihood(process, denoiser, texts(process, length), order, **options).log_likelihood
+    found = dd.likelihood(
+        process, denoiser, texts(process, length), order, **options
+    ).log_likelihood
     return found.exp().view((process.vocab_size,) * length)
 
 
@@ -87,14 +101,26 @@ def plain_processes(draw):
     tree = draw(strategies.hierarchies(max_depth=4, max_words=5))
     parents = [edge.parents.tolist() for edge in tree.maps[:-1]]
     schedule = draw(strategies.exact_schedules())
-    return Hierarchical(Tree(parents, speed=tree.speeds), schedule) if parents else Masked(tree.vocab_size, schedule)
+    return (
+        Hierarchical(Tree(parents, speed=tree.speeds), schedule)
+        if parents
+        else Masked(tree.vocab_size, schedule)
+    )
 
 
-@given(plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(1, 9), st.integers(0, 99))
+@given(
+    plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(1, 9), st.integers(0, 99)
+)
 @settings(max_examples=examples(60))
 def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order, steps, seed):
     for count in (None, steps):
-        assert abs(float(probs_of(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
+        assert (
+            abs(
+                float(probs_of(process, Opinions(process, 2, seed=seed), order, steps=count).sum())
+                - 1
+            )
+            < 1e-12
+        )
 
 
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
@@ -114,38 +140,57 @@ def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
 @pytest.mark.parametrize("order", slow_but(ORDERS, "margin"))
 def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
-    process, order, draws = PROCESSES[name], ORDERS[order], 4000
-    denoiser, size, edges = Opinions(process, 2), process.vocab_size, len(process.levels) - 1
+    process = PROCESSES[name]
+    order = ORDERS[order]
+    draws = 4000
+    denoiser = Opinions(process, 2)
+    size = process.vocab_size
+    edges = len(process.levels) - 1
     generator = seeded(4)
     words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
     counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    compared = frequencies("draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws)
+    compared = frequencies(
+        "draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws
+    )
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
 
 
 def test_left_to_right_is_the_chain_rule():
     """p(x) = prod p(x_l | x_<l, masks), each factor at the share of masks that is left."""
-    process, length = Masked(4, Linear()), 3
-    denoiser, x = Opinions(process, 3), texts(Masked(4, Linear()), 3)
+    process = Masked(4, Linear())
+    length = 3
+    denoiser = Opinions(process, 3)
+    x = texts(Masked(4, Linear()), 3)
     total = torch.zeros(len(x), dtype=F64)
     for k in range(length):
         z = torch.where(torch.arange(length) < k, x, process.vocab_size)
         t = torch.full((len(x),), (length - k) / length)
         total += denoiser(z, t)[:, k].log_softmax(-1).gather(1, x[:, k : k + 1])[:, 0]
     found = dd.likelihood(process, denoiser, x, LeftToRight())
-    torch.testing.assert_close(found.log_likelihood, total, atol=1e-6, rtol=1e-6)  # t is passed in float32
+    torch.testing.assert_close(
+        found.log_likelihood, total, atol=1e-6, rtol=1e-6
+    )  # t is passed in float32
     torch.testing.assert_close(found.per_position.sum(1), found.log_likelihood)
 
 
 def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
-    process, seen = PROCESSES["three"], []
-    dd.sample(process, Opinions(process, 3), (2, 3), LeftToRight(), 9, on_step=lambda k, t, z: seen.append(z))
+    process = PROCESSES["three"]
+    seen = []
+    dd.sample(
+        process,
+        Opinions(process, 3),
+        (2, 3),
+        LeftToRight(),
+        9,
+        on_step=lambda k, t, z: seen.append(z),
+    )
     levels = process.level_of(torch.stack(seen)[:, 0]).tolist()
     assert levels == [[max(3 - max(k - 3 * i, 0), 0) for i in range(3)] for k in range(10)]
 
 
 def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
-    process, counts = LEVELS["levels"], []
+    process = LEVELS["levels"]
+    counts = []
     right = dd.samplers.runtime.model.ModelWrapper.at
 
     def at(self, z, t, where):
@@ -156,12 +201,15 @@ def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
     dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
     assert counts == [[1, 1]] * 12
     counts.clear()
-    dd.likelihood(process, Halves(process), torch.zeros(1, 4, dtype=torch.int64), LeftToRight(), steps=6)
+    dd.likelihood(
+        process, Halves(process), torch.zeros(1, 4, dtype=torch.int64), LeftToRight(), steps=6
+    )
     assert [number for (number,) in counts] == [2] * 6
 
 
 def test_in_one_step_the_likelihood_is_the_product_of_the_probabilities_at_the_mask():
-    process, x = PROCESSES["three"], texts(PROCESSES["three"], 2)
+    process = PROCESSES["three"]
+    x = texts(PROCESSES["three"], 2)
     denoiser = Opinions(process, 2)
     masks = torch.full_like(x, process.num_states - 1)
     words = denoiser(masks, torch.ones(len(x))).log_softmax(-1).gather(-1, x[..., None])[..., 0]
@@ -172,8 +220,13 @@ def test_in_one_step_the_likelihood_is_the_product_of_the_probabilities_at_the_m
 
 def test_one_edge_a_call_unless_several_go():
     for name, process in PROCESSES.items():
-        x, edges = texts(process, 2), len(process.levels) - 1
-        for order, calls in ((Confidence(), 2 * edges), (LeftToRight(), 2 * edges), (EntropyBounded(math.inf), edges)):
+        x = texts(process, 2)
+        edges = len(process.levels) - 1
+        for order, calls in (
+            (Confidence(), 2 * edges),
+            (LeftToRight(), 2 * edges),
+            (EntropyBounded(math.inf), edges),
+        ):
             denoiser = Opinions(process, 2)
             found = dd.likelihood(process, denoiser, x, order)
             assert found.calls == denoiser.calls == calls, (name, order)
@@ -182,7 +235,8 @@ def test_one_edge_a_call_unless_several_go():
 @every_order
 def test_child_logits_and_those_of_words_give_the_same(order):
     process = PROCESSES["three"]
-    tree, x = process.hierarchy, texts(PROCESSES["three"], 2)
+    tree = process.hierarchy
+    x = texts(PROCESSES["three"], 2)
     children = Opinions(process, 2, process.num_states - 1)
     ours = dd.likelihood(process, children, x, order, parameterization="children")
     theirs = dd.likelihood(process, lambda z, t: dd.token_logits(tree, children(z, t)), x, order)
@@ -203,7 +257,9 @@ def test_halves_of_a_network_agree_with_the_whole(name, order):
 def test_posterior_logits_have_the_same_meaning_everywhere():
     process = PROCESSES["two"]
     known = joint(5, 2, 2)
-    found = probs_of(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
+    found = probs_of(
+        process, exact_posterior(process, known), Confidence(), parameterization="posterior"
+    )
     torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
 
 
@@ -214,12 +270,15 @@ def test_a_batch_changes_no_text(order, steps):
     generator = seeded(3)
     x = torch.randint(6, (6, 5), generator=generator)
     stands = torch.rand(6, 5, generator=generator) < 0.4
-    stands[0], stands[1] = True, False
+    stands[0] = True
+    stands[1] = False
     halves = Halves(process)
     whole = dd.likelihood(process, halves, x, order, steps=steps, given=stands)
     assert halves.sequences < 6 * halves.calls  # finished rows are not evaluated
     for row in range(6):
-        one = dd.likelihood(process, Halves(process), x[[row]], order, steps=steps, given=stands[[row]])
+        one = dd.likelihood(
+            process, Halves(process), x[[row]], order, steps=steps, given=stands[[row]]
+        )
         torch.testing.assert_close(one.per_position[0], whole.per_position[row])
     assert whole.log_likelihood[0] == 0 and (whole.per_position[stands] == 0).all()
 
@@ -236,8 +295,11 @@ def test_given_tokens_are_a_condition(order):
 
 
 def test_the_bound_of_masks_is_the_mean_over_all_orders():
-    """Network without the time: -E log p under a random order is the bound of each sequence, and not above it."""
-    process, length = Masked(3, Linear()), 3
+    """Network without the time: -E log p under a random order is the bound of each sequence, and
+    not above it.
+    """
+    process = Masked(3, Linear())
+    length = 3
     opinions = Opinions(process, length)
     x = torch.tensor([[2, 0, 1]])
 
@@ -246,7 +308,8 @@ def test_the_bound_of_masks_is_the_mean_over_all_orders():
 
     mean = 0.0
     for places in itertools.permutations(range(length)):
-        there, back = torch.tensor(places), torch.tensor(places).argsort()
+        there = torch.tensor(places)
+        back = torch.tensor(places).argsort()
         turned = lambda z, t: denoiser(z[:, back], t)[:, there]  # noqa: B023, E731
         found = dd.likelihood(process, turned, x[:, there], LeftToRight())
         mean -= float(found.log_likelihood) / math.factorial(length)
@@ -258,7 +321,9 @@ def test_the_bound_of_masks_is_the_mean_over_all_orders():
 def test_a_text_that_cannot_be_has_minus_infinity():
     process = Masked(3, Linear())
     never = torch.tensor([0.0, 0.0, -torch.inf], dtype=F64)
-    found = dd.likelihood(process, lambda z, t: never.expand(*z.shape, 3), torch.tensor([[0, 1], [0, 2]]))
+    found = dd.likelihood(
+        process, lambda z, t: never.expand(*z.shape, 3), torch.tensor([[0, 1], [0, 2]])
+    )
     assert found.log_likelihood.tolist() == [pytest.approx(-2 * math.log(2)), -math.inf]
 
 
@@ -284,21 +349,33 @@ def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, gr
     if isinstance(order, InOrder):
         order = InOrder(Lanes(length), whole=True)
     group = group and min(group, length)
-    x, denoiser = texts(process, length), Opinions(process, length)
+    x = texts(process, length)
+    denoiser = Opinions(process, length)
     costs = dd.order_costs(process, denoiser, x, order, group)
     for nats in costs[:3]:
         assert abs(float((-nats).exp().sum()) - 1) < 1e-12
-    torch.testing.assert_close(costs.sets, -dd.likelihood(process, denoiser, x, order, group=group).log_likelihood)
-    torch.testing.assert_close(costs.left_to_right, -dd.likelihood(process, denoiser, x, LeftToRight()).log_likelihood)
-    torch.testing.assert_close(costs.drawing_in_parallel + costs.order, costs.sets - costs.left_to_right)
-    assert bool(costs.drawing_in_parallel.abs().max() > 0.01) or costs.calls == length * (len(process.levels) - 1)
+    torch.testing.assert_close(
+        costs.sets, -dd.likelihood(process, denoiser, x, order, group=group).log_likelihood
+    )
+    torch.testing.assert_close(
+        costs.left_to_right, -dd.likelihood(process, denoiser, x, LeftToRight()).log_likelihood
+    )
+    torch.testing.assert_close(
+        costs.drawing_in_parallel + costs.order, costs.sets - costs.left_to_right
+    )
+    assert bool(costs.drawing_in_parallel.abs().max() > 0.01) or costs.calls == length * (
+        len(process.levels) - 1
+    )
 
 
 def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
     """Confidence would choose again after every position; the chain keeps sets and their order."""
-    process, length = Masked(3, Linear()), 4
-    denoiser, x = Opinions(process, length, seed=2), texts(process, 4)
-    costs, again = dd.order_costs(process, denoiser, x, Confidence(), 2), dd.likelihood(process, denoiser, x)
+    process = Masked(3, Linear())
+    length = 4
+    denoiser = Opinions(process, length, seed=2)
+    x = texts(process, 4)
+    costs = dd.order_costs(process, denoiser, x, Confidence(), 2)
+    again = dd.likelihood(process, denoiser, x)
     want = torch.zeros(len(x), dtype=F64)
     for row, words in enumerate(x):
         z = torch.full((1, length), process.vocab_size)
@@ -320,28 +397,40 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
 def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]
     costs = dd.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
-    if isinstance(order, Confidence | LeftToRight) and order.consistent_joint:  # one position a call
+    if (
+        isinstance(order, Confidence | LeftToRight) and order.consistent_joint
+    ):  # one position a call
         assert costs.drawing_in_parallel.abs().max() == 0
 
 
 @pytest.mark.parametrize("name", ["masked", "two"])
 def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_has_none(name):
-    process, length, size = PROCESSES[name], 4, PROCESSES[name].vocab_size
+    process = PROCESSES[name]
+    length = 4
+    size = PROCESSES[name].vocab_size
     noise = torch.randn((size,) * length, generator=seeded(1), dtype=F64)
     known = (2 * noise).flatten().softmax(0).view_as(noise)
-    x, best = texts(process, length), exact_cavity(process, known)
+    x = texts(process, length)
+    best = exact_cavity(process, known)
     for order, group in ((Confidence(), 2), (InOrder(Lanes(2)), 2), (EntropyBounded(1.0), None)):
         costs = dd.order_costs(process, best, x, order, group)
         torch.testing.assert_close((-costs.chain).exp(), known.flatten(), atol=0, rtol=1e-9)
         assert costs.order.abs().max() < 1e-9
-        assert float(known.flatten() @ costs.drawing_in_parallel) > 0, "no single sequence, but the mean"
+        assert float(known.flatten() @ costs.drawing_in_parallel) > 0, (
+            "no single sequence, but the mean"
+        )
     if name == "masked":
-        parallel = float(known.flatten() @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_in_parallel)
+        parallel = float(
+            known.flatten()
+            @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_in_parallel
+        )
         pair = known.sum((1, 3))  # positions 0 and 2 first, then 1 and 3 given them
         rest = known.permute(0, 2, 1, 3) / pair[..., None, None]
         apart = pair.sum(1)[:, None] * pair.sum(0)
         halves = rest.sum(3)[..., None] * rest.sum(2)[..., None, :]
-        want = (pair * (pair / apart).log()).sum() + (known.permute(0, 2, 1, 3) * (rest / halves).log()).sum()
+        want = (pair * (pair / apart).log()).sum() + (
+            known.permute(0, 2, 1, 3) * (rest / halves).log()
+        ).sum()
         assert parallel == pytest.approx(float(want), rel=1e-9)
 
 
@@ -362,12 +451,19 @@ def test_a_group_is_that_of_confidence_and_of_fewer_steps():
 
 def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
     process = PROCESSES["two"]
-    denoiser, x = Opinions(process, 5), torch.randint(5, (4, 5), generator=seeded(3))
-    mask, given = torch.ones(4, 5, dtype=torch.bool), torch.zeros(4, 5, dtype=torch.bool)
-    mask[1, 2:], mask[2] = False, False
+    denoiser = Opinions(process, 5)
+    x = torch.randint(5, (4, 5), generator=seeded(3))
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    given = torch.zeros(4, 5, dtype=torch.bool)
+    mask[1, 2:] = False
+    mask[2] = False
     given[3, [0, 3]] = True
     costs = dd.order_costs(process, denoiser, x, group=2, mask=mask, given=given)
-    assert costs.tokens.tolist() == [5, 2, 0, 3] and [float(nats[2]) for nats in costs[:3]] == [0, 0, 0]
+    assert costs.tokens.tolist() == [5, 2, 0, 3] and [float(nats[2]) for nats in costs[:3]] == [
+        0,
+        0,
+        0,
+    ]
     for row in (0, 1, 3):
         one = dd.order_costs(
             process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], compact=False
@@ -376,10 +472,14 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
 
 
 def test_the_command_for_a_mean_and_its_error():
-    process, x = PROCESSES["masked"], texts(PROCESSES["masked"], 3)
+    process = PROCESSES["masked"]
+    x = texts(PROCESSES["masked"], 3)
     costs = dd.order_costs(process, Opinions(process, 3), x, group=3)
     mean = dd.Measure.ratio(costs.drawing_in_parallel, costs.tokens, "nats/token")
-    assert mean.value == pytest.approx(float(costs.drawing_in_parallel.mean()) / 3) and mean.standard_error > 0
+    assert (
+        mean.value == pytest.approx(float(costs.drawing_in_parallel.mean()) / 3)
+        and mean.standard_error > 0
+    )
 
 
 BLOCK_PROCESSES = {"masked": Masked(4, Cosine()), "two": dd.presets.hdlm([0, 1, 0, 2])}
@@ -391,12 +491,21 @@ def test_block_by_block_a_cache_changes_no_likelihood(name, network):
     process = BLOCK_PROCESSES[name]
     x = torch.randint(4, (5, 8), generator=seeded())
     given = torch.zeros(5, 8, dtype=torch.bool)
-    given[:, :3], given[2, 6] = True, True
-    for order, options in ((Confidence(), {}), (LeftToRight(), {"group": 2}), (EntropyBounded(1.0), {"steps": 3})):
+    given[:, :3] = True
+    given[2, 6] = True
+    for order, options in (
+        (Confidence(), {}),
+        (LeftToRight(), {"group": 2}),
+        (EntropyBounded(1.0), {"steps": 3}),
+    ):
         found = []
         for keep in (True, False):
             denoiser = NETWORKS[network](process.num_states, 4, 2)
-            found.append(dd.likelihood(process, denoiser, x, order, pace=Blocks(2), keep=keep, given=given, **options))
+            found.append(
+                dd.likelihood(
+                    process, denoiser, x, order, pace=Blocks(2), keep=keep, given=given, **options
+                )
+            )
             assert (denoiser.prefilled > 0) == keep
             assert max(shape[1] for shape in denoiser.seen) == (2 if keep else 8)
         torch.testing.assert_close(found[0].per_position, found[1].per_position, atol=1e-10, rtol=0)
@@ -408,7 +517,11 @@ def test_block_by_block_a_cache_changes_no_likelihood(name, network):
 def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
     process = BLOCK_PROCESSES[name]
     network = denoiser(process.num_states, 4, 2)
-    for order, options in ((Confidence(), {}), (LeftToRight(), {"steps": 1}), (Confidence("entropy"), {"group": 2})):
+    for order, options in (
+        (Confidence(), {}),
+        (LeftToRight(), {"steps": 1}),
+        (Confidence("entropy"), {"group": 2}),
+    ):
         total = probs_of(process, network, order, 4, pace=Blocks(2), **options).sum()
         assert abs(float(total) - 1) < 1e-12
     costs = dd.order_costs(process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2))
@@ -417,9 +530,12 @@ def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
 
 @pytest.mark.statistical
 def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
-    process, draws = BLOCK_PROCESSES["two"], 4000
+    process = BLOCK_PROCESSES["two"]
+    draws = 4000
     denoiser = ByBlocks(process.num_states, 4, 1)
-    words = dd.sample(process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=seeded(4))
+    words = dd.sample(
+        process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=seeded(4)
+    )
     counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
     expected = probs_of(process, denoiser, Confidence(), 2, pace=Blocks(1))
     compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
@@ -531,12 +647,19 @@ def test_a_schedule_that_ends_late_enough_for_float64_is_accepted():
 
 
 @pytest.mark.parametrize("per_step", ["expected", "rounded"])
-def test_an_order_that_depends_on_the_times_needs_their_number_for_sequences_of_several_lengths(per_step):
-    process, order = Masked(4, Cosine()), Confidence(per_step=per_step)
-    x, mask = torch.tensor([[0, 3, 1, 2, 0, 1], [2, 1, 3, 0, 0, 0]]), torch.ones(2, 6, dtype=torch.bool)
+def test_an_order_that_depends_on_the_times_needs_their_number_for_sequences_of_several_lengths(
+    per_step,
+):
+    process = Masked(4, Cosine())
+    order = Confidence(per_step=per_step)
+    x = torch.tensor([[0, 3, 1, 2, 0, 1], [2, 1, 3, 0, 0, 0]])
+    mask = torch.ones(2, 6, dtype=torch.bool)
     mask[1, 3:] = False
     network = Opinions(process, 6)
-    with pytest.raises(ValueError, match=r"steps is None, must be given: Confidence.* from 3 to 6 positions to draw"):
+    with pytest.raises(
+        ValueError,
+        match=r"steps is None, must be given: Confidence.* from 3 to 6 positions to draw",
+    ):
         dd.likelihood(process, network, x, order, mask=mask)
     together = dd.likelihood(process, network, x, order, steps=6, mask=mask).log_likelihood
     alone = dd.likelihood(process, network, x[1:], order, steps=6, mask=mask[1:]).log_likelihood

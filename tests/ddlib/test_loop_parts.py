@@ -1,4 +1,6 @@
-"""ddlib.integrations: what every training loop shares, noise by key, padding, loss, bound and the saved process."""
+"""ddlib.integrations: what every training loop shares, noise by key, padding, loss, bound and the
+saved process.
+"""
 
 import json
 
@@ -27,7 +29,9 @@ from ddlib.utils.validation import UsageWarning
 
 pytestmark = [
     pytest.mark.usefixtures("as_users_call"),
-    pytest.mark.filterwarnings("ignore:pad_token_id is 0:ddlib.utils.validation.UsageWarning"),  # every token is data
+    pytest.mark.filterwarnings(
+        "ignore:pad_token_id is 0:ddlib.utils.validation.UsageWarning"
+    ),  # every token is data
 ]
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.9)
@@ -45,9 +49,12 @@ def joined(batches, name):
     return torch.cat([batch["labels"][name] for batch in batches])
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"batch_size": 2}, {"batch_size": 8}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 2}, {"batch_size": 2}, {"batch_size": 8}], ids=str
+)
 def test_noise_is_the_same_for_any_workers_and_batches(options):
-    one, other = batches(), batches(**options)
+    one = batches()
+    other = batches(**options)
     for name in FIELDS:
         assert torch.equal(joined(one, name), joined(other, name)), name
     assert all(type(batch["labels"]) is Targets for batch in other)
@@ -55,11 +62,18 @@ def test_noise_is_the_same_for_any_workers_and_batches(options):
 
 def test_noise_is_that_of_a_plain_keyed_generator():
     for step, batch in enumerate(batches()):
-        index, labels = torch.arange(4 * step, 4 * step + 4), batch["labels"]
+        index = torch.arange(4 * step, 4 * step + 4)
+        labels = batch["labels"]
         noise = dd.KeyedGenerator(0, step, index)
         t = dd.sample_times(4, generator=noise)
-        assert torch.equal(labels["position"], index) and torch.equal(batch["t"], t) and torch.equal(labels["t"], t)
-        assert torch.equal(batch["z"], PROCESS.sample(labels["x"], t, noise)) and torch.equal(labels["z"], batch["z"])
+        assert (
+            torch.equal(labels["position"], index)
+            and torch.equal(batch["t"], t)
+            and torch.equal(labels["t"], t)
+        )
+        assert torch.equal(batch["z"], PROCESS.sample(labels["x"], t, noise)) and torch.equal(
+            labels["z"], batch["z"]
+        )
 
 
 def test_two_processes_have_the_noise_of_one():
@@ -83,15 +97,20 @@ def test_a_resumed_run_goes_on_where_it_stopped():
 
 def test_every_pass_has_all_examples_in_another_order():
     rows = [tuple(item["input_ids"]) for item in Positions(DATA, passes=2)]
-    assert sorted(rows[:10]) == sorted(rows[10:]) == sorted(tuple(item["input_ids"]) for item in DATA)
+    assert (
+        sorted(rows[:10]) == sorted(rows[10:]) == sorted(tuple(item["input_ids"]) for item in DATA)
+    )
     assert rows[:10] != rows[10:]
     assert rows != [tuple(item["input_ids"]) for item in Positions(DATA, passes=2, seed=7)]
-    assert [item["input_ids"] for item in Positions(DATA, shuffle=False)] == [item["input_ids"] for item in DATA]
+    assert [item["input_ids"] for item in Positions(DATA, shuffle=False)] == [
+        item["input_ids"] for item in DATA
+    ]
 
 
 def test_epochs_of_the_sampler_are_passes():
     positions = Positions(DATA)
-    sampler, found = PositionSampler(positions), []
+    sampler = PositionSampler(positions)
+    found = []
     for epoch in range(2):
         sampler.set_epoch(epoch)
         found += batches(positions, batch_size=5, sampler=sampler)
@@ -111,7 +130,9 @@ class Numbered(Dataset):
 
 
 def test_padding_masks_and_other_entries():
-    collate = DiffusionCollator(PROCESS, pad_token_id=4, pad_to_multiple_of=2, input_names=("x", "sigma"))
+    collate = DiffusionCollator(
+        PROCESS, pad_token_id=4, pad_to_multiple_of=2, input_names=("x", "sigma")
+    )
     [batch] = batches(Positions(Numbered(), shuffle=False), 3, collate)
     labels = batch["labels"]
     assert set(batch) == {"x", "sigma", "label", "labels"} and batch["label"].tolist() == [0, 1, 2]
@@ -157,7 +178,10 @@ def test_ids_of_any_integer_type_are_read(dtype):
 def test_without_positions_the_noise_is_torchs():
     collate = DiffusionCollator(PROCESS)
     torch.manual_seed(0)
-    with pytest.warns(UsageWarning, match="items have no position, .* wrap a dataset that has a length in Positions"):
+    with pytest.warns(
+        UsageWarning,
+        match="items have no position, .* wrap a dataset that has a length in Positions",
+    ):
         one = collate([[1, 2], [3]])
     torch.manual_seed(0)
     t = dd.sample_times(2)
@@ -165,7 +189,9 @@ def test_without_positions_the_noise_is_torchs():
 
 
 def test_shuffled_positions_are_warned_of():
-    with pytest.warns(UsageWarning, match="positions of a batch are .*, must ascend: .* do not shuffle"):
+    with pytest.warns(
+        UsageWarning, match="positions of a batch are .*, must ascend: .* do not shuffle"
+    ):
         batches(shuffle=True, generator=seeded())
 
 
@@ -176,7 +202,9 @@ def test_an_epoch_that_goes_on_at_the_first_position_is_in_order():
 def test_a_second_epoch_over_positions_is_warned_of():
     positions = Positions(DATA)
     batches(positions, sampler=[*range(10), 0, 1])
-    with pytest.warns(UsageWarning, match="Positions are read again, .* passes=.*, or a PositionSampler"):
+    with pytest.warns(
+        UsageWarning, match="Positions are read again, .* passes=.*, or a PositionSampler"
+    ):
         batches(positions)
     held_out = Positions(DATA, shuffle=False)
     batches(held_out)
@@ -192,21 +220,30 @@ def test_padding_that_is_data_is_warned_of():
 
 
 def test_streams_and_wrapped_data_stay_as_they_are():
-    positions, stream = Positions(DATA), iter(DATA)
-    assert Positions.of(positions) is positions and Positions.of(stream) is stream and Positions.of(None) is None
+    positions = Positions(DATA)
+    stream = iter(DATA)
+    assert (
+        Positions.of(positions) is positions
+        and Positions.of(stream) is stream
+        and Positions.of(None) is None
+    )
     assert Positions.of(DATA, seed=3).seed == 3
 
 
 @pytest.mark.parametrize("pace", [None, dd.paces.Blocks(2)], ids=str)
 def test_the_loss_is_the_training_loss(pace):
     density = PROCESS.time_density(7, chance=0.2)
-    collate = DiffusionCollator(PROCESS, batch_size=4, pad_to_multiple_of=2, pace=pace, density=density)
+    collate = DiffusionCollator(
+        PROCESS, batch_size=4, pad_to_multiple_of=2, pace=pace, density=density
+    )
     labels = batches(collate=collate)[0]["labels"]
     logits = torch.randn(*labels["x"].shape, 5, generator=seeded())
     loss = DiffusionLoss(PROCESS, "clip:2", "edges")
     given = [labels[name] for name in ("x", "z", "t")]
     options = {"mask": labels["mask"], "measure": labels["measure"], "mode": "edges"}
-    expected = dd.training_loss(PROCESS, logits, *given, weighting=dd.weightings.Clip(2.0), **options)
+    expected = dd.training_loss(
+        PROCESS, logits, *given, weighting=dd.weightings.Clip(2.0), **options
+    )
     assert torch.equal(loss(logits, labels), expected)
     assert torch.equal(loss({"logits": logits}, labels), expected)
     halved = loss(logits, labels, num_items_in_batch=2 * labels["mask"].sum())
@@ -218,7 +255,9 @@ def test_the_loss_is_float32_within_autocast():
     logits = torch.randn(*labels["x"].shape, 5).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         inside = DiffusionLoss(PROCESS)(logits, labels)
-    assert inside.dtype == torch.float32 and torch.equal(inside, DiffusionLoss(PROCESS)(logits.float(), labels))
+    assert inside.dtype == torch.float32 and torch.equal(
+        inside, DiffusionLoss(PROCESS)(logits.float(), labels)
+    )
 
 
 def uniform(z, t):
@@ -227,17 +266,25 @@ def uniform(z, t):
 
 def test_the_mean_bound_is_that_of_one_call():
     found = batches(Positions(DATA, shuffle=False), 4)
-    rows = torch.cat([sequence_bounds(PROCESS, uniform, batch["labels"], seed=1) for batch in [*found, found[0]]])
+    rows = torch.cat(
+        [sequence_bounds(PROCESS, uniform, batch["labels"], seed=1) for batch in [*found, found[0]]]
+    )
     mean = mean_bound(rows[torch.randperm(len(rows))])
     density = PROCESS.time_density(7, chance=0.2)
     noise = dd.KeyedGenerator(1, 0, torch.arange(10))
-    whole = dd.bound(PROCESS, uniform, joined(found, "x"), noise, mask=joined(found, "mask"), density=density)
+    whole = dd.bound(
+        PROCESS, uniform, joined(found, "x"), noise, mask=joined(found, "mask"), density=density
+    )
     assert mean.value == pytest.approx(whole.per_token.value) and mean.unit == "nats per token"
-    assert mean.standard_error == pytest.approx(whole.per_token.standard_error) and mean.method == "stratified"
+    assert (
+        mean.standard_error == pytest.approx(whole.per_token.standard_error)
+        and mean.method == "stratified"
+    )
 
 
 def test_the_bound_is_float32_within_autocast():
-    labels, net = batches()[0]["labels"], torch.nn.Embedding(PROCESS.num_states, 5)
+    labels = batches()[0]["labels"]
+    net = torch.nn.Embedding(PROCESS.num_states, 5)
     weight = torch.randn(5, 5)
 
     def denoiser(z, t):
@@ -264,7 +311,9 @@ def test_a_bound_takes_the_conditions_of_its_sequences(half):
     bare = {**batch["labels"], "conditions": {}}
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         found = sequence_bounds(PROCESS, of_class, batch["labels"])
-    assert torch.equal(found, sequence_bounds(PROCESS, lambda z, t: of_class(z, t, batch["label"]), bare))
+    assert torch.equal(
+        found, sequence_bounds(PROCESS, lambda z, t: of_class(z, t, batch["label"]), bare)
+    )
     assert not torch.equal(found, sequence_bounds(PROCESS, uniform, bare))
 
 
@@ -291,16 +340,23 @@ class Mine(Linear):
 
 
 def test_a_process_of_the_main_program_is_not_saved(tmp_path):
-    with pytest.raises(TypeError, match=r"process\.schedule\.kind is __main__:Mine: other programs cannot import it"):
+    with pytest.raises(
+        TypeError,
+        match=r"process\.schedule\.kind is __main__:Mine: other programs cannot import it",
+    ):
         save_process(dd.processes.Masked(4, Mine()), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_without_a_process_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=rf"{tmp_path.name}' has no process.json, which save_process writes"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"{tmp_path.name}' has no process.json, which save_process writes"
+    ):
         load_process(tmp_path)
     (tmp_path / "process.json").write_text("{bad")
-    with pytest.raises(ValueError, match=rf"{tmp_path.name}/process.json is not a file of save_process: Expecting"):
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path.name}/process.json is not a file of save_process: Expecting"
+    ):
         load_process(tmp_path)
 
 

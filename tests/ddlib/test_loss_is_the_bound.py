@@ -1,4 +1,6 @@
-"""The training loss of a token is its bound, in every dtype of the logits and up to both ends of time."""
+"""The training loss of a token is its bound, in every dtype of the logits and up to both ends of
+time.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from ddlib.weightings import Clip, Constant, Optimal
 F64 = torch.float64
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 REGISTERED = [
-    example for name in dd.registry.own("processes") for example in dd.registry.get("processes", name).examples()
+    example
+    for name in dd.registry.own("processes")
+    for example in dd.registry.get("processes", name).examples()
 ]
 
 
@@ -50,7 +54,10 @@ def fused(process, logits, x, z, t, **options):
 
 
 def noisy(process, t, seed):
-    """Tokens and states at the time (1,), a position whose state is its token first; logits in float64."""
+    """Tokens and states at the time (1,), a position whose state is its token first.
+
+    Logits in float64.
+    """
     generator = seeded(seed)
     x = torch.randint(process.vocab_size, (1, 6), generator=generator)
     z = process.sample(x, t, generator)
@@ -68,7 +75,9 @@ def agree(process, t, seed, dtype):
     bound = dd.nelbo(process, logits, x, z, t)
     assert torch.equal(dd.training_loss(process, logits, x, z, t, reduction="none"), bound)
     rounding = 1e-11 if dtype == F64 else 1e-4
-    assert torch.allclose(fused(process, logits, x, z, t).to(bound.dtype), bound, rtol=rounding, atol=rounding)
+    assert torch.allclose(
+        fused(process, logits, x, z, t).to(bound.dtype), bound, rtol=rounding, atol=rounding
+    )
 
 
 @settings(max_examples=examples(80))
@@ -87,19 +96,30 @@ def test_with_many_tokens_too(process, t, seed, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("size", "t"), [(12, 1e-4), (18, 1e-3), (18, 0.01), (20, 0.01), (50, 1e-4)])
+@pytest.mark.parametrize(
+    ("size", "t"), [(12, 1e-4), (18, 1e-3), (18, 0.01), (20, 0.01), (50, 1e-4)]
+)
 def test_a_state_that_the_token_hardly_leaves_has_its_loss(size, t, dtype):
-    """The previous state of z is practically impossible given x: D(0, b) = b is not a multiple of its rate."""
-    process, x = one_way_ring(size), torch.tensor([[2]])
+    """The previous state of z is practically impossible given x.
+
+    D(0, b) = b is not a multiple of its rate.
+    """
+    process = one_way_ring(size)
+    x = torch.tensor([[2]])
     noise = x, x, torch.tensor([t], dtype=F64)
     logits = torch.zeros(1, 1, size, dtype=dtype)
     rate = torch.full((1, 1), 2 / (1 - t))  # of the uniform network, from the token before z
-    for loss in (dd.nelbo(process, logits, *noise), dd.training_loss(process, logits, *noise, reduction="none")):
+    for loss in (
+        dd.nelbo(process, logits, *noise),
+        dd.training_loss(process, logits, *noise, reduction="none"),
+    ):
         assert torch.allclose(loss.float(), rate, rtol=1e-5)
     assert torch.allclose(fused(process, logits, *noise).float(), rate, rtol=1e-5)
 
 
-@pytest.mark.parametrize("weighting", [Clip(2.0), Clip(1e6, low=0.5), Constant(1.0), Optimal(8)], ids=str)
+@pytest.mark.parametrize(
+    "weighting", [Clip(2.0), Clip(1e6, low=0.5), Constant(1.0), Optimal(8)], ids=str
+)
 @pytest.mark.parametrize("process", [one_way_ring(20), *REGISTERED], ids=str)
 def test_a_weighting_has_one_result_in_every_dtype(process, weighting):
     for t in (1e-6, 1e-3, 0.5, 1 - 1e-6):
@@ -114,27 +134,40 @@ def test_a_weighting_has_one_result_in_every_dtype(process, weighting):
             loss = dd.training_loss(process, given, x, z, t, weighting, reduction="none")
             assert loss.dtype == (F64 if dtype == F64 else torch.float32)
             for ours in (loss, fused(process, given, x, z, t, weighting=weighting)):
-                assert bool(((ours.double() - exact).abs() <= 1e-4 * exact + 1e-6 * (1 + weight)).all())
+                assert bool(
+                    ((ours.double() - exact).abs() <= 1e-4 * exact + 1e-6 * (1 + weight)).all()
+                )
 
 
 def test_a_weighting_keeps_the_loss_of_a_state_that_the_token_never_leaves():
-    """Tokens drift from 0 to 2 and are masked. Given the token 1, state 1 was no other; a network may expect 0."""
+    """Tokens drift from 0 to 2 and are masked.
+
+    Given the token 1, state 1 was no other; a network may expect 0.
+    """
     rates = torch.diag(torch.tensor([1.0, 1.0], dtype=F64), 1)
     rates = torch.block_diag(rates, torch.zeros(1, 1, dtype=F64))
     rates[:3, 3] = 0.5
     process = RateMatrix(rates - torch.diag(rates.sum(1)), Linear(), 3)
-    x, t, logits = torch.tensor([[1]]), torch.tensor([0.3], dtype=F64), torch.zeros(1, 1, 3, dtype=F64)
+    x = torch.tensor([[1]])
+    t = torch.tensor([0.3], dtype=F64)
+    logits = torch.zeros(1, 1, 3, dtype=F64)
     rate = process.reverse_rate(logits.softmax(-1), x, t).sum()
     bound = dd.nelbo(process, logits, x, x, t)
     assert torch.allclose(bound, rate) and float(rate) > 0.1
     assert torch.allclose(process.loss_weight(x, x, t), rate)
-    for weighting, factor in ((Clip(2.0), 1.0), (Clip(float(rate) / 4), 0.25), (Constant(1.0), 1 / float(rate))):
+    for weighting, factor in (
+        (Clip(2.0), 1.0),
+        (Clip(float(rate) / 4), 0.25),
+        (Constant(1.0), 1 / float(rate)),
+    ):
         assert torch.allclose(dd.training_loss(process, logits, x, x, t, weighting), factor * bound)
 
 
 def test_the_fused_loss_of_a_confident_network_keeps_its_digits():
     """Near the data the loss is 1 - p(x) times a large weight, for logits that are far from 0."""
-    process, x, t = GIDD(5, 0.2), torch.tensor([[4]]), torch.tensor([1e-8], dtype=F64)
+    process = GIDD(5, 0.2)
+    x = torch.tensor([[4]])
+    t = torch.tensor([1e-8], dtype=F64)
     logits = torch.tensor([[[0.0, 90.0, 5.0, 189.9, 200.0]]])
     exact = dd.nelbo(process, logits.double(), x, x, t)
     for loss in (dd.nelbo(process, logits, x, x, t), fused(process, logits, x, x, t)):
@@ -142,8 +175,12 @@ def test_the_fused_loss_of_a_confident_network_keeps_its_digits():
 
 
 def test_the_gradient_is_finite_where_a_state_is_practically_impossible():
-    """Ratios to the probability of z overflow at states that never become z; their gradient must not be NaN."""
-    process, x = one_way_ring(30), torch.zeros(1, 1, dtype=torch.int64)
+    """Ratios to the probability of z overflow at states that never become z.
+
+    Their gradient must not be NaN.
+    """
+    process = one_way_ring(30)
+    x = torch.zeros(1, 1, dtype=torch.int64)
     noise = x, x, torch.tensor([1e-6], dtype=F64)
     logits = torch.zeros(1, 1, 30, requires_grad=True)
     for weighting in (None, Clip(2.0)):
@@ -153,10 +190,14 @@ def test_the_gradient_is_finite_where_a_state_is_practically_impossible():
 
 
 def test_a_gradient_is_that_of_the_bound():
-    process, t = one_way_ring(20), torch.tensor([0.01])
-    x, logits = torch.tensor([[2]]), torch.zeros(1, 1, 20, requires_grad=True)
+    process = one_way_ring(20)
+    t = torch.tensor([0.01])
+    x = torch.tensor([[2]])
+    logits = torch.zeros(1, 1, 20, requires_grad=True)
     expected = torch.autograd.grad(dd.nelbo(process, logits, x, x, t).sum(), logits)[0]
     for weighting in (None, Clip(1e6)):
-        found = torch.autograd.grad(dd.training_loss(process, logits, x, x, t, weighting), logits)[0]
+        found = torch.autograd.grad(dd.training_loss(process, logits, x, x, t, weighting), logits)[
+            0
+        ]
         assert bool(found.isfinite().all()) and torch.allclose(found, expected, rtol=1e-4)
     assert float(expected.abs().max()) > 0.1

@@ -1,4 +1,6 @@
-"""Exponentials of rate matrices against scipy and eigenvectors, at sizes and speeds that ordinal noise has."""
+"""Exponentials of rate matrices against scipy and eigenvectors, at sizes and speeds that ordinal
+noise has.
+"""
 
 import copy
 import math
@@ -18,7 +20,9 @@ import ddlib as dd
 from ddlib.processes import MatrixExponential, RateMatrix, matrix_exponential
 
 TIMES = st.one_of(
-    st.floats(1e-8, 1 - 1e-8), st.floats(-8, -0.1).map(lambda e: 10**e), st.floats(-8, -1).map(lambda e: 1 - 10**e)
+    st.floats(1e-8, 1 - 1e-8),
+    st.floats(-8, -0.1).map(lambda e: 10**e),
+    st.floats(-8, -1).map(lambda e: 1 - 10**e),
 )
 
 
@@ -41,7 +45,9 @@ def drawn(size, gap, spread, seed):
     half = size // 2
     off[:half, half:] *= gap
     off[half:, :half] *= gap
-    return rates_of(off * 10 ** (spread * (torch.rand(size, 1, generator=generator, dtype=F64) - 0.5)))
+    return rates_of(
+        off * 10 ** (spread * (torch.rand(size, 1, generator=generator, dtype=F64) - 0.5))
+    )
 
 
 def off_by(exponential, rates, t):
@@ -51,7 +57,11 @@ def off_by(exponential, rates, t):
 
 
 @given(
-    st.integers(2, 40), st.floats(-6, 3), st.floats(0, 2), st.integers(0, 99), st.lists(TIMES, min_size=1, max_size=4)
+    st.integers(2, 40),
+    st.floats(-6, 3),
+    st.floats(0, 2),
+    st.integers(0, 99),
+    st.lists(TIMES, min_size=1, max_size=4),
 )
 @settings(max_examples=examples(200))
 def test_a_drawn_generator_has_the_exponential_of_scipy(size, gap, spread, seed, times):
@@ -71,7 +81,10 @@ def test_a_generator_of_hundreds_of_states_has_the_exponential_of_scipy(size, ga
 
 @pytest.mark.parametrize(("size", "rate"), [(2, 1e-6), (60, 30.0), (256, 2000.0)])
 def test_a_walk_has_the_exponential_of_its_eigenvectors(size, rate):
-    """0.1.0 stopped at 690 over the slowest exit rate: off by 0.0005 to 0.55 in total variation at 256 states."""
+    """0.1.0 stopped at 690 over the slowest exit rate.
+
+    Off by 0.0005 to 0.55 in total variation at 256 states.
+    """
     process = RateMatrix(walk(size, rate), dd.schedules.Linear())
     values, vectors = torch.linalg.eigh(process.matrix)
     t = torch.tensor([1e-8, 1e-3, 0.3, 0.6, 0.9, 0.99, 1 - 1e-8], dtype=F64)
@@ -83,10 +96,14 @@ def test_a_walk_has_the_exponential_of_its_eigenvectors(size, rate):
 def test_an_infinite_duration_is_the_limit_however_slow_the_exchange():
     for gap in (1.0, 1e-6, 1e-30, 1e-150):
         limit = MatrixExponential(drawn(12, gap, 2.0, 3))(torch.tensor(math.inf, dtype=F64))
-        assert torch.allclose(limit, limit[:1].expand(12, -1), rtol=1e-9, atol=0) and bool((limit > 0).all())
+        assert torch.allclose(limit, limit[:1].expand(12, -1), rtol=1e-9, atol=0) and bool(
+            (limit > 0).all()
+        )
     closed = torch.block_diag(walk(3, 1.0), walk(4, 5.0))
     limit = MatrixExponential(closed)(torch.tensor(math.inf, dtype=F64))
-    expected = torch.block_diag(torch.full((3, 3), 1 / 3, dtype=F64), torch.full((4, 4), 1 / 4, dtype=F64))
+    expected = torch.block_diag(
+        torch.full((3, 3), 1 / 3, dtype=F64), torch.full((4, 4), 1 / 4, dtype=F64)
+    )
     assert torch.allclose(limit, expected, rtol=1e-12, atol=0)
 
 
@@ -94,20 +111,30 @@ def test_an_infinite_duration_is_the_limit_however_slow_the_exchange():
 def test_slow_exchange_between_groups_keeps_its_digits(size):
     """To first order the exchange grows with the duration, however small it is."""
     rates = drawn(size, 1e-40, 0.0, 5)
-    exponential, half = MatrixExponential(rates), size // 2
-    one, two = (exponential(torch.tensor(sigma, dtype=F64))[:half, half:].sum(1) for sigma in (200.0, 400.0))
-    limit = MatrixExponential(rates_of(rates[:half, :half].clone()))(torch.tensor(math.inf, dtype=F64))
+    exponential = MatrixExponential(rates)
+    half = size // 2
+    one, two = (
+        exponential(torch.tensor(sigma, dtype=F64))[:half, half:].sum(1) for sigma in (200.0, 400.0)
+    )
+    limit = MatrixExponential(rates_of(rates[:half, :half].clone()))(
+        torch.tensor(math.inf, dtype=F64)
+    )
     flow = limit @ rates[:half, half:].sum(1)
     assert torch.allclose(two - one, 200 * flow, rtol=1e-8, atol=0)
 
 
 def first_row(rates, sigma):
-    """Row 0 of the exponential in 60 digits, by the uniformised series with as many terms as it needs."""
+    """Row 0 of the exponential in 60 digits, by the uniformised series with as many terms as it
+    needs.
+    """
     fastest = float(-rates.diagonal().min())
-    edges = [[(j, mpmath.mpf(rate)) for j, rate in enumerate(row) if rate] for row in rates.tolist()]
+    edges = [
+        [(j, mpmath.mpf(rate)) for j, rate in enumerate(row) if rate] for row in rates.tolist()
+    ]
     with mpmath.workdps(60):
         share = [mpmath.mpf(int(state == 0)) for state in range(len(rates))]
-        scaled, total = mpmath.mpf(sigma) * fastest, list(share)
+        scaled = mpmath.mpf(sigma) * fastest
+        total = list(share)
         for k in range(1, int(scaled) + 700):
             after = list(share)
             for state, value in enumerate(share):
@@ -132,11 +159,17 @@ def path(size):
 
 def with_mask(size):
     """A ring whose tokens also move to a mask, which is one jump from each of them."""
-    return rates_of(torch.nn.functional.pad(2 * torch.eye(size).roll(1, 1), (0, 1, 0, 1)) + torch.eye(size + 1)[size])
+    return rates_of(
+        torch.nn.functional.pad(2 * torch.eye(size).roll(1, 1), (0, 1, 0, 1))
+        + torch.eye(size + 1)[size]
+    )
 
 
 def slow_shortcut(size):
-    """A path whose end is also one slow jump from its start: the shortest walk is not the most probable one."""
+    """A path whose end is also one slow jump from its start.
+
+    The shortest walk is not the most probable one.
+    """
     rates = torch.diag(torch.ones(size - 1, dtype=F64), 1)
     rates[0, -1] = 1e-60
     return rates_of(rates)
@@ -146,7 +179,11 @@ def slow_shortcut(size):
 @pytest.mark.parametrize(
     ("kind", "size"),
     slow_but(
-        [(kind, size) for kind in (one_way, path, steps_of_one, with_mask, slow_shortcut) for size in (36, 50, 200)]
+        [
+            (kind, size)
+            for kind in (one_way, path, steps_of_one, with_mask, slow_shortcut)
+            for size in (36, 50, 200)
+        ]
         + [(one_way, 1000)],
         *[(kind, 36) for kind in (one_way, path, steps_of_one, with_mask, slow_shortcut)],
     ),
@@ -162,18 +199,23 @@ def test_distant_states_of_a_sparse_graph_keep_their_digits(kind, size, sigma):
 @pytest.mark.parametrize("size", [36, 50])
 def test_the_loss_of_a_token_many_jumps_away_is_that_of_the_bound(size):
     process = RateMatrix(with_mask(size), dd.schedules.Linear(), vocab_size=size)
-    x, t = torch.full((1, 1), 2), torch.tensor([0.01], dtype=F64)
+    x = torch.full((1, 1), 2)
+    t = torch.tensor([0.01], dtype=F64)
     logits = torch.zeros(1, 1, size, dtype=F64)
     bound = dd.nelbo(process, logits, x, x, t)
     assert torch.allclose(dd.training_loss(process, logits, x, x, t), bound.mean(), rtol=1e-6)
 
 
 def test_a_loss_computes_one_exponential_for_each_time(monkeypatch):
-    computed, kind = [], matrix_exponential._Derived
+    computed = []
+    kind = matrix_exponential._Derived
     compute = kind.compute
-    monkeypatch.setattr(kind, "compute", lambda self, sigma: computed.append(sigma) or compute(self, sigma))
+    monkeypatch.setattr(
+        kind, "compute", lambda self, sigma: computed.append(sigma) or compute(self, sigma)
+    )
     process = RateMatrix(walk(30, 5.0), dd.schedules.Linear())
-    x, t = torch.randint(30, (6, 4)), torch.linspace(0.1, 0.9, 6)
+    x = torch.randint(30, (6, 4))
+    t = torch.linspace(0.1, 0.9, 6)
     z = process.sample(x, t)
     dd.training_loss(process, torch.zeros(6, 4, 30), x, z, t)
     assert len(computed) == 6
@@ -196,7 +238,8 @@ def test_recent_results_are_few_and_no_part_of_a_copy():
 
 def test_results_made_in_inference_mode_serve_a_training_step():
     process = RateMatrix(walk(8, 3.0), dd.schedules.Linear())
-    x, t = torch.randint(8, (2, 5)), torch.tensor([0.3, 0.6])
+    x = torch.randint(8, (2, 5))
+    t = torch.tensor([0.3, 0.6])
     with torch.inference_mode():
         z = process.sample(x, t)
     logits = torch.zeros(2, 5, 8, requires_grad=True)
@@ -208,7 +251,9 @@ def test_results_made_in_inference_mode_serve_a_training_step():
 def test_a_process_built_in_inference_mode_is_trained_with(options):
     with torch.inference_mode():
         process = dd.presets.hdlm([0, 0, 1, 1], **options)
-    x, t, logits = torch.randint(4, (2, 5)), torch.tensor([0.3, 0.6]), torch.zeros(2, 5, 4, requires_grad=True)
+    x = torch.randint(4, (2, 5))
+    t = torch.tensor([0.3, 0.6])
+    logits = torch.zeros(2, 5, 4, requires_grad=True)
     dd.training_loss(process, logits, x, process.sample(x, t), t).backward()
     assert bool(logits.grad.isfinite().all())
 
@@ -216,7 +261,9 @@ def test_a_process_built_in_inference_mode_is_trained_with(options):
 @pytest.mark.parametrize("sigma", [0.01, 0.7, 40.0])
 def test_the_derivative_by_the_duration_is_the_product_with_the_rates(sigma):
     exponential = MatrixExponential(drawn(6, 0.1, 1.0, 2))
-    assert torch.autograd.gradcheck(exponential, torch.tensor([sigma], dtype=F64, requires_grad=True))
+    assert torch.autograd.gradcheck(
+        exponential, torch.tensor([sigma], dtype=F64, requires_grad=True)
+    )
 
 
 test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
@@ -229,7 +276,10 @@ test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
 
 @pytest.mark.slow
 def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
-    """Two groups that exchange at 1e-3: the bound of flat logits is the entropy only with its prior term."""
+    """Two groups that exchange at 1e-3.
+
+    The bound of flat logits is the entropy only with its prior term.
+    """
     process = RateMatrix(drawn(6, 1e-3, 0.0, 4), dd.schedules.Linear())
     last = torch.tensor([1 - 2**-24], dtype=F64)
     left = process.prior_kl(torch.arange(6)[None], last)
@@ -240,13 +290,18 @@ def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
 
 @pytest.mark.slow
 def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
-    """Birth and death at rate 2,000 on 0..255: 0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545."""
+    """Birth and death at rate 2,000 on 0..255.
+
+    0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545.
+    """
     from ddlib.verification.claims.objective.bound import integrated, removed
 
     process = RateMatrix(walk(256, 2000.0), dd.schedules.Linear())
     point = {"largest log-odds of t": 9.0, "most tokens": 2, "most nodes": 40}
     flat = torch.full((256,), 1 / 256, dtype=F64)
-    value, a, b, change = integrated(process, point, lambda z, t: flat.log().expand(*z.shape, -1), "cavity")
+    value, a, b, change = integrated(
+        process, point, lambda z, t: flat.log().expand(*z.shape, -1), "cavity"
+    )
     lost = removed(process, a, flat) - removed(process, b, flat)
     kept = value > 0
     assert int(kept.sum()) == 2
@@ -259,5 +314,7 @@ def test_a_model_that_excludes_the_state_seen_has_an_infinite_bound_and_not_nan(
     process = RateMatrix(walk(60, 1.0), dd.schedules.Linear())
     logits = torch.full((1, 1, 60), -scale)
     logits[..., 50] = 0
-    value = dd.nelbo(process, logits, torch.tensor([[3]]), torch.tensor([[4]]), torch.tensor([1e-6]))
+    value = dd.nelbo(
+        process, logits, torch.tensor([[3]]), torch.tensor([[4]]), torch.tensor([1e-6])
+    )
     assert value.item() == math.inf

@@ -1,4 +1,6 @@
-"""Noising a batch of GPT-2 size costs tens of megabytes, not the 13 GB of a distribution over states."""
+"""Noising a batch of GPT-2 size costs tens of megabytes, not the 13 GB of a distribution over
+states.
+"""
 
 import weakref
 
@@ -10,20 +12,33 @@ from torch.utils._pytree import tree_leaves
 
 import ddlib as dd
 
-BATCH, LENGTH, V, CLUSTERS, SUPER = 64, 512, 50_257, 128, 8
+BATCH = 64
+LENGTH = 512
+V = 50_257
+CLUSTERS = 128
+SUPER = 8
 MEGABYTE = 2**20
 
 
 class LiveBytes(TorchDispatchMode):
-    """Adds up the storages that are alive and were not there before; remembers the peak and the largest tensor."""
+    """Adds up the storages that are alive and were not there before.
+
+    Remembers the peak and the largest tensor.
+    """
 
     def __init__(self):
         super().__init__()
-        self.alive, self.peak, self.largest = {}, 0, 0
+        self.alive = {}
+        self.peak = 0
+        self.largest = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        before = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        before = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in tree_leaves((args, kwargs))
+            if torch.is_tensor(leaf)
+        }
         for leaf in tree_leaves(out):
             if torch.is_tensor(leaf):
                 storage = leaf.untyped_storage()
@@ -43,7 +58,8 @@ def parents(children, count):
     return torch.cat([torch.arange(count), rest])[torch.randperm(children, generator=generator)]
 
 
-WORDS, ABOVE = parents(V, CLUSTERS), parents(CLUSTERS, SUPER)
+WORDS = parents(V, CLUSTERS)
+ABOVE = parents(CLUSTERS, SUPER)
 PROCESSES = {
     "masked": lambda: dd.presets.mdlm(V),
     "gidd": lambda: dd.presets.gidd(V, 0.2),
@@ -101,7 +117,8 @@ def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
 def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
     process = PROCESSES[name]()
     z = process.sample_prior((4, 64), seeded())
-    logits, t = torch.zeros(4, 64, V), torch.full((4,), 0.5, dtype=F64)
+    logits = torch.zeros(4, 64, V)
+    t = torch.full((4,), 0.5, dtype=F64)
     moves = torch.arange(64).expand(4, -1) % 16 == 0
     with LiveBytes() as recorder:
         rate = process.exit_rate(z, t, logits)
@@ -113,7 +130,8 @@ def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
 @pytest.mark.parametrize("name", ["masked", "hdlm-xi", "levels-xi"])
 def test_the_rates_of_levels_need_no_logits(name):
     process = PROCESSES[name]()
-    z, t = process.sample_prior((BATCH, LENGTH)), torch.full((BATCH,), 0.5, dtype=F64)
+    z = process.sample_prior((BATCH, LENGTH))
+    t = torch.full((BATCH,), 0.5, dtype=F64)
     with LiveBytes() as recorder:
         assert process.exit_rate(z, t).shape == z.shape
     assert recorder.largest <= BATCH * LENGTH
@@ -121,16 +139,26 @@ def test_the_rates_of_levels_need_no_logits(name):
 
 @pytest.mark.parametrize("name", ["masked", "hdlm"])
 def test_a_loss_on_child_logits_holds_no_logit_of_every_word(name):
-    """Beside the gradients of the layer and of the features it takes less than a tenth of the logits of all words."""
-    process, tree, width, tokens = PROCESSES[name](), dd.hierarchies.Tree([WORDS]), 16, 2048
+    """Beside the gradients of the layer and of the features it takes less than a tenth of the
+    logits of all words.
+    """
+    process = PROCESSES[name]()
+    tree = dd.hierarchies.Tree([WORDS])
+    width = 16
+    tokens = 2048
     rows = torch.cat([WORDS.argsort(stable=True), torch.arange(V, V + CLUSTERS)]).argsort()
-    meaning, x = dd.Children(tree, rows=rows), torch.randint(0, V, (16, tokens // 16))
+    meaning = dd.Children(tree, rows=rows)
+    x = torch.randint(0, V, (16, tokens // 16))
     t = dd.sample_times(16)
-    z, states = process.sample(x, t), tree.num_states - 1
-    hidden, weight = torch.randn(16, tokens // 16, width).requires_grad_(), torch.zeros(states, width).requires_grad_()
+    z = process.sample(x, t)
+    states = tree.num_states - 1
+    hidden = torch.randn(16, tokens // 16, width).requires_grad_()
+    weight = torch.zeros(states, width).requires_grad_()
     meaning.families(0), meaning.families(1)
     with LiveBytes() as recorder:
-        dd.linear_training_loss(process, hidden, weight, x, z, t, parameterization=meaning).backward()
+        dd.linear_training_loss(
+            process, hidden, weight, x, z, t, parameterization=meaning
+        ).backward()
     gradients = 4 * (weight.numel() + hidden.numel())
     assert recorder.peak - gradients < 0.1 * 4 * tokens * V
     assert recorder.largest <= max(weight.numel(), V, tokens * CLUSTERS)

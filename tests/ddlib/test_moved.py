@@ -1,4 +1,6 @@
-"""Former module paths: they give the module at its present path, with a warning, and hide nothing."""
+"""Former module paths: they give the module at its present path, with a warning, and hide
+nothing.
+"""
 
 import pickle
 import sys
@@ -41,7 +43,9 @@ def test_functions_are_not_hidden_by_modules_of_their_name(name):
 
 
 def test_a_pickle_of_a_class_at_a_former_path_loads():
-    old = pickle.dumps(dd.Bound(*[torch.zeros(1, 1)] * 3), 0).replace(b"ddlib.objective.bound", b"ddlib.bound")
+    old = pickle.dumps(dd.Bound(*[torch.zeros(1, 1)] * 3), 0).replace(
+        b"ddlib.objective.bound", b"ddlib.bound"
+    )
     assert isinstance(pickle.loads(old), dd.Bound)
 
 
@@ -68,14 +72,23 @@ def test_a_former_name_gives_the_same_object_with_a_warning(module, old, new):
 
 
 def test_a_removed_name_gives_the_reason():
-    with pytest.raises(AttributeError, match=r"dd\.mirrored was removed after 0\.1\.0, .*levels='balanced'"):
+    with pytest.raises(
+        AttributeError, match=r"dd\.mirrored was removed after 0\.1\.0, .*levels='balanced'"
+    ):
         _ = dd.mirrored
     assert "mirrored" not in dir(dd)
 
 
-@pytest.mark.parametrize("made", [dd.presets.mdlm(5), dd.samplers.Ancestral(), dd.hierarchies.Flat(5)], ids=repr)
+@pytest.mark.parametrize(
+    "made", [dd.presets.mdlm(5), dd.samplers.Ancestral(), dd.hierarchies.Flat(5)], ids=repr
+)
 def test_a_former_attribute_is_the_present_one_with_a_warning(made):
-    former = {name: one for base in type(made).__mro__ for name, one in vars(base).items() if isinstance(one, Renamed)}
+    former = {
+        name: one
+        for base in type(made).__mro__
+        for name, one in vars(base).items()
+        if isinstance(one, Renamed)
+    }
     assert former
     for name, one in former.items():
         with pytest.warns(DeprecationWarning, match=rf"\.{name} is \w+\.{one.present} now"):
@@ -91,7 +104,9 @@ def test_a_former_attribute_is_the_present_one_with_a_warning(made):
     ids=["EndOfText", "Children"],
 )
 def test_a_former_argument_is_the_present_one_with_a_warning(make, former, present, value):
-    with pytest.warns(DeprecationWarning, match=rf"\({former}=\.\.\.\) is \w+\({present}=\.\.\.\) now"):
+    with pytest.warns(
+        DeprecationWarning, match=rf"\({former}=\.\.\.\) is \w+\({present}=\.\.\.\) now"
+    ):
         made = make(**{former: value})
     assert repr(made) == repr(make(**{present: value})) and getattr(made, present) == value
 
@@ -110,18 +125,26 @@ class FormerHalves:
 
 
 def test_former_methods_and_values_of_networks_clusters_and_guidance_warn():
-    with pytest.warns(DeprecationWarning, match=r"FormerHalves\.words is FormerHalves\.output_weights now"):
+    with pytest.warns(
+        DeprecationWarning, match=r"FormerHalves\.words is FormerHalves\.output_weights now"
+    ):
         halves = FormerHalves()
         assert dd.typing.implements(halves, dd.typing.SplitDenoiser)
     assert halves.output_weights()[0].shape == (5, 2)
-    process, network = dd.presets.mdlm(5), DiT(6, 5, 8, 1, 2, block_size=2)
+    process = dd.presets.mdlm(5)
+    network = DiT(6, 5, 8, 1, 2, block_size=2)
     with pytest.warns(DeprecationWarning, match=r"DiT\.words is DiT\.output_weights now"):
         assert torch.equal(network.words()[0], network.output_weights()[0])
     cache = network.eval().prefill(torch.zeros(1, 2, dtype=torch.int64))
     with pytest.warns(DeprecationWarning, match=r"\.words is KVCacheBase\.tokens now"):
         assert cache.words is cache.tokens
-    with pytest.warns(DeprecationWarning, match=r"SimpleNamespace\.words is SimpleNamespace\.tokens now"):
-        assert renamed_attribute(SimpleNamespace(words=cache.tokens), "words", "tokens") is cache.tokens
+    with pytest.warns(
+        DeprecationWarning, match=r"SimpleNamespace\.words is SimpleNamespace\.tokens now"
+    ):
+        assert (
+            renamed_attribute(SimpleNamespace(words=cache.tokens), "words", "tokens")
+            is cache.tokens
+        )
     with pytest.warns(DeprecationWarning, match="on='words' is on='tokens' now"):
         assert dd.guidance.ClassifierFree(process, network, network, 2.0, on="words").on == "tokens"
     clusters = dd.hierarchies.semantic_clusters(torch.randn(6, 2), 2)

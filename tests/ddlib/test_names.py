@@ -46,7 +46,11 @@ def test_a_name_that_is_not_there_is_answered_by_where_it_is(name):
 @pytest.mark.parametrize("room", ["schedules", "hierarchies", "processes", "samplers", "presets"])
 def test_every_name_of_a_package_is_found_from_the_top(room):
     module = getattr(dd, room)
-    own = (name for name, found in vars(module).items() if name[0] != "_" and inspect.getmodule(found) is module)
+    own = (
+        name
+        for name, found in vars(module).items()
+        if name[0] != "_" and inspect.getmodule(found) is module
+    )
     for name in getattr(module, "__all__", own):
         assert hasattr(dd, name) or f"dd.{room}.{name}" in missing(name)
 
@@ -64,7 +68,9 @@ def test_terms_of_the_field_have_suggestions(word):
      ("paces", "BlockDiffusion", "dd.paces.Blocks")],
 )  # fmt: skip
 def test_packages_suggest_names_like_the_top_level(room, name, meant):
-    with pytest.raises(AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"):
+    with pytest.raises(
+        AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"
+    ):
         getattr(getattr(dd, room), name)
 
 

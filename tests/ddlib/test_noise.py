@@ -1,4 +1,7 @@
-"""Philox against its published vectors; keyed noise belongs to the example, on every device and rank."""
+"""Philox against its published vectors.
+
+Keyed noise belongs to the example, on every device and rank.
+"""
 
 import pytest
 import scipy.stats
@@ -52,10 +55,14 @@ def test_scrambled_words_share_the_bits_they_shared_and_no_others():
     words = torch.randint(2**32, (4096,), generator=seeded())
     words = torch.cat([words, words ^ 1, words ^ (1 << 20)])
     found = dd.KeyedGenerator(3, 5, torch.arange(4)).scrambled(words)
-    assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(words.unique())
+    assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(
+        words.unique()
+    )
     assert torch.equal(found, dd.KeyedGenerator(3, 5, torch.arange(9)).scrambled(words))
     first, last, middle = found.chunk(3)
-    assert torch.equal(first ^ last, torch.ones_like(first))  # the last bit of neighbours has one chance for both
+    assert torch.equal(
+        first ^ last, torch.ones_like(first)
+    )  # the last bit of neighbours has one chance for both
     assert bool((((first ^ middle) >> 20) == 1).all())
     below = (first ^ middle) & (2**20 - 1)  # and here each goes its own way
     assert abs(float(below.double().mean()) / 2**19 - 1) < 0.05 and len(below.unique()) > 4000
@@ -111,7 +118,9 @@ def test_seeds_steps_indices_and_draws_all_differ():
 
 
 def test_seed_and_step_are_not_interchangeable():
-    assert not torch.equal(keyed([0], seed=1, step=2).rand((1, 8)), keyed([0], seed=2, step=1).rand((1, 8)))
+    assert not torch.equal(
+        keyed([0], seed=1, step=2).rand((1, 8)), keyed([0], seed=2, step=1).rand((1, 8))
+    )
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 7), (3, 2, 5), (3, 8), (3, 0)])
@@ -119,7 +128,9 @@ def test_shapes_and_odd_lengths_and_a_longer_row_starts_alike(shape):
     numbers = keyed([4, 5, 6]).rand(shape)
     assert numbers.shape == shape and numbers.dtype == F64
     longer = keyed([4, 5, 6]).rand((3, 50))
-    assert torch.equal(numbers.flatten(1) if len(shape) > 1 else numbers[:, None], longer[:, : numbers[0].numel()])
+    assert torch.equal(
+        numbers.flatten(1) if len(shape) > 1 else numbers[:, None], longer[:, : numbers[0].numel()]
+    )
 
 
 def test_numbers_lie_on_the_53_bit_grid_and_use_all_of_it():
@@ -160,13 +171,22 @@ def test_numbers_are_uniform_along_every_axis(axis):
     numbers = numbers.flatten().numpy()
     are_uniform(numbers)
     bits = (numbers * 2**53).astype("int64")
-    for low in (bits & 255, (bits >> 18) & 255, (bits >> 26) & 255, bits >> 45):  # both ends of both words
-        assert scipy.stats.chisquare(torch.bincount(torch.from_numpy(low), minlength=256)).pvalue > 1e-5
+    for low in (
+        bits & 255,
+        (bits >> 18) & 255,
+        (bits >> 26) & 255,
+        bits >> 45,
+    ):  # both ends of both words
+        assert (
+            scipy.stats.chisquare(torch.bincount(torch.from_numpy(low), minlength=256)).pvalue
+            > 1e-5
+        )
 
 
 @pytest.mark.statistical
 def test_a_keyed_draw_follows_the_marginal():
-    process, n = PROCESSES["levels-xi"], 20_000
+    process = PROCESSES["levels-xi"]
+    n = 20_000
     x = torch.full((n, 1), 3)
     t = torch.full((n,), 0.6, dtype=F64)
     z = process.sample(x, t, keyed(torch.arange(n)))
@@ -186,7 +206,8 @@ def test_rand_serves_every_source_in_float64(generator):
 
 
 def test_a_torch_generator_repeats_and_moves_on():
-    a, b = seeded(1), seeded(1)
+    a = seeded(1)
+    b = seeded(1)
     first, second = (rand((5,), a, torch.device("cpu")) for _ in range(2))
     assert torch.equal(first, rand((5,), b, torch.device("cpu"))) and not torch.equal(first, second)
 
@@ -197,12 +218,18 @@ def test_a_torch_generator_repeats_and_moves_on():
 def test_copies_have_streams_of_their_own():
     noise = keyed([0, 7, 2**40])
     copies = noise.split(4)
-    numbers = torch.cat([copies.rand((12, 3)).flatten(), copies.rand((12,)), noise.rand((3, 5)).flatten()])
-    again = torch.cat([noise.split(4).rand((12, 3)).flatten(), noise.split(1).rand((3, 3)).flatten()])
+    numbers = torch.cat(
+        [copies.rand((12, 3)).flatten(), copies.rand((12,)), noise.rand((3, 5)).flatten()]
+    )
+    again = torch.cat(
+        [noise.split(4).rand((12, 3)).flatten(), noise.split(1).rand((3, 3)).flatten()]
+    )
     grand = copies.split(2).rand((24, 2)).flatten()
     everything = torch.cat([numbers, again, grand])
     assert len(everything.unique()) == len(everything) == 36 + 12 + 15 + 36 + 9 + 48
-    other = torch.cat([keyed([0], seed=4).split(4).rand((4, 3)), keyed([0], step=6).split(4).rand((4, 3))])
+    other = torch.cat(
+        [keyed([0], seed=4).split(4).rand((4, 3)), keyed([0], step=6).split(4).rand((4, 3))]
+    )
     assert not torch.isin(other, everything).any()
     assert copies.index.tolist() == [0] * 4 + [7] * 4 + [2**40] * 4
 
@@ -226,8 +253,16 @@ def test_copies_do_not_depend_on_the_batch_nor_on_their_number(levels):
 @pytest.mark.statistical
 @pytest.mark.parametrize("axis", ["over copies", "over examples", "within a copy"])
 def test_numbers_of_copies_are_uniform(axis):
-    copies, examples, columns = {"over copies": (2048, 1, 1), "over examples": (1, 2048, 1)}.get(axis, (1, 1, 2048))
-    are_uniform(keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy())
+    copies, examples, columns = {"over copies": (2048, 1, 1), "over examples": (1, 2048, 1)}.get(
+        axis, (1, 1, 2048)
+    )
+    are_uniform(
+        keyed(torch.arange(examples))
+        .split(copies)
+        .rand((copies * examples, columns))
+        .flatten()
+        .numpy()
+    )
 
 
 test_a_number_of_copies_that_is_none_is_refused = refuses(r"""

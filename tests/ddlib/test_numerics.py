@@ -1,4 +1,7 @@
-"""Fifty digits of mpmath against float32 times: occupancies, weights and transitions to 1e-6, up to six levels."""
+"""Fifty digits of mpmath against float32 times.
+
+Occupancies, weights and transitions to 1e-6, up to six levels.
+"""
 
 from functools import cache
 
@@ -34,7 +37,10 @@ def exact_transition(speeds, duration):
     with mpmath.workdps(100):
         matrix = mpmath.zeros(n + 1)
         for i, speed in enumerate(speeds):
-            matrix[i, i], matrix[i, i + 1] = -mpmath.mpf(speed) * duration, mpmath.mpf(speed) * duration
+            matrix[i, i], matrix[i, i + 1] = (
+                -mpmath.mpf(speed) * duration,
+                mpmath.mpf(speed) * duration,
+            )
         return mpmath.expm(matrix, method="taylor")
 
 
@@ -48,7 +54,9 @@ def relative_error(ours, exact):
 
 
 def process_with(speeds):
-    tree = dd.hierarchies.Tree([torch.arange(9 - i).clamp_max(7 - i) for i in range(len(speeds) - 1)], speed=speeds)
+    tree = dd.hierarchies.Tree(
+        [torch.arange(9 - i).clamp_max(7 - i) for i in range(len(speeds) - 1)], speed=speeds
+    )
     return dd.processes.Hierarchical(tree, dd.schedules.Linear())
 
 
@@ -56,7 +64,8 @@ def process_with(speeds):
 def test_occupancies_and_weights_from_float32_times(speeds):
     process = process_with(speeds)
     t = torch.tensor(TIMES, dtype=torch.float32)
-    occupancies, weights = process.occupancies(t), process.weights(t)
+    occupancies = process.occupancies(t)
+    weights = process.weights(t)
     assert (occupancies >= 0).all() and weights.isfinite().all()
     for row, time in enumerate(t.double().tolist()):
         exact = exact_transition(speeds, hazard(time))
@@ -72,7 +81,11 @@ def test_occupancies_and_weights_from_float32_times(speeds):
 
 
 @settings(max_examples=examples(60))
-@given(st.lists(strategies.speeds, min_size=1, max_size=6).map(tuple), strategies.times, st.floats(0.0, 1.0))
+@given(
+    st.lists(strategies.speeds, min_size=1, max_size=6).map(tuple),
+    strategies.times,
+    st.floats(0.0, 1.0),
+)
 @example((1.0 + 1e-9, 1.0), 1e-8, 0.5)
 def test_transitions_between_float32_times(speeds, t, fraction):
     late = torch.tensor([t], dtype=torch.float32)
@@ -81,7 +94,9 @@ def test_transitions_between_float32_times(speeds, t, fraction):
     ours = PowerChain(dd.schedules.Linear(), speeds).transition(early.double(), late.double())[0]
     exact = exact_transition(speeds, duration)
     # the difference of two hazards has a relative rounding error of 2^-52 hazard / duration
-    slack = 1e-9 + 1e-14 * float(hazard(float(late)) / duration) * len(speeds) if duration > 0 else 0
+    slack = (
+        1e-9 + 1e-14 * float(hazard(float(late)) / duration) * len(speeds) if duration > 0 else 0
+    )
     for i in range(len(speeds) + 1):
         for j in range(i, len(speeds) + 1):
             if exact[i, j] > 1e-290:
@@ -96,15 +111,19 @@ def test_the_papers_family_in_closed_form(gamma, t):
     process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
     time = torch.tensor([t], dtype=torch.float32)
     with mpmath.workdps(60):
-        g, s = mpmath.mpf(gamma), 1 - mpmath.mpf(t)
+        g = mpmath.mpf(gamma)
+        s = 1 - mpmath.mpf(t)
         if gamma == 1:
             cluster = -s * mpmath.log(s)
-            w1, w2 = 1 / cluster, -mpmath.log(s) / (1 - s + s * mpmath.log(s))
+            w1 = 1 / cluster
+            w2 = -mpmath.log(s) / (1 - s + s * mpmath.log(s))
         else:
             cluster = g / (g - 1) * (s - s**g)
             w1 = (g - 1) * s ** (g - 2) / (1 - s ** (g - 1))
             w2 = g * (1 - s ** (g - 1)) / (g * (1 - s) + s**g - 1)
-        for ours, exact in zip(process.occupancies(time)[0], (s**g, cluster, 1 - s**g - cluster), strict=True):
+        for ours, exact in zip(
+            process.occupancies(time)[0], (s**g, cluster, 1 - s**g - cluster), strict=True
+        ):
             assert relative_error(ours.float(), exact) < 1e-6
         for ours, exact in zip(process.weights(time)[0, 1:], (w1, w2), strict=True):
             assert relative_error(ours.float(), exact) < 1e-6
@@ -113,10 +132,14 @@ def test_the_papers_family_in_closed_form(gamma, t):
 def test_the_mask_has_mass_at_small_times_in_float32():
     """At t = 1e-4 the authors' code has the wrong sign of the mask mass."""
     t = torch.tensor([1e-4], dtype=torch.float32)
-    assert float(dd.presets.hdlm([0, 1, 1]).occupancies(t)[0, 2]) == pytest.approx(5.0001667e-9, rel=1e-6)
+    assert float(dd.presets.hdlm([0, 1, 1]).occupancies(t)[0, 2]) == pytest.approx(
+        5.0001667e-9, rel=1e-6
+    )
 
 
-@pytest.mark.parametrize("preset", ["mdlm", "gidd", "hdlm", "hdlm-xi", "levels", "uniform", "rates"])
+@pytest.mark.parametrize(
+    "preset", ["mdlm", "gidd", "hdlm", "hdlm-xi", "levels", "uniform", "rates"]
+)
 @pytest.mark.parametrize("t", slow_but([0.0, 1e-30, 1e-8, 1 - 2**-24, 1.0], 0.0, 1.0))
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_the_bound_and_its_gradient_are_finite_at_the_ends_of_time(preset, t, dtype):
@@ -127,7 +150,9 @@ def test_the_bound_and_its_gradient_are_finite_at_the_ends_of_time(preset, t, dt
         "hdlm-xi": dd.presets.hdlm([0, 0, 1, 1, 2, 2], xi=0.9),
         "levels": dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], xi=[0.9, 1.0]),
         "uniform": dd.processes.Uniform(6, dd.schedules.Cosine()),
-        "rates": dd.processes.RateMatrix(torch.full((6, 6), 1.0) - 6 * torch.eye(6), dd.schedules.Linear()),
+        "rates": dd.processes.RateMatrix(
+            torch.full((6, 6), 1.0) - 6 * torch.eye(6), dd.schedules.Linear()
+        ),
     }[preset]
     x = torch.arange(6)[None].expand(4, -1).contiguous()
     times = torch.full((4,), t, dtype=dtype)
@@ -152,9 +177,11 @@ def test_float32_follows_float64(process, t, data):
     exact = dd.nelbo(process, logits.float().double(), x, z, time)
     single = dd.nelbo(process, logits.float(), x, z, time)
     if process.closed_form:
-        slack, rate = 1e-5, process.weighted_divergence(logits, x, z, time)[0]
+        slack = 1e-5
+        rate = process.weighted_divergence(logits, x, z, time)[0]
     else:
-        slack, rate = 1e-5 * (1 + float(exact.max())), process.rate_matrix(t).abs().max()
+        slack = 1e-5 * (1 + float(exact.max()))
+        rate = process.rate_matrix(t).abs().max()
     assert ((single - exact).abs() <= slack * (1 + rate) + 1e-4 * exact).all()
 
 
@@ -177,5 +204,6 @@ def test_half_precision_logits_are_computed_in_float32(dtype):
 def test_a_language_of_one_word_costs_nothing_however_large_the_weight(p_uniform, gamma):
     process = dd.processes.GIDD(1, p_uniform, gamma)
     t = torch.logspace(-12, -0.001, 9, dtype=F64)
-    x, z = torch.zeros(9, 2, dtype=torch.int64), torch.tensor([[0, 1]]).expand(9, 2)
+    x = torch.zeros(9, 2, dtype=torch.int64)
+    z = torch.tensor([[0, 1]]).expand(9, 2)
     assert (dd.nelbo(process, torch.zeros(9, 2, 1, dtype=F64), x, z, t) < 1e-200).all()

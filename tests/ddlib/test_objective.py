@@ -39,9 +39,11 @@ FIXED = {
 
 
 def unreached(process):
-    """Mass that jumps between the last node of the quadrature before the end of a schedule and that end.
+    """Mass that jumps between the last node of the quadrature before the end of a schedule and that
+    end.
 
-    With speed and power 1/2 the last flux decays like (1 - t)^(1/4): 3e-4 of it lies within 1e-15 of the end.
+    With speed and power 1/2 the last flux decays like (1 - t)^(1/4): 3e-4 of it lies within 1e-15
+    of the end.
     """
     if not isinstance(process, dd.processes.Hierarchical):
         return 0.0
@@ -90,25 +92,46 @@ def test_posterior_parameterization_is_theory_section_2(process, t, data):
     b = (p[None, :, None] * probs[full] / evidence[full]).sum(1)
     a = probs[full].gather(1, x[full][..., None].expand(-1, 1, process.num_states))[:, 0]
     a = a / a.gather(1, z[full])
-    q = torch.stack([process.rate_matrix(float(u))[:, int(s)] for u, s in zip(t[full], z[full][:, 0], strict=True)])
+    q = torch.stack(
+        [
+            process.rate_matrix(float(u))[:, int(s)]
+            for u, s in zip(t[full], z[full][:, 0], strict=True)
+        ]
+    )
     terms = torch.xlogy(a, torch.where(a > 0, a / b, 1.0)) - a + b
     direct = torch.where(q > 0, q, 0.0).scatter(1, z[full], 0.0) * terms
-    ours = dd.nelbo(process, p.log().expand(int(full.sum()), 1, -1), x[full], z[full], t[full], "auto", "posterior")
-    assert torch.allclose(ours[:, 0], direct.sum(1), rtol=1e-6, atol=1e-7 * float(1 + (q * a).abs().max()))
+    ours = dd.nelbo(
+        process,
+        p.log().expand(int(full.sum()), 1, -1),
+        x[full],
+        z[full],
+        t[full],
+        "auto",
+        "posterior",
+    )
+    assert torch.allclose(
+        ours[:, 0], direct.sum(1), rtol=1e-6, atol=1e-7 * float(1 + (q * a).abs().max())
+    )
 
 
 @pytest.mark.parametrize("parameterization", slow_but(["cavity", "posterior"], "cavity"))
 @pytest.mark.parametrize("name", slow_but(FIXED, "masked", "gidd", "hdlm-xi", "levels-xi"))
 def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameterization):
     process = FIXED[name]
-    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, PROBS)
+    oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](
+        process, PROBS
+    )
     value = integrate_bound(process, PROBS, oracle, parameterization=parameterization)
     assert value == pytest.approx(float(ENTROPY), abs=2e-6)
 
 
-@pytest.mark.parametrize("name", slow_but(["masked", "gidd", "uniform", "hdlm-xi", "levels-xi"], "gidd"))
+@pytest.mark.parametrize(
+    "name", slow_but(["masked", "gidd", "uniform", "hdlm-xi", "levels-xi"], "gidd")
+)
 def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
-    """Two dependent tokens: the exact cavity makes the continuous-time bound tight for the joint distribution."""
+    """Two dependent tokens: the exact cavity makes the continuous-time bound tight for the joint
+    distribution.
+    """
     process = {
         "masked": dd.presets.mdlm(3),
         "gidd": dd.presets.gidd(3, 0.3),
@@ -121,7 +144,9 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
     probs = probs / probs.sum()
     entropy = -(probs * probs.log()).sum()
     for parameterization, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
-        value = integrate_bound(process, probs, oracle(process, probs), parameterization=parameterization)
+        value = integrate_bound(
+            process, probs, oracle(process, probs), parameterization=parameterization
+        )
         assert value == pytest.approx(float(entropy), abs=5e-6)
 
 
@@ -129,8 +154,12 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
 def test_plugging_the_posterior_in_as_a_cavity_is_looser():
     """Theory section 2's numbers: 6 words, 4 clusters, 2 super-clusters, xi = .8."""
     process = dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.8, 0.8])
-    wrong = integrate_bound(process, PROBS, exact_posterior(process, PROBS), parameterization="cavity")
-    right = integrate_bound(process, PROBS, exact_posterior(process, PROBS), parameterization="posterior")
+    wrong = integrate_bound(
+        process, PROBS, exact_posterior(process, PROBS), parameterization="cavity"
+    )
+    right = integrate_bound(
+        process, PROBS, exact_posterior(process, PROBS), parameterization="posterior"
+    )
     assert right == pytest.approx(float(ENTROPY), abs=2e-6)
     assert wrong > right + 0.05
 
@@ -139,9 +168,11 @@ def test_plugging_the_posterior_in_as_a_cavity_is_looser():
 @settings(max_examples=examples(25))
 @given(strategies.processes(max_depth=4, max_words=5), st.data())
 def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, data):
-    """With p independent of z and t the bound of x is exactly -log p(x), whatever the process and schedule."""
-    # GIDD's integrand grows like t^(gamma/2 - 1) at the data; the quadrature begins at 1e-15, which is not close
-    # enough for small gamma: at 0.5 the missing piece is 1e-3
+    """With p independent of z and t the bound of x is exactly -log p(x), whatever the process and
+    schedule.
+    """
+    # GIDD's integrand grows like t^(gamma/2 - 1) at the data; the quadrature begins at 1e-15, which
+    # is not close enough for small gamma: at 0.5 the missing piece is 1e-3
     assume(not isinstance(process, dd.processes.GIDD) or process.gamma >= 0.8)
     assume(unreached(process) < 1e-6)
     logits = data.draw(strategies.token_logits(process.vocab_size))
@@ -152,7 +183,9 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
         return logits.expand(*z.shape, -1)
 
     value = integrate_bound(process, probs, denoiser, points=200)
-    end = process.prior_kl(torch.tensor([[word]]))  # a chain that has not quite forgotten the word by t = 1
+    end = process.prior_kl(
+        torch.tensor([[word]])
+    )  # a chain that has not quite forgotten the word by t = 1
     assume(float(end) < 1e-9)
     assert value == pytest.approx(float(-logits.log_softmax(-1)[word]), rel=1e-4, abs=1e-4)
 
@@ -179,18 +212,23 @@ def test_mdlm_theorem(t, data):
     cross_entropy = -logits.log_softmax(-1)[x]
     weight = schedule.rate(times) / torch.expm1(schedule.hazard(times))
     expected = torch.where(z == 6, weight[:, None] * cross_entropy, 0.0)
-    assert torch.allclose(dd.nelbo(process, logits.expand(len(x), 1, -1), x, z, times), expected, rtol=1e-9)
+    assert torch.allclose(
+        dd.nelbo(process, logits.expand(len(x), 1, -1), x, z, times), expected, rtol=1e-9
+    )
 
 
 @settings(max_examples=examples(40))
 @given(st.floats(0.5, 4.0), st.floats(1e-3, 0.999), st.floats(0.1, 1.0), st.data())
 def test_hdlm_theorems(gamma, t, xi, data):
-    """Theorems elbo and elbo_perturbation with the paper's weights, w_m corrected (docs/errata.md)."""
+    """Theorems elbo and elbo_perturbation with the paper's weights, w_m corrected
+    (docs/errata.md).
+    """
     assume(abs(gamma - 1) > 1e-3)
     process = dd.presets.hdlm(PARENTS, gamma=gamma, xi=xi)
     x, z, times = every_pair(process, t)
     logits = data.draw(strategies.token_logits(6))
-    p, c = logits.softmax(-1), torch.tensor(PARENTS)
+    p = logits.softmax(-1)
+    c = torch.tensor(PARENTS)
     stray = (1 - xi) / 3
     kernel = torch.full((6, 4), stray, dtype=F64).scatter(1, c[:, None], xi)
     w_c = (gamma - 1) * (1 - t) ** (gamma - 2) / (1 - (1 - t) ** (gamma - 1))
@@ -212,62 +250,87 @@ def test_hdlm_theorems(gamma, t, xi, data):
 @settings(max_examples=examples(40))
 @given(strategies.times, st.data())
 def test_any_hierarchy_theorem(t, data):
-    """xi = 1: at level i, -w_i log P_p(c_{i-1}(x)) / P_p(c_i(x)), with w_i from fluxes by the occupancies alone."""
-    hierarchy = dd.hierarchies.Tree([PARENTS, ABOVE], speed=[data.draw(strategies.speeds) for _ in range(3)])
+    """xi = 1: at level i, -w_i log P_p(c_{i-1}(x)) / P_p(c_i(x)), with w_i from fluxes by the
+    occupancies alone.
+    """
+    hierarchy = dd.hierarchies.Tree(
+        [PARENTS, ABOVE], speed=[data.draw(strategies.speeds) for _ in range(3)]
+    )
     schedule = data.draw(strategies.exact_schedules())
     process = dd.processes.Hierarchical(hierarchy, schedule)
     x, z, times = every_pair(process, t)
     logits = data.draw(strategies.token_logits(6))
     p = logits.softmax(-1)
-    c1, c2 = torch.tensor(PARENTS), torch.tensor(ABOVE)[torch.tensor(PARENTS)]
+    c1 = torch.tensor(PARENTS)
+    c2 = torch.tensor(ABOVE)[torch.tensor(PARENTS)]
     masses = torch.stack(
-        [p] + [torch.stack([p[c == c[w]].sum() for w in range(6)]) for c in (c1, c2)] + [torch.ones(6)]
+        [p]
+        + [torch.stack([p[c == c[w]].sum() for w in range(6)]) for c in (c1, c2)]
+        + [torch.ones(6)]
     )
-    a, speeds = process.occupancies(times), torch.tensor(hierarchy.speeds, dtype=F64)
+    a = process.occupancies(times)
+    speeds = torch.tensor(hierarchy.speeds, dtype=F64)
     rate = schedule.rate(times)
     level = process.level_of(z)[:, 0]
     for i in (1, 2, 3):
         rows = level == i
         flux = speeds[i - 1] * rate[rows] * a[rows, i - 1]
         expected = -flux / a[rows, i] * (masses[i - 1] / masses[i]).log()[x[rows, 0]]
-        ours = dd.nelbo(process, logits.expand(int(rows.sum()), 1, -1), x[rows], z[rows], times[rows])
+        ours = dd.nelbo(
+            process, logits.expand(int(rows.sum()), 1, -1), x[rows], z[rows], times[rows]
+        )
         assert torch.allclose(ours[:, 0], expected, rtol=1e-8, atol=1e-9)
 
 
 @settings(max_examples=examples(20))
 @given(strategies.times, st.floats(0.5, 4.0), st.data())
 def test_one_cluster_is_mdlm(t, gamma, data):
-    """With a single cluster the cluster and the mask together are MDLM's mask, on average over which of the two."""
-    one, flat = dd.presets.hdlm([0] * 5, gamma=gamma), dd.processes.Masked(5, dd.schedules.Polynomial(gamma))
+    """With a single cluster the cluster and the mask together are MDLM's mask, on average over
+    which of the two.
+    """
+    one = dd.presets.hdlm([0] * 5, gamma=gamma)
+    flat = dd.processes.Masked(5, dd.schedules.Polynomial(gamma))
     x = torch.arange(5)[:, None]
     logits = data.draw(strategies.token_logits(5)).expand(5, 1, -1)
     times = torch.full((5,), t, dtype=F64)
     a = one.occupancies(times)
-    average = sum(a[:, i : i + 1] * dd.nelbo(one, logits, x, torch.full_like(x, 4 + i), times) for i in (1, 2))
-    masked = dd.nelbo(flat, logits, x, torch.full_like(x, 5), times) * flat.occupancies(times)[:, 1:]
+    average = sum(
+        a[:, i : i + 1] * dd.nelbo(one, logits, x, torch.full_like(x, 4 + i), times) for i in (1, 2)
+    )
+    masked = (
+        dd.nelbo(flat, logits, x, torch.full_like(x, 5), times) * flat.occupancies(times)[:, 1:]
+    )
     assert torch.allclose(average, masked, rtol=1e-8)
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_bound_estimates_the_cross_entropy_of_a_constant_denoiser(name):
-    """-log p(x) is the bound of a constant denoiser: here by Monte Carlo through the public surface, with bound()."""
+    """-log p(x) is the bound of a constant denoiser.
+
+    Here by Monte Carlo through the public surface, with bound().
+    """
     process = FIXED[name]
     logits = torch.tensor([0.3, -1.0, 0.5, 0.1, 0.0, -0.2])
     x = torch.arange(6).repeat(3000)[:, None]
     generator = seeded()
     result = dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, generator)
     error = result.total.mean() - (-logits.log_softmax(-1)).mean()
-    # gidd's and uniform's integrands have heavy tails near the ends; their standard error includes them
+    # gidd's and uniform's integrands have heavy tails near the ends; their standard error includes
+    # them
     assert abs(float(error)) < 5 * float(result.total.std()) / math.sqrt(len(x)) + 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("formula", ["1 - t", "1 - t**4"])
 def test_the_bound_is_finite_however_unlikely_the_noise_was(formula, dtype):
-    """At t = 1e-10 the schedule 1 - t**4 has moved by 1e-40, beyond float32; a redrawn token is still possible."""
+    """At t = 1e-10 the schedule 1 - t**4 has moved by 1e-40, beyond float32.
+
+    a redrawn token is still possible.
+    """
     process = Uniform(3, Symbolic(formula))
     t = torch.tensor([1e-10], dtype=dtype)
-    x, z = torch.tensor([[0, 0]]), torch.tensor([[0, 1]])
+    x = torch.tensor([[0, 0]])
+    z = torch.tensor([[0, 1]])
     for scale in (0.0, 5.0):
         logits = scale * torch.tensor([[[1.0, 0.0, -1.0]] * 2], dtype=dtype)
         value = dd.nelbo(process, logits, x, z, t)
@@ -277,7 +340,9 @@ def test_the_bound_is_finite_however_unlikely_the_noise_was(formula, dtype):
 @every_process
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.6, 0.9)])
 def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
-    """The posterior of a fixed cavity distribution has the bound of the cavity, at both ends too."""
+    """The posterior of a fixed cavity distribution has the bound of the cavity, at both ends
+    too.
+    """
     x = words(process).expand(5, -1).contiguous()
     cavity = random_probs(process, process.vocab_size).log().expand(5, -1, -1)
 
@@ -286,11 +351,15 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
 
     def terms(denoiser, parameterization):
         generator = seeded()
-        return dd.bound(process, denoiser, x, generator, interval=interval, parameterization=parameterization)
+        return dd.bound(
+            process, denoiser, x, generator, interval=interval, parameterization=parameterization
+        )
 
-    by_cavity, by_posterior = terms(lambda z, t: cavity, "cavity"), terms(posterior, "posterior")
+    by_cavity = terms(lambda z, t: cavity, "cavity")
+    by_posterior = terms(posterior, "posterior")
     for name in ("diffusion", "prior", "reconstruction"):
-        one, other = getattr(by_cavity, name), getattr(by_posterior, name)
+        one = getattr(by_cavity, name)
+        other = getattr(by_posterior, name)
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-9)
     if interval[0] > 0:
         assert (by_cavity.reconstruction > 0).any() and (by_cavity.prior > 0).any()
@@ -298,7 +367,8 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
 
 @every_process
 def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
-    x, t = words(process), torch.tensor([0.4], dtype=F64)
+    x = words(process)
+    t = torch.tensor([0.4], dtype=F64)
     logits = random_probs(process, process.vocab_size).log().float()
     for z in (x, process.sample(x, t, seeded(1))):
         ours = dd.nelbo(process, logits, x, z, t, "generic")
@@ -307,12 +377,17 @@ def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
 
 @pytest.mark.parametrize("method", ["auto", "generic"])
 @pytest.mark.parametrize("t", [0.1, 0.5, 0.95])
-def test_a_network_that_rules_out_a_word_pays_infinitely_if_it_is_the_truth_and_only_then(method, t):
-    t, x = torch.tensor([t], dtype=F64), torch.tensor([[0]])
+def test_a_network_that_rules_out_a_word_pays_infinitely_if_it_is_the_truth_and_only_then(
+    method, t
+):
+    t = torch.tensor([t], dtype=F64)
+    x = torch.tensor([[0]])
     for process in (Masked(3, Linear()), Uniform(3, Linear()), GIDD(3, 0.0)):
         z = torch.tensor([[process.num_states - 1]])
         for excluded in (0, 1):
-            logits = torch.zeros(1, 1, 3, dtype=F64).index_fill(-1, torch.tensor([excluded]), -torch.inf)
+            logits = torch.zeros(1, 1, 3, dtype=F64).index_fill(
+                -1, torch.tensor([excluded]), -torch.inf
+            )
             value = dd.nelbo(process, logits, x, z, t, method)
             # a uniformly redrawn token has too little evidence of the truth for an infinite loss
             assert value.isposinf().item() == (excluded == 0 and not isinstance(process, Uniform))
@@ -333,7 +408,8 @@ def test_training_clips_the_weight_of_the_closed_form(process):
     logits, x, z, t = loss_batch(process)
     if process.closed_form:
         parts = process.weighted_divergence(logits, x, z, t)
-    else:  # then the rate at which z is left backwards in time, given the token or a uniformly drawn one
+    # then the rate at which z is left backwards in time, given the token or a uniformly drawn one
+    else:
         one_hot = torch.nn.functional.one_hot(x, process.vocab_size).double()
         uniform = torch.full_like(one_hot, 1 / process.vocab_size)
         weight = torch.maximum(*(process.reverse_rate(p, z, t).sum(-1) for p in (one_hot, uniform)))
@@ -341,7 +417,9 @@ def test_training_clips_the_weight_of_the_closed_form(process):
     weight, divergence = parts
     for low, high in ((0.0, 0.5), (0.0, 2.0), (1.5, 3.0)):
         expected = torch.where(weight > 0, weight.clamp(low, high), 0.0) * divergence
-        ours = dd.training_loss(process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none")
+        ours = dd.training_loss(
+            process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none"
+        )
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -350,7 +428,9 @@ def test_the_training_loss_takes_logits_of_either_meaning(process):
     logits, x, z, t = loss_batch(process)
     as_posterior = dd.posterior_logits(process, logits, z, t)
     one = dd.training_loss(process, logits, x, z, t, reduction="none")
-    other = dd.training_loss(process, as_posterior, x, z, t, parameterization="posterior", reduction="none")
+    other = dd.training_loss(
+        process, as_posterior, x, z, t, parameterization="posterior", reduction="none"
+    )
     assert torch.allclose(one, other, rtol=1e-7, atol=1e-9)
 
 
@@ -370,7 +450,15 @@ def test_the_training_loss_keeps_the_precision_of_the_logits_and_computes_time_i
     time = dd.training_loss(process, logits.double(), x, z, t, reduction="none")
     assert torch.allclose(time, exact, rtol=1e-12, atol=1e-14)
     clipped = [
-        dd.training_loss(process, logits.double(), x, z, when, weighting=dd.weightings.Clip(0.5), reduction="none")
+        dd.training_loss(
+            process,
+            logits.double(),
+            x,
+            z,
+            when,
+            weighting=dd.weightings.Clip(0.5),
+            reduction="none",
+        )
         for when in (t, t.double())
     ]
     assert torch.allclose(*clipped, rtol=1e-12, atol=1e-14)
@@ -389,7 +477,9 @@ def test_padding_left_out_costs_nothing_token_by_token():
     logits, x, z, t = loss_batch(process)
     mask = torch.rand(x.shape, generator=seeded(3)) < 0.6
     every = dd.training_loss(process, logits, x, z, t, reduction="none")
-    counted = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=True, reduction="none")
+    counted = dd.training_loss(
+        process, logits, x, z, t, mask=mask, count_padding=True, reduction="none"
+    )
     left_out = dd.training_loss(process, logits, x, z, t, mask=mask, reduction="none")
     assert torch.equal(counted, every) and (every[~mask] > 0).any()
     assert torch.equal(left_out, torch.where(mask, every, 0.0))
@@ -397,19 +487,27 @@ def test_padding_left_out_costs_nothing_token_by_token():
 
 def test_lower_clips_lift_masks_and_no_words():
     """Words have weight 0, although under GIDD without uniform noise their divergence is not 0."""
-    masked, gidd = dd.presets.mdlm(5), GIDD(5, 0.0)
+    masked = dd.presets.mdlm(5)
+    gidd = GIDD(5, 0.0)
     logits, x, z, t = loss_batch(masked)
     for process in (masked, gidd):
         for low, high in ((0.0, 2.0), (3.0, 9.0)):
-            loss = dd.training_loss(process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none")
+            loss = dd.training_loss(
+                process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none"
+            )
             assert (loss[z < 5] == 0).all() and (low == 0 or (loss[z == 5] > 0).all())
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_clips_below_one_and_the_ends_of_the_factors_of_levels_are_taken():
-    assert dd.training_loss(PROCESSES["masked"], *loss_batch(PROCESSES["masked"]), weighting=Clip(0.5)) > 0
+    assert (
+        dd.training_loss(PROCESSES["masked"], *loss_batch(PROCESSES["masked"]), weighting=Clip(0.5))
+        > 0
+    )
     process = PROCESSES["levels"]
-    logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
+    logits = torch.zeros(1, 6, 6)
+    x = words(process)
+    t = torch.tensor([0.5])
     dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
 
 
@@ -468,9 +566,13 @@ def test_values_per_token_have_the_shape_of_the_tokens(process):
 @every_process
 @pytest.mark.usefixtures("as_users_call")
 def test_the_objective_refuses_states_and_times_by_name(process):
-    x, t = words(process), torch.tensor([0.5])
+    x = words(process)
+    t = torch.tensor([0.5])
     logits = torch.zeros(1, process.vocab_size, process.vocab_size)
-    for name, values in {"z": (x + 100, x.int()), "t": (t + 1, t * float("nan"), t.long(), t.expand(2))}.items():
+    for name, values in {
+        "z": (x + 100, x.int()),
+        "t": (t + 1, t * float("nan"), t.long(), t.expand(2)),
+    }.items():
         for value in values:
             arguments = {"z": x, "t": t, name: value}
             for call in (
@@ -484,7 +586,8 @@ def test_the_objective_refuses_states_and_times_by_name(process):
 
 @every_process
 def test_a_posterior_becomes_a_cavity_and_back_without_impossible_tokens(process):
-    z, t = states(process), torch.tensor([0.5], dtype=F64)
+    z = states(process)
+    t = torch.tensor([0.5], dtype=F64)
     logits = random_probs(process, process.num_states).log()
     for dtype in (torch.float32, F64):
         cast = logits.to(dtype)
@@ -493,18 +596,27 @@ def test_a_posterior_becomes_a_cavity_and_back_without_impossible_tokens(process
         back = dd.posterior_logits(process, cavity, z, t)
         assert cavity.dtype == back.dtype == dtype and cavity.isfinite().all()
         evidence = process.token_likelihood(z, t)
-        assert (cavity.softmax(-1)[evidence == 0] == 0).all() and back[evidence == 0].isneginf().all()
+        assert (cavity.softmax(-1)[evidence == 0] == 0).all() and back[
+            evidence == 0
+        ].isneginf().all()
         possible = torch.where(evidence > 0, cast, -torch.inf).softmax(-1)
-        assert torch.allclose(back.softmax(-1), possible, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7)
+        assert torch.allclose(
+            back.softmax(-1), possible, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7
+        )
     assert dd.cavity_logits(process, logits.half(), z, t).dtype == torch.float32
 
 
 @pytest.mark.parametrize("gap", [0.0, 30.0, 200.0])
 def test_being_sure_of_another_word_near_the_data_costs_a_finite_amount(gap):
-    """A kept token, t = 1e-10 on a schedule that has moved by 1e-40, a network that is sure of another word."""
+    """A kept token, t = 1e-10 on a schedule that has moved by 1e-40, a network that is sure of
+    another word.
+    """
     process = Uniform(3, Symbolic("1 - t**4"))
-    x, t = torch.tensor([[0]]), torch.tensor([1e-10], dtype=F64)
+    x = torch.tensor([[0]])
+    t = torch.tensor([1e-10], dtype=F64)
     logits = torch.tensor([[[0.0, gap, 0.0]]], dtype=F64)
     exact = dd.nelbo(process, logits, x, x, t)
-    assert torch.allclose(exact, dd.nelbo(process, logits, x, x, t, "generic"), rtol=1e-6, atol=1e-18)
+    assert torch.allclose(
+        exact, dd.nelbo(process, logits, x, x, t, "generic"), rtol=1e-6, atol=1e-18
+    )
     assert dd.nelbo(process, logits.float(), x, x, t).isfinite().all()

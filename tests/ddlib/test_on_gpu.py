@@ -1,4 +1,7 @@
-"""Every registered process, sampler and corrector on a GPU: the losses, gradients and tokens of the CPU, in float64."""
+"""Every registered process, sampler and corrector on a GPU.
+
+The losses, gradients and tokens of the CPU, in float64.
+"""
 
 import copy
 
@@ -11,22 +14,33 @@ from ddlib_models import DiT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("as_users_call")]
 
-LENGTH, SEEDS = 8, range(16)
+LENGTH = 8
+SEEDS = range(16)
 
 
 def examples(kind):
     """Examples of every registered class, by its name and their number."""
-    return {f"{name}-{i}": one for name in available(kind) for i, one in enumerate(get(kind, name).examples())}
+    return {
+        f"{name}-{i}": one
+        for name in available(kind)
+        for i, one in enumerate(get(kind, name).examples())
+    }
 
 
 PROCESSES = examples("processes")
-SAMPLERS = {f"{kind}-{name}": one for kind in ("samplers", "correctors") for name, one in examples(kind).items()}
+SAMPLERS = {
+    f"{kind}-{name}": one
+    for kind in ("samplers", "correctors")
+    for name, one in examples(kind).items()
+}
 PACES = {name: pace for name, pace in examples("paces").items() if not name.startswith("together-")}
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
 
 def network(process, **options):
-    """A DiT as if it were trained, in float64 but for the times and angles that it computes in float32."""
+    """A DiT as if it were trained, in float64 but for the times and angles that it computes in
+    float32.
+    """
     torch.manual_seed(0)
     model = DiT(process.num_states, process.vocab_size, dim=16, depth=2, heads=2, **options)
     for parameter in model.parameters():
@@ -53,7 +67,9 @@ def close(ours, wanted):
 @every_process
 def test_noise_losses_and_gradients_are_those_of_the_cpu(process):
     found = []
-    x = torch.randint(process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0)
+    )
     for here, model, device in on_both(process, network(process)):
         index = torch.arange(len(x), device=device)
         noise = dd.KeyedGenerator(0, 0, index)
@@ -66,7 +82,15 @@ def test_noise_losses_and_gradients_are_those_of_the_cpu(process):
             loss.mean(), [p for p in model.parameters() if p.requires_grad], allow_unused=True
         )
         bounds = dd.nelbo(*given)
-        found.append([z.double(), t, loss.detach(), bounds.detach(), *(g for g in gradients if g is not None)])
+        found.append(
+            [
+                z.double(),
+                t,
+                loss.detach(),
+                bounds.detach(),
+                *(g for g in gradients if g is not None),
+            ]
+        )
     for wanted, ours in zip(*found, strict=True):
         close(ours, wanted)
 
@@ -75,14 +99,18 @@ def test_noise_losses_and_gradients_are_those_of_the_cpu(process):
 def test_a_compiled_loss_is_that_of_the_cpu(preset):
     """torch before 2.13 compiles lookups wrongly on a GPU if the boundaries are a view."""
     process = preset_of(preset)
-    x = torch.randint(process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0)
+    )
     t = torch.linspace(0.1, 0.9, len(x), dtype=torch.float64)
     z = process.sample(x, t, dd.KeyedGenerator(0, 0, torch.arange(len(x))))
     logits = torch.randn((*x.shape, process.vocab_size), generator=torch.Generator().manual_seed(1))
     options = dict(weighting=dd.weightings.Clip(10.0), reduction="none")
     wanted = dd.training_loss(process, logits, x, z, t, **options)
     here = copy.deepcopy(process).to("cuda")
-    compiled = torch.compile(lambda *given: dd.training_loss(here, *given, **options), dynamic=False)
+    compiled = torch.compile(
+        lambda *given: dd.training_loss(here, *given, **options), dynamic=False
+    )
     close(compiled(*(tensor.to("cuda") for tensor in (logits, x, z, t))), wanted)
 
 
@@ -100,7 +128,9 @@ def test_marginals_posteriors_and_rates_are_those_of_the_cpu(process):
 @every_process
 @torch.no_grad()
 def test_bounds_are_those_of_the_cpu(process):
-    x = torch.randint(process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        process.vocab_size, (len(SEEDS), LENGTH), generator=torch.Generator().manual_seed(0)
+    )
     found = []
     for here, model, device in on_both(process, network(process)):
         generator = dd.KeyedGenerator(0, 0, torch.arange(len(x), device=device))
@@ -130,7 +160,9 @@ def test_tokens_are_those_of_the_cpu(sampler, preset):
     found = []
     for here, model, _ in on_both(process, network(process)):
         try:
-            found.append(dd.sample(here, model, (len(SEEDS), LENGTH), sampler, steps=6, seeds=SEEDS))
+            found.append(
+                dd.sample(here, model, (len(SEEDS), LENGTH), sampler, steps=6, seeds=SEEDS)
+            )
         except (TypeError, ValueError) as refused:
             found.append(refused)
     wanted, ours = found
@@ -138,7 +170,8 @@ def test_tokens_are_those_of_the_cpu(sampler, preset):
         assert str(ours) == str(wanted)
         pytest.skip(f"not for this process: {wanted}"[:80])
     assert not isinstance(ours, Exception), ours
-    # times and angles differ in the last digit of float32, so of the thousands of draws of a test one may change
+    # times and angles differ in the last digit of float32, so of the thousands of draws of a test
+    # one may change
     assert (ours.cpu() != wanted).sum() <= 4
 
 
@@ -165,8 +198,12 @@ def test_tokens_along_a_pace_are_those_of_the_cpu(pace):
 def test_tokens_with_a_cache_are_those_of_the_cpu(keep):
     process = dd.presets.mdlm(12)
     found = [
-        dd.sample(here, model, (len(SEEDS), 16), steps=4, seeds=SEEDS, pace=dd.paces.Blocks(4), keep=keep)
-        for here, model, _ in on_both(process, network(process, **(dict(block_size=4) if keep is True else {})))
+        dd.sample(
+            here, model, (len(SEEDS), 16), steps=4, seeds=SEEDS, pace=dd.paces.Blocks(4), keep=keep
+        )
+        for here, model, _ in on_both(
+            process, network(process, **(dict(block_size=4) if keep is True else {}))
+        )
     ]
     close(found[1], found[0])
 

@@ -29,10 +29,15 @@ every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 
 
 class Table:
-    """A denoiser with a fixed row of logits per position, independent of the states; it counts its calls."""
+    """A denoiser with a fixed row of logits per position, independent of the states.
+
+    It counts its calls.
+    """
 
     def __init__(self, *probs):
-        self.logits, self.calls, self.times = torch.tensor(probs, dtype=F64).log(), 0, []
+        self.logits = torch.tensor(probs, dtype=F64).log()
+        self.calls = 0
+        self.times = []
 
     def __call__(self, z, t):
         self.calls += 1
@@ -50,20 +55,32 @@ def first(process, table, sampler, **options):
     """The positions that come down in each of the steps, of the first row."""
     length = table.logits.shape[0]
     level = levels(process, table, sampler, shape=(2, length), steps=length, **options)[:, 0]
-    return [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
+    return [
+        (before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)
+    ]
 
 
-# the largest, the largest minus the second, and the entropy: each score begins with another position
-SHARES = (0.50, 0.48, 0.02, 0.0), (0.49, 0.17, 0.17, 0.17), (0.45, 0.45, 0.05, 0.05), (0.45, 0.35, 0.2, 0.0)
+# the largest, the largest minus the second, and the entropy: each score begins with another
+# position
+SHARES = (
+    (0.50, 0.48, 0.02, 0.0),
+    (0.49, 0.17, 0.17, 0.17),
+    (0.45, 0.45, 0.05, 0.05),
+    (0.45, 0.35, 0.2, 0.0),
+)
 
 
 @pytest.mark.parametrize(
-    ("score", "order"), [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])]
+    ("score", "order"),
+    [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])],
 )
 def test_the_surest_position_comes_down_first(score, order):
-    process, table = Masked(4, Linear()), Table(*SHARES)
+    process = Masked(4, Linear())
+    table = Table(*SHARES)
     assert first(process, table, Confidence(score)) == [[i] for i in order]
-    shuffled = Table(*(SHARES[i] for i in (2, 0, 3, 1)))  # by the probabilities, not by the position
+    shuffled = Table(
+        *(SHARES[i] for i in (2, 0, 3, 1))
+    )  # by the probabilities, not by the position
     assert first(process, shuffled, Confidence(score)) == [[[1, 3, 0, 2][i]] for i in order]
 
 
@@ -75,7 +92,8 @@ def test_the_two_largest_entries_are_those_of_topk(columns):
 
 
 def test_equals_go_by_position_and_gumbel_noise_makes_them_random():
-    process, table = Masked(2, Linear()), Table(*[(0.5, 0.5)] * 5)
+    process = Masked(2, Linear())
+    table = Table(*[(0.5, 0.5)] * 5)
     assert first(process, table, Confidence()) == [[0], [1], [2], [3], [4]]
     assert first(process, table, EntropyBounded(0.0)) == [[0], [1], [2], [3], [4]]
     came = [first(process, table, Confidence(temperature=heat)) for heat in (1e-3, 1.0)]
@@ -84,8 +102,11 @@ def test_equals_go_by_position_and_gumbel_noise_makes_them_random():
 
 def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
     """Dream's rule: softmax(score / temperature) draws the position."""
-    process, table, n = Masked(4, Linear()), Table(*SHARES), 4000
-    sampler, went = Confidence("probability", temperature=0.2), []
+    process = Masked(4, Linear())
+    table = Table(*SHARES)
+    n = 4000
+    sampler = Confidence("probability", temperature=0.2)
+    went = []
 
     def note(k, t, z):
         if k == 0:
@@ -99,7 +120,8 @@ def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
 
 @pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
 def test_gamma_sets_the_number_of_network_calls(name):
-    process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
+    process = LEVELS[name]
+    edges = len(LEVELS[name].levels) - 1
     for gamma, calls in ((0.0, 5 * edges), (math.inf, edges)):
         halves = Halves(process)
         level = levels(process, halves, EntropyBounded(gamma), shape=(1, 5), steps=5 * edges)
@@ -109,7 +131,8 @@ def test_gamma_sets_the_number_of_network_calls(name):
 
 
 def test_gamma_bounds_the_entropies_but_the_largest():
-    process, table = Masked(4, Linear()), Table(*SHARES)
+    process = Masked(4, Linear())
+    table = Table(*SHARES)
     own = entropy(table.logits)
     three = float(own.sort().values[:2].sum())
     for gamma, number in ((three - 1e-9, 2), (three + 1e-9, 3), (0.0, 1), (float(own.sum()), 4)):
@@ -133,11 +156,13 @@ def test_edges_are_split_evenly_over_the_steps_as_in_llada():
 
 def test_edges_are_rounded_along_the_schedule_as_in_dllm():
     """Its loop: of the masks left, one part in the steps left, rounded, half to even."""
-    numbers, cases = random.Random(0), [(10, 4, [2, 3, 2, 3]), (9, 6, None), (1, 3, None)]
+    numbers = random.Random(0)
+    cases = [(10, 4, [2, 3, 2, 3]), (9, 6, None), (1, 3, None)]
     cases += [(numbers.randint(1, 20), numbers.randint(1, 12), None) for _ in range(12)]
     process = Masked(6, Linear())
     for masks, steps, split in cases:
-        wanted, left = [], masks
+        wanted = []
+        left = masks
         for step in range(steps):
             wanted.append(round(Fraction(left, steps - step)))
             left -= wanted[-1]
@@ -149,7 +174,8 @@ def test_edges_are_rounded_along_the_schedule_as_in_dllm():
 
 @every_order
 def test_on_the_last_step_all_that_is_left_lands_on_words(order):
-    process, halves = LEVELS["levels"], Halves(LEVELS["levels"])
+    process = LEVELS["levels"]
+    halves = Halves(LEVELS["levels"])
     for steps in (1, 2):
         words = generate(process, halves, order, shape=(3, 4), steps=steps)
         assert words.max() < process.vocab_size
@@ -159,7 +185,10 @@ def test_on_the_last_step_all_that_is_left_lands_on_words(order):
 @every_order
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
 def test_rows_are_counted_on_their_own(order, name):
-    """A prompt of another length, and other rows around it, change no sequence; a finished row is not evaluated."""
+    """A prompt of another length, and other rows around it, change no sequence.
+
+    a finished row is not evaluated.
+    """
     process = LEVELS[name]
     mask = process.num_states - 1
     prompt = torch.tensor([[0, 1, 2, mask, mask, mask], [mask] * 6, [3, mask, 4, mask, 5, 0]])
@@ -167,7 +196,9 @@ def test_rows_are_counted_on_their_own(order, name):
     def drawn(rows, halves):
         generator = dd.KeyedGenerator(3, 0, torch.arange(3)[rows])
         given = prompt[rows]
-        return dd.sample(process, halves, given.shape, order, 9, given, infill=True, generator=generator)
+        return dd.sample(
+            process, halves, given.shape, order, 9, given, infill=True, generator=generator
+        )
 
     halves = Halves(process)
     whole = drawn(slice(0, 3), halves)
@@ -180,9 +211,30 @@ def test_rows_are_counted_on_their_own(order, name):
 def test_a_threshold_lets_all_go_that_meet_it_and_the_best_where_none_does():
     process = Masked(2, Linear())
     table = Table((0.95, 0.05), (0.7, 0.3), (0.1, 0.9), (0.6, 0.4), (0.55, 0.45), (0.5, 0.5))
-    assert first(process, table, Confidence("probability", threshold=0.89)) == [[0, 2], [1], [3], [4], [5], []]
-    assert first(process, table, Confidence("margin", threshold=0.19)) == [[0, 1, 2, 3], [4], [5], [], [], []]
-    assert first(process, table, Confidence("entropy", threshold=-0.62)) == [[0, 1, 2], [3], [4], [5], [], []]
+    assert first(process, table, Confidence("probability", threshold=0.89)) == [
+        [0, 2],
+        [1],
+        [3],
+        [4],
+        [5],
+        [],
+    ]
+    assert first(process, table, Confidence("margin", threshold=0.19)) == [
+        [0, 1, 2, 3],
+        [4],
+        [5],
+        [],
+        [],
+        [],
+    ]
+    assert first(process, table, Confidence("entropy", threshold=-0.62)) == [
+        [0, 1, 2],
+        [3],
+        [4],
+        [5],
+        [],
+        [],
+    ]
     assert first(process, table, Confidence("entropy", threshold=0.0))[0] == [0]
     level = levels(process, table, Confidence("probability", threshold=1.0), shape=(1, 6), steps=2)
     assert level.sum(-1)[:, 0].tolist() == [6, 3, 0]  # enough go to be done in time
@@ -190,7 +242,9 @@ def test_a_threshold_lets_all_go_that_meet_it_and_the_best_where_none_does():
 
 def test_a_threshold_for_each_edge():
     process = LEVELS["levels"]
-    down = levels(process, Halves(process), Confidence("probability", threshold=[1.0, 1e-9, 1.0]), steps=99)
+    down = levels(
+        process, Halves(process), Confidence("probability", threshold=[1.0, 1e-9, 1.0]), steps=99
+    )
     falls = [down[:-1][down.diff(dim=0) < 0], down.diff(dim=0)]
     at_once = [(falls[1] < 0)[(down[:-1] == j).any(-1)].view(-1, 5) for j in (1, 2, 3)]
     assert falls[0].unique().tolist() == [1, 2, 3] and all(len(steps) for steps in at_once)
@@ -201,7 +255,8 @@ def test_a_threshold_for_each_edge():
 @pytest.mark.parametrize("name", ["masked", "levels"])
 def test_the_model_time_is_that_at_which_as_many_edges_are_left(name):
     process = {"masked": Masked(6, Linear()), "levels": LEVELS["levels"]}[name]
-    edges, seen = len(process.levels) - 1, []
+    edges = len(process.levels) - 1
+    seen = []
     dd.sample(
         process, Halves(process), (2, 4), EntropyBounded(0.0), 4 * edges,
         prompt=torch.tensor([[1]]), on_step=lambda k, t, z: seen.append((t, process.level_of(z))),
@@ -225,7 +280,10 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
         return table[z] + table[z.roll(1, -1)]
 
     process = dd.presets.hdlm_levels([edge.parents.tolist() for edge in tree.maps[:-1]])
-    options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that no position descends several at once
+    options = {
+        "shape": (6, 5),
+        "steps": 20,
+    }  # as many as edges, so that no position descends several at once
     ours = generate(process, children, order, parameterization=dd.Children(tree), **options)
     theirs = generate(process, lambda z, t: dd.token_logits(tree, children(z, t)), order, **options)
     assert torch.equal(ours, theirs)
@@ -247,12 +305,18 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     network = ModelWrapper(process, Halves(process))
     for predicted in network.at(z, torch.ones(1, dtype=F64), z > 0):
         logits, which = predicted.under()
-    assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
+    assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (
+        4,
+        3,
+    )
     whole = Halves(process)(z, torch.ones(1))[0]
     for k, state in enumerate(z[0].tolist()):
         words = process.hierarchy.under(state)
         torch.testing.assert_close(logits[k, : len(words)].to(whole.dtype), whole[k, words])
-        assert which[k, : len(words)].tolist() == words.tolist() and (logits[k, len(words) :] == -torch.inf).all()
+        assert (
+            which[k, : len(words)].tolist() == words.tolist()
+            and (logits[k, len(words) :] == -torch.inf).all()
+        )
 
 
 def test_the_choice_is_a_function_of_scores_and_levels():
@@ -268,7 +332,8 @@ def test_the_choice_is_a_function_of_scores_and_levels():
 @pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
 def test_with_one_step_all_land_as_ancestral_lets_them(name):
     """With all positions landing on tokens at once there is no choice: the same tokens."""
-    process, n = LEVELS[name], 2000
+    process = LEVELS[name]
+    n = 2000
     drawn = [
         dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=seeded(seed))
         for seed, sampler in enumerate((Confidence(), Ancestral()))
@@ -278,11 +343,23 @@ def test_with_one_step_all_land_as_ancestral_lets_them(name):
 
 
 def test_scores_are_those_before_temperature_and_top_p():
-    """Greedy: each distribution that is drawn from is certain; that by which positions are chosen is not."""
+    """Greedy: each distribution that is drawn from is certain.
+
+    That by which positions are chosen is not.
+    """
     process = Masked(4, Linear())
     for options in ({"temperature": 0.0}, {"top_p": 0.4}):
-        assert first(process, Table(*SHARES), Confidence("entropy"), **options) == [[0], [2], [3], [1]]
-        assert generate(process, Table(*SHARES), Confidence(), shape=(9, 4), **options)[:, [0, 1, 3]].eq(0).all()
+        assert first(process, Table(*SHARES), Confidence("entropy"), **options) == [
+            [0],
+            [2],
+            [3],
+            [1],
+        ]
+        assert (
+            generate(process, Table(*SHARES), Confidence(), shape=(9, 4), **options)[:, [0, 1, 3]]
+            .eq(0)
+            .all()
+        )
 
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "hdlm-xi", "levels-xi-above"))
@@ -290,14 +367,19 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
     """q(z_s | z_t, p) among the members of a level, whatever s and t: so orders need no time."""
     process = LEVELS[name]
     logits = torch.randn(1, 6, generator=seeded(), dtype=F64)
-    state, edges = torch.arange(process.num_states), len(process.levels) - 1
+    state = torch.arange(process.num_states)
+    edges = len(process.levels) - 1
     for t, s in ((0.9, 0.2), (0.5, 0.49), (0.3, 0.01)):
         times = (torch.tensor([v], dtype=F64) for v in (t, s))
-        posterior = process.posterior(logits.softmax(-1).expand(1, len(state), -1), state[None], *times)[0]
+        posterior = process.posterior(
+            logits.softmax(-1).expand(1, len(state), -1), state[None], *times
+        )[0]
         for j in range(1, edges + 1):
             for i in range(j):
                 rows = process.level_of(state[None])[0] == j
-                found = process.descendant_logits(logits.expand(int(rows.sum()), -1), state[rows], j, i).softmax(-1)
+                found = process.descendant_logits(
+                    logits.expand(int(rows.sum()), -1), state[rows], j, i
+                ).softmax(-1)
                 first_of = sum(process.levels[:i])
                 want = posterior[rows, first_of : first_of + process.levels[i]]
                 assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
@@ -329,5 +411,9 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 
 def test_one_position_at_a_time_is_a_consistent_joint():
     assert Confidence(per_step=1).consistent_joint and EntropyBounded(0.0).consistent_joint
-    others = (Confidence(per_step=2), Confidence("entropy", threshold=[-0.1, -0.2]), EntropyBounded())
+    others = (
+        Confidence(per_step=2),
+        Confidence("entropy", threshold=[-0.1, -0.2]),
+        EntropyBounded(),
+    )
     assert not any(order.consistent_joint for order in others)

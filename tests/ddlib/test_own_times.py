@@ -1,4 +1,6 @@
-"""A time per position: every answer at times (B, L) is that of each position by itself, and other times are refused."""
+"""A time per position: every answer at times (B, L) is that of each position by itself, and other
+times are refused.
+"""
 
 import pytest
 import torch
@@ -14,8 +16,12 @@ from ddlib import registry
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked
 from ddlib.testing import strategies
 
-REGISTERED = [registry.get("processes", name).examples() for name in registry.available("processes")]
-EVERY = slow_but([each for some in REGISTERED for each in some], *(some[-1] for some in REGISTERED[::2]))
+REGISTERED = [
+    registry.get("processes", name).examples() for name in registry.available("processes")
+]
+EVERY = slow_but(
+    [each for some in REGISTERED for each in some], *(some[-1] for some in REGISTERED[::2])
+)
 
 
 @pytest.mark.parametrize("process", EVERY, ids=lambda process: type(process).__name__)
@@ -36,19 +42,29 @@ def test_times_per_position_agree_for_drawn_hierarchies_and_schedules(process, t
 
 
 @pytest.mark.parametrize(
-    "process", [Hierarchical.examples()[-1], GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]], ids=str
+    "process",
+    [Hierarchical.examples()[-1], GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]],
+    ids=str,
 )
 def test_balanced_draws_choose_positions_by_their_own_times(process):
     """Two positions: q(z|x) = E[balance; z], enumerated against the distribution of the draws."""
-    x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
-    rows, times = x.expand(n, -1), t.expand(n, -1)
+    x = torch.tensor([[0, 1]])
+    t = torch.tensor([[0.15, 0.9]], dtype=F64)
+    n = 40_000
+    rows = x.expand(n, -1)
+    times = t.expand(n, -1)
     z = process.sample(rows, times, seeded(), "balanced")
     weight = process.importance_weight(rows, z, times)
     states = process.num_states
     mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
     probs = process.marginal(x, t)[0]
     every = torch.cartesian_prod(torch.arange(states), torch.arange(states))
-    reached = process._weight_and_mean(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(-1) > 0
+    reached = (
+        process._weight_and_mean(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(
+            -1
+        )
+        > 0
+    )
     exact = torch.where(reached, probs[0][every[:, 0]] * probs[1][every[:, 1]], 0.0)
     error = (weight.square().mean() * exact.clamp_min(1 / n)).sqrt() / n**0.5
     assert ((mass - exact).abs() < 6 * error + 3e-3 * exact).all()
@@ -60,23 +76,32 @@ def test_balanced_draws_choose_positions_by_their_own_times(process):
         (dd.weightings.Dynamic(), GIDD(4, 0.3)),
         (dd.weightings.Dynamic(released=True), GIDD(4, 0.3)),
         (dd.weightings.Optimal(4), Masked(3, dd.schedules.Linear())),
-        (dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Optimal()), dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)),
+        (
+            dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Optimal()),
+            dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9),
+        ),
     ],
     ids=repr,
 )
 def test_weights_of_training_are_those_of_the_positions(weighting, process):
     x, z, logits = drawn(process, TIMES)
     here = dd.training_loss(process, logits, x, z, TIMES, weighting, reduction="none")
-    alone = dd.training_loss(process, *map(split, (logits, x, z)), TIMES.flatten(), weighting, reduction="none")
+    alone = dd.training_loss(
+        process, *map(split, (logits, x, z)), TIMES.flatten(), weighting, reduction="none"
+    )
     assert torch.allclose(here, alone.view(2, 3), rtol=1e-11, atol=0) and here.max() > 0
 
 
 @pytest.mark.parametrize("mode", ["standard", "edges"])
 def test_child_logits_at_a_time_per_position(mode):
-    process, options = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
+    process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0)
+    options = {"mode": mode, "parameterization": "children"}
     x, z, _ = drawn(process, TIMES)
     logits = torch.randn(2, 3, 6, dtype=F64, generator=seeded(5))
-    for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
+    for loss, more in (
+        (dd.training_loss, ()),
+        (dd.linear_training_loss, (torch.eye(6, dtype=F64),)),
+    ):
         call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **options)  # noqa: E731, B023
         alone = call(*map(split, (logits, x, z)), TIMES.flatten())
         assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
@@ -88,7 +113,8 @@ def test_gradients_of_the_fused_loss_at_a_time_per_position():
     weight = torch.randn(4, 4, dtype=F64, generator=seeded(6))
     found = []
     for fused in (True, False):
-        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        h = hidden.clone().requires_grad_()
+        w = weight.clone().requires_grad_()
         if fused:
             dd.linear_training_loss(process, h, w, x, z, TIMES).backward()
         else:
@@ -99,7 +125,9 @@ def test_gradients_of_the_fused_loss_at_a_time_per_position():
 
 
 class TwoFunctions(ForwardProcess):
-    """A process of a user: a rate matrix and a transition matrix at scalar times, and nothing else."""
+    """A process of a user: a rate matrix and a transition matrix at scalar times, and nothing
+    else.
+    """
 
     def __init__(self, inner):
         super().__init__(inner.vocab_size, inner.num_states)
@@ -112,12 +140,15 @@ class TwoFunctions(ForwardProcess):
         return self.inner.transition(s, t)
 
 
-@pytest.mark.parametrize("inner", [Masked(3, dd.schedules.Linear()), GIDD(4, 0.2)], ids=["masked", "gidd"])
+@pytest.mark.parametrize(
+    "inner", [Masked(3, dd.schedules.Linear()), GIDD(4, 0.2)], ids=["masked", "gidd"]
+)
 def test_two_functions_of_a_scalar_time_give_every_method_at_a_time_per_position(inner):
     agrees(TwoFunctions(inner), TIMES / 3, TIMES, 1)
 
 
-MASKED, X = Masked(3, dd.schedules.Linear()), torch.zeros(2, 3, dtype=torch.int64)
+MASKED = Masked(3, dd.schedules.Linear())
+X = torch.zeros(2, 3, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("method", ["marginal", "sample"])

@@ -13,11 +13,24 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Pace, Patches, Ramp, RandomOrder, Together
+from ddlib.paces import (
+    Blocks,
+    Checkerboard,
+    Halton,
+    Lanes,
+    LeftToRight,
+    Pace,
+    Patches,
+    Ramp,
+    RandomOrder,
+    Together,
+)
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 
-PROCESSES = THREE_TOKENS | {"per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0])}
+PROCESSES = THREE_TOKENS | {
+    "per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0])
+}
 SLOW = pytest.mark.slow
 PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
 
@@ -26,11 +39,18 @@ def entropy(probs):
     return float(-torch.xlogy(probs, probs).sum())
 
 
-@pytest.mark.parametrize("pace", [*PACES[:4], *(pytest.param(pace, marks=SLOW) for pace in PACES[4:])], ids=str)
-@pytest.mark.parametrize("name", ["masks", *(pytest.param(n, marks=SLOW) for n in PROCESSES if n != "masks")])
+@pytest.mark.parametrize(
+    "pace", [*PACES[:4], *(pytest.param(pace, marks=SLOW) for pace in PACES[4:])], ids=str
+)
+@pytest.mark.parametrize(
+    "name", ["masks", *(pytest.param(n, marks=SLOW) for n in PROCESSES if n != "masks")]
+)
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
-    process, probs, chance = PROCESSES[name], joint(3, 2), torch.tensor([0.7, 0.2], dtype=F64)
-    best, cells = exact_cavity(process, probs), 4 if isinstance(pace, Ramp) else 1
+    process = PROCESSES[name]
+    probs = joint(3, 2)
+    chance = torch.tensor([0.7, 0.2], dtype=F64)
+    best = exact_cavity(process, probs)
+    cells = 4 if isinstance(pace, Ramp) else 1
     got = integrate_bound(process, probs, best, points=60, pace=pace, chance=chance, cells=cells)
     got = got + sum(probs.sum(1 - i) @ process.prior_kl(torch.arange(3)[None])[0] for i in range(2))
     assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
@@ -38,19 +58,28 @@ def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", [LeftToRight(), RandomOrder(), Ramp(1.0)], ids=str)
-@pytest.mark.parametrize("name", ["masks", "GIDD", pytest.param("two levels", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "name", ["masks", "GIDD", pytest.param("two levels", marks=pytest.mark.nightly)]
+)
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace):
-    process, probs, chance = PROCESSES[name], joint(3, 3, 1), torch.tensor([0.7, 0.2, 0.5], dtype=F64)
-    best, cells = exact_cavity(process, probs), 4 if isinstance(pace, Ramp) else 1
+    process = PROCESSES[name]
+    probs = joint(3, 3, 1)
+    chance = torch.tensor([0.7, 0.2, 0.5], dtype=F64)
+    best = exact_cavity(process, probs)
+    cells = 4 if isinstance(pace, Ramp) else 1
     got = integrate_bound(process, probs, best, points=40, pace=pace, chance=chance, cells=cells)
     assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
 @pytest.mark.slow
 def test_four_words_in_blocks_of_two_and_in_random_pairs():
-    process, probs, chance = dd.presets.mdlm(2), joint(2, 4, 2), torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
+    process = dd.presets.mdlm(2)
+    probs = joint(2, 4, 2)
+    chance = torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
     for pace in (Blocks(2), RandomOrder(2), Patches((2, 2), (2, 1))):
-        got = integrate_bound(process, probs, exact_cavity(process, probs), points=40, pace=pace, chance=chance)
+        got = integrate_bound(
+            process, probs, exact_cavity(process, probs), points=40, pace=pace, chance=chance
+        )
         assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
@@ -58,24 +87,33 @@ def test_four_words_in_blocks_of_two_and_in_random_pairs():
 def test_patches_move_one_after_the_other(sides, seed):
     (rows, columns, height, width), draw = sides, seeded(seed)
     shape = rows * height, columns * width
-    pace, length = Patches(shape, (height, width)), shape[0] * shape[1]
-    u, chance = torch.rand(5, dtype=F64, generator=draw), torch.zeros(5, length, dtype=F64)
+    pace = Patches(shape, (height, width))
+    length = shape[0] * shape[1]
+    u = torch.rand(5, dtype=F64, generator=draw)
+    chance = torch.zeros(5, length, dtype=F64)
     times = pace.times(u, chance).view(5, rows, height, columns, width)
-    assert torch.equal(times, times[:, :, :1, :, :1].expand_as(times)), "the pixels of a patch share their time"
+    assert torch.equal(times, times[:, :, :1, :, :1].expand_as(times)), (
+        "the pixels of a patch share their time"
+    )
     in_turn = LeftToRight().times(u, torch.zeros(5, rows * columns, dtype=F64))
     torch.testing.assert_close(times[:, :, 0, :, 0].flatten(1), in_turn)
     assert pace.parts(length) == rows * columns and pace.block is None
     turns = pace.turns(chance)[0].view(shape).long()
     assert turns.flatten().sort().values.tolist() == list(range(length))
-    assert turns[:height, :width].flatten().tolist() == list(range(height * width)), "raster order in a patch"
+    assert turns[:height, :width].flatten().tolist() == list(range(height * width)), (
+        "raster order in a patch"
+    )
     if columns == 1:
         assert torch.equal(pace.times(u, chance), Blocks(height * width).times(u, chance))
 
 
 def test_patches_are_drawn_in_turn_and_made_of_plain_values():
-    pace = dd.parts.build("paces", {"kind": "ddlib.paces:Patches", "shape": [2, 4], "patch": [2, 2]})
+    pace = dd.parts.build(
+        "paces", {"kind": "ddlib.paces:Patches", "shape": [2, 4], "patch": [2, 2]}
+    )
     assert repr(pace) == "Patches(shape=(2, 4), patch=(2, 2))"
-    process, seen = dd.presets.mdlm(3), []
+    process = dd.presets.mdlm(3)
+    seen = []
 
     def look(k, t, z):
         seen.append(z.view(3, 2, 4).clone())
@@ -106,7 +144,9 @@ def test_lanes_move_a_part_of_the_sequence_apart(lanes, each):
 
 @given(st.integers(1, 12), st.integers(1, 12))
 def test_a_halton_order_has_every_pixel_once_and_spreads_every_beginning(rows, columns):
-    together = [pixel for group in groups(Halton((rows, columns)), rows * columns) for pixel in group]
+    together = [
+        pixel for group in groups(Halton((rows, columns)), rows * columns) for pixel in group
+    ]
     points = [(_radical(n, 2), _radical(n, 3)) for n in range(1, 20 * rows * columns)]
     met = dict.fromkeys(int(rows * a) * columns + int(columns * b) for a, b in points)
     assert list(met) == together[: len(met)], "the order in which exact points meet pixels"
@@ -114,33 +154,52 @@ def test_a_halton_order_has_every_pixel_once_and_spreads_every_beginning(rows, c
 
 @cache
 def _radical(number, base):
-    digits, place = Fraction(0), Fraction(1, base)
+    digits = Fraction(0)
+    place = Fraction(1, base)
     while number:
-        digits, number, place = digits + number % base * place, number // base, place / base
+        digits = digits + number % base * place
+        number = number // base
+        place = place / base
     return digits
 
 
 def test_a_quarter_of_a_halton_order_is_in_all_quarters_of_the_picture():
     first = [divmod(pixel, 16) for (pixel,) in groups(Halton((16, 16)), 256)[:64]]
     quarters = [(row // 8, column // 8) for row, column in first]
-    assert {quarters.count(quarter) for quarter in set(quarters)} <= {15, 16, 17} and len(set(quarters)) == 4
+    assert {quarters.count(quarter) for quarter in set(quarters)} <= {15, 16, 17} and len(
+        set(quarters)
+    ) == 4
     apart = [nearest(group, 16) for group in groups(Halton((16, 16), 8), 256)]
     chance = torch.randperm(256, generator=seeded()).view(-1, 8).tolist()
     assert sum(apart) > 1.5 * sum(nearest(group, 16) for group in chance)
 
 
-@pytest.mark.parametrize(("shape", "colors"), [((3, 4), 2), ((6, 10), 4), ((4, 6), 8), ((12, 20), 16), ((5, 2), 1)])
+@pytest.mark.parametrize(
+    ("shape", "colors"), [((3, 4), 2), ((6, 10), 4), ((4, 6), 8), ((12, 20), 16), ((5, 2), 1)]
+)
 def test_pixels_of_a_color_are_apart_and_all_colors_as_many(shape, colors):
     together = groups(Checkerboard(shape, colors), shape[0] * shape[1])
-    assert len(together) == colors and all(nearest(group, shape[1]) >= math.sqrt(colors) - 1e-9 for group in together)
+    assert len(together) == colors and all(
+        nearest(group, shape[1]) >= math.sqrt(colors) - 1e-9 for group in together
+    )
     if colors == 2:
-        assert all(sum(divmod(pixel, shape[1])) % 2 == k for k, group in enumerate(together) for pixel in group)
+        assert all(
+            sum(divmod(pixel, shape[1])) % 2 == k
+            for k, group in enumerate(together)
+            for pixel in group
+        )
 
 
 def test_a_checkerboard_is_the_dither_of_bayer():
     bayer = torch.zeros(1, 1, dtype=torch.int64)
     for _ in range(3):
-        bayer = torch.cat([torch.cat([4 * bayer, 4 * bayer + 2], 1), torch.cat([4 * bayer + 3, 4 * bayer + 1], 1)], 0)
+        bayer = torch.cat(
+            [
+                torch.cat([4 * bayer, 4 * bayer + 2], 1),
+                torch.cat([4 * bayer + 3, 4 * bayer + 1], 1),
+            ],
+            0,
+        )
     assert torch.equal(Checkerboard((8, 8)).ranks.view(8, 8), bayer)
 
 
@@ -160,7 +219,9 @@ class Wrong(torch.nn.Module):
 
 @pytest.mark.slow
 def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
-    process, denoiser, length = dd.presets.mdlm(3), Wrong(4, 3, 3), 3
+    process = dd.presets.mdlm(3)
+    denoiser = Wrong(4, 3, 3)
+    length = 3
     texts = torch.cartesian_prod(*[torch.arange(3)] * length)
     probs = joint(3, 3, 5)
     chain = torch.zeros(len(texts), dtype=F64)
@@ -178,11 +239,15 @@ def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
 @pytest.mark.parametrize("name", ["masks", "two levels", "GIDD"])
 @pytest.mark.parametrize("steps", [None, 5])
 def test_one_block_has_the_bound_without_a_pace(name, steps):
-    process, x = PROCESSES[name], torch.randint(3, (16, 4))
-    denoiser = with_own_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
+    process = PROCESSES[name]
+    x = torch.randint(3, (16, 4))
+    denoiser = with_own_times(
+        lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3
+    )
     options = {"steps": steps, "density": Beta(2.0, 1.0)}
     want, block, together = (
-        dd.bound(process, denoiser, x, seeded(), pace=pace, **options).total for pace in (None, Blocks(4), Together())
+        dd.bound(process, denoiser, x, seeded(), pace=pace, **options).total
+        for pace in (None, Blocks(4), Together())
     )
     torch.testing.assert_close(block, want, rtol=1e-6, atol=1e-10)  # times are float32
     assert torch.equal(together, want)
@@ -190,11 +255,21 @@ def test_one_block_has_the_bound_without_a_pace(name, steps):
 
 @pytest.mark.slow
 def test_orders_of_masks_at_random_are_masks_at_random_times():
-    """The mean over the 6 orders of three words is the bound of diffusion, for a network without times."""
-    process, denoiser, probs = dd.presets.mdlm(3), Wrong(4, 3, 3), joint(3, 3, 6)
+    """The mean over the 6 orders of three words is the bound of diffusion, for a network without
+    times.
+    """
+    process = dd.presets.mdlm(3)
+    denoiser = Wrong(4, 3, 3)
+    probs = joint(3, 3, 6)
     together = integrate_bound(process, probs, denoiser, points=24)
-    orders = torch.tensor([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=F64) / 3
-    each = [integrate_bound(process, probs, denoiser, points=24, pace=RandomOrder(), chance=order) for order in orders]
+    orders = (
+        torch.tensor([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=F64)
+        / 3
+    )
+    each = [
+        integrate_bound(process, probs, denoiser, points=24, pace=RandomOrder(), chance=order)
+        for order in orders
+    ]
     assert float(torch.stack(each).mean()) == pytest.approx(float(together), abs=1e-9)
 
 
@@ -210,7 +285,8 @@ def mean_of_draws(process, probs, pace, denoiser, rows, **options):
 @pytest.mark.parametrize("pace", [*PACES[1:], RandomOrder(2)], ids=str)
 @pytest.mark.parametrize("name", slow_but(["masks", "two levels", "uniform"], "two levels"))
 def test_draws_of_the_bound_have_its_mean(name, pace):
-    process, probs = PROCESSES[name], joint(3, 2, 3)
+    process = PROCESSES[name]
+    probs = joint(3, 2, 3)
     best = with_own_times(exact_cavity(process, probs))
     got, error = mean_of_draws(process, probs, pace, best, 20_000, density=Beta(0.8, 1.0))
     assert got == pytest.approx(entropy(probs), abs=5 * error) and error < 0.2
@@ -225,9 +301,13 @@ def blockwise(process, probs, size):
             return best(z, t)
         result = []
         for start in range(0, z.shape[1], size):
-            seen, times = process.sample_prior(z.shape, seeded(start)), torch.ones_like(t)
-            seen[:, :start], times[:, :start] = clean[:, :start], 0.0
-            seen[:, start : start + size], times[:, start : start + size] = (v[:, start : start + size] for v in (z, t))
+            seen = process.sample_prior(z.shape, seeded(start))
+            times = torch.ones_like(t)
+            seen[:, :start] = clean[:, :start]
+            times[:, :start] = 0.0
+            seen[:, start : start + size], times[:, start : start + size] = (
+                v[:, start : start + size] for v in (z, t)
+            )
             result.append(best(seen, times)[:, start : start + size])
         return torch.cat(result, 1)
 
@@ -237,11 +317,14 @@ def blockwise(process, probs, size):
 @pytest.mark.parametrize("name", ["masks", "two levels"])
 @pytest.mark.parametrize("steps", [None, pytest.param(400, marks=SLOW)])
 def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(name, steps):
-    process, probs = PROCESSES[name], joint(3, 2, 3)
+    process = PROCESSES[name]
+    probs = joint(3, 2, 3)
     denoiser = blockwise(process, probs, 1)
     options = {"steps": steps, "density": process.time_density(1)}
     one, error = mean_of_draws(process, probs, Blocks(1), denoiser, 20_000, **options)
-    all_of_them, smaller = mean_of_draws(process, probs, Blocks(1), denoiser, 20_000, at_once=True, **options)
+    all_of_them, smaller = mean_of_draws(
+        process, probs, Blocks(1), denoiser, 20_000, at_once=True, **options
+    )
     assert one == pytest.approx(entropy(probs), abs=5 * error)
     assert all_of_them == pytest.approx(entropy(probs), abs=5 * smaller) and smaller < 0.8 * error
 
@@ -256,9 +339,14 @@ class Quick(Pace):
 @pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
 @pytest.mark.parametrize("gamma", [0.5, 0.1])
 def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, gamma):
-    """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
-    process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
-    density, noise = process.time_density(1), seeded()
+    """Weights grow without end there.
+
+    It was 3.3 for log 4; and what is left at the last time counts but once.
+    """
+    process = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma)
+    x = torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
+    density = process.time_density(1)
+    noise = seeded()
     network = with_own_times(lambda z, t: torch.zeros(*z.shape, 4))
     found = dd.bound(process, network, x, noise, density=density, pace=pace)
     assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
@@ -285,16 +373,21 @@ def test_keyed_draws_belong_to_the_example(pace, seed, steps):
         noise = dd.KeyedGenerator(seed, 5, torch.tensor(index))
         return pace.draw(len(index), 4, noise, steps=steps, density=Beta(2.0, 1.0))
 
-    whole, parts = drawn([3, 1, 8, 6]), (drawn([3, 1]), drawn([8, 6]))
+    whole = drawn([3, 1, 8, 6])
+    parts = (drawn([3, 1]), drawn([8, 6]))
     for column, halves in zip(whole, zip(*parts, strict=True), strict=True):
         assert torch.equal(column, torch.cat(halves))
 
 
-@given(st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6]))
+@given(
+    st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6])
+)
 def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interval, steps):
     rows = 4096
     drawn = pace.draw(rows, 2, seeded(), interval=interval, steps=steps, density=Beta(2.0, 1.0))
-    t, s, measure = (v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure))
+    t, s, measure = (
+        v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure)
+    )
     assert (t >= interval[0] - 1e-6).all() and (t <= interval[1] + 1e-6).all()
     counts = measure if steps is None else measure * (t - s)
     assert float(counts[:, 0].mean()) == pytest.approx(interval[1] - interval[0], rel=0.1)
@@ -303,16 +396,21 @@ def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interva
 
 @pytest.mark.parametrize("mode", ["standard", "edges"])
 def test_losses_count_the_measure(mode):
-    process, pace = dd.presets.hdlm([0, 0, 1, 1]), Blocks(2)
+    process = dd.presets.hdlm([0, 0, 1, 1])
+    pace = Blocks(2)
     noise = seeded()
     x = torch.randint(4, (8, 6), generator=noise)
     draw = pace.draw(8, 6, noise)
-    t, measure = draw.t, draw.measure
+    t = draw.t
+    measure = draw.measure
     z = process.sample(x, t, noise)
-    hidden, layer = torch.randn(8, 6, 5, dtype=F64, generator=noise), torch.randn(4, 5, dtype=F64, generator=noise)
+    hidden = torch.randn(8, 6, 5, dtype=F64, generator=noise)
+    layer = torch.randn(4, 5, dtype=F64, generator=noise)
     each = dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, reduction="none")
     want = (each * measure).mean()
-    assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want)
+    assert torch.allclose(
+        dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want
+    )
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, draw, mode=mode), want)
     for reduction in ("mean", "none"):
         options = {"mode": mode, "reduction": reduction}
@@ -344,7 +442,8 @@ class Mine(Pace):
     """Pace with given times and speeds."""
 
     def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
-        self.when, self.fast = times, speeds
+        self.when = times
+        self.fast = speeds
 
     def times(self, u, chance):
         return self.when(u, chance)
@@ -451,7 +550,9 @@ test_bad_paces_and_measures_are_refused = refuses(r"""
 """)
 
 
-@pytest.mark.parametrize("process", [dd.processes.Uniform(4, dd.schedules.Linear()), dd.presets.mdlm(4)])
+@pytest.mark.parametrize(
+    "process", [dd.processes.Uniform(4, dd.schedules.Linear()), dd.presets.mdlm(4)]
+)
 def test_a_network_takes_time_zero_at_the_prompt_along_a_pace(process):
     seen = []
 
@@ -461,5 +562,7 @@ def test_a_network_takes_time_zero_at_the_prompt_along_a_pace(process):
         return torch.zeros(*z.shape, 4)
 
     network.own_times = True
-    tokens = dd.sample(process, network, (5, 6), steps=3, prompt=torch.tensor([3, 1]), pace=dd.paces.RandomOrder())
+    tokens = dd.sample(
+        process, network, (5, 6), steps=3, prompt=torch.tensor([3, 1]), pace=dd.paces.RandomOrder()
+    )
     assert tokens[:, :2].tolist() == [[3, 1]] * 5 and not torch.cat(seen).any()

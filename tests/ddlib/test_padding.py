@@ -1,4 +1,7 @@
-"""Positions outside a mask count nowhere: in the training loss, in the bound, in the likelihood, in printed numbers."""
+"""Positions outside a mask count nowhere.
+
+In the training loss, in the bound, in the likelihood, in printed numbers.
+"""
 
 import math
 import re
@@ -24,11 +27,15 @@ every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCE
 
 
 class Ignoring:
-    """A denoiser that looks at the states of the real tokens and at nothing else; logits are noise keyed by them."""
+    """A denoiser that looks at the states of the real tokens and at nothing else.
+
+    Logits are noise keyed by them.
+    """
 
     def __init__(self, process, real):
         generator = seeded()
-        self.real, self.vocab_size = real, process.vocab_size
+        self.real = real
+        self.vocab_size = process.vocab_size
         self.table = torch.randn(process.num_states, 16, generator=generator)
         self.out = torch.randn(16, process.vocab_size, generator=generator)
 
@@ -63,7 +70,8 @@ def test_padding_counts_neither_in_the_mean_nor_in_the_gradient(process, fused):
         return dd.training_loss(process, hidden @ weight.T, x, z, t, **options)
 
     each = dd.nelbo(process, hidden @ weight.T, x, z, t).detach()
-    masked, counted = loss(mask=mask), loss(mask=mask, count_padding=True)
+    masked = loss(mask=mask)
+    counted = loss(mask=mask, count_padding=True)
     assert float(masked.detach()) == pytest.approx(float(each[mask].mean()), rel=1e-6)
     assert float(counted.detach()) == pytest.approx(float(each.mean()), rel=1e-6)
     slope = torch.autograd.grad(masked, hidden)[0]
@@ -79,31 +87,52 @@ def test_padding_counts_neither_in_the_mean_nor_in_the_gradient(process, fused):
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 @pytest.mark.parametrize("mode", ["standard", "hard", "edges"])
 def test_padding_may_hold_states_that_its_token_never_has(mode, parameterization):
-    process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 0, 1, 2], [0, 1, 0]]), dd.schedules.Linear())
-    x, z, t = torch.tensor([[0, 2, 2, 1]]), torch.tensor([[10, 6, 9, 7]]), torch.tensor([0.5])
-    mask, options = torch.tensor([[True, False, False, False]]), {"mode": mode, "parameterization": parameterization}
+    process = dd.processes.Hierarchical(
+        dd.hierarchies.Tree([[0, 0, 0, 1, 2], [0, 1, 0]]), dd.schedules.Linear()
+    )
+    x = torch.tensor([[0, 2, 2, 1]])
+    z = torch.tensor([[10, 6, 9, 7]])
+    t = torch.tensor([0.5])
+    mask = torch.tensor([[True, False, False, False]])
+    options = {"mode": mode, "parameterization": parameterization}
     generator = seeded()
-    layer = [torch.randn(*shape, generator=generator, dtype=F64, requires_grad=True) for shape in ((1, 4, 3), (5, 3))]
+    layer = [
+        torch.randn(*shape, generator=generator, dtype=F64, requires_grad=True)
+        for shape in ((1, 4, 3), (5, 3))
+    ]
     fused = dd.linear_training_loss(process, *layer, x, z, t, mask=mask, **options)
     dense = dd.training_loss(process, layer[0] @ layer[1].T, x, z, t, mask=mask, **options)
-    torch.testing.assert_close([fused, *torch.autograd.grad(fused, layer)], [dense, *torch.autograd.grad(dense, layer)])
+    torch.testing.assert_close(
+        [fused, *torch.autograd.grad(fused, layer)], [dense, *torch.autograd.grad(dense, layer)]
+    )
 
 
 @every_process
 @pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, levels, monkeypatch):
-    """Over all states of two real tokens and two of padding, at one time, by ``dd.bound`` itself."""
-    process, near = process(), (0.4, 0.4 + 1e-6)
+    """Over all states of two real tokens and two of padding, at one time, by ``dd.bound``
+    itself.
+    """
+    process = process()
+    near = (0.4, 0.4 + 1e-6)
     real = torch.tensor([[True, False, True, False]])
     x = torch.tensor([[1, 3, 2, 0]])
 
     def mean(x, mask, levels):
         rows = torch.tensor(list(product(range(process.num_states), repeat=x.shape[1])))
-        x, t = x.expand(len(rows), -1), torch.full((len(rows),), near[0], dtype=F64)
+        x = x.expand(len(rows), -1)
+        t = torch.full((len(rows),), near[0], dtype=F64)
         chance = process.likelihood(rows, x, t).prod(1)
         rows, x, t, chance = (of[chance > 0] for of in (rows, x, t, chance))
-        monkeypatch.setattr(process, "sample", lambda x, t, generator=None, levels="independent": rows, raising=False)
-        denoiser = Ignoring(process, (torch.ones_like(x) > 0) if mask is None else mask.expand_as(x))
+        monkeypatch.setattr(
+            process,
+            "sample",
+            lambda x, t, generator=None, levels="independent": rows,
+            raising=False,
+        )
+        denoiser = Ignoring(
+            process, (torch.ones_like(x) > 0) if mask is None else mask.expand_as(x)
+        )
         found = dd.bound(
             process, denoiser, x, seeded(), interval=near, levels=levels,
             mask=None if mask is None else mask.expand_as(x),
@@ -137,8 +166,13 @@ def test_padding_changes_nothing_in_the_mean_at_real_sizes(levels):
     for length in lengths.unique().tolist():
         rows = lengths == length
         some = x[rows, :length]
-        alone = dd.bound(process, Ignoring(process, torch.ones_like(some) > 0), some, generator).total.double().sum(1)
-        total, tokens = total + float(alone.sum()), tokens + some.numel()
+        alone = (
+            dd.bound(process, Ignoring(process, torch.ones_like(some) > 0), some, generator)
+            .total.double()
+            .sum(1)
+        )
+        total = total + float(alone.sum())
+        tokens = tokens + some.numel()
         variance += float(alone.var() * len(alone))
     error = math.hypot(math.sqrt(variance) / tokens, found.per_token.standard_error)
     assert abs(found.per_token.value - total / tokens) < 3 * error < 0.3 * total / tokens
@@ -148,7 +182,8 @@ def test_padding_changes_nothing_in_the_mean_at_real_sizes(levels):
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(2), dd.paces.LeftToRight()], ids=str)
 def test_a_pace_counts_padding_as_little(pace):
     process = dd.presets.mdlm(4)
-    x, mask = torch.zeros(64, 6, dtype=torch.int64), torch.arange(6) < torch.randint(1, 7, (64, 1))
+    x = torch.zeros(64, 6, dtype=torch.int64)
+    mask = torch.arange(6) < torch.randint(1, 7, (64, 1))
 
     def uniform(z, t):
         return torch.zeros(*z.shape, 4)
@@ -170,7 +205,8 @@ def test_a_printed_bound_and_its_mean_are_of_the_tokens_that_count():
     def drawn(**options):
         return dd.bound(process, uniform, x, dd.KeyedGenerator(0, 0, torch.arange(4)), **options)
 
-    masked, whole = drawn(mask=mask), drawn()
+    masked = drawn(mask=mask)
+    whole = drawn()
     assert masked.per_token.value == pytest.approx(float(whole.total[mask].double().mean()))
     assert "; 11 tokens of 4 x 5; " in repr(masked) and "; 4 x 5; " in repr(whole)
     shown = float(re.search(r"diffusion ([\d.]+)", repr(masked))[1])
@@ -182,15 +218,21 @@ def test_a_printed_bound_and_its_mean_are_of_the_tokens_that_count():
 
 
 def test_a_sequence_of_padding_alone_is_no_sequence_of_the_error():
-    """Its deviation would be 0, and one real sequence beside it would have an error of 0 in place of none."""
+    """Its deviation would be 0, and one real sequence beside it would have an error of 0 in place
+    of none.
+    """
     size = torch.tensor([4.0, 0.0, 4.0])
     one = dd.Measure.ratio(torch.tensor([6.0, 0.0]), size[:2], "nats", torch.tensor([0.1, 0.6]))
     assert one.value == 1.5 and math.isnan(one.standard_error)
     two = dd.Measure.ratio(torch.tensor([6.0, 0.0, 10.0]), size, "nats")
     assert two == dd.Measure.ratio(torch.tensor([6.0, 10.0]), size[[0, 2]], "nats")
     draws = torch.tensor([[6.0, 5.0], [0.0, 0.0], [10.0, 9.0]])
-    assert dd.Measure.ratio(draws, size, "nats") == dd.Measure.ratio(draws[[0, 2]], size[[0, 2]], "nats")
-    owed = dd.Measure.ratio(torch.tensor([6.0, 2.0, 10.0]), size, "nats")  # not of size and amount 0: it counts
+    assert dd.Measure.ratio(draws, size, "nats") == dd.Measure.ratio(
+        draws[[0, 2]], size[[0, 2]], "nats"
+    )
+    owed = dd.Measure.ratio(
+        torch.tensor([6.0, 2.0, 10.0]), size, "nats"
+    )  # not of size and amount 0: it counts
     assert owed.value == pytest.approx(18 / 8)
 
 
@@ -208,7 +250,9 @@ def test_a_bad_mask_is_refused_before_the_network_runs(function):
 # the likelihood
 
 
-@pytest.mark.parametrize("process", [PROCESSES["masks"], PROCESSES["hierarchy"]], ids=["masks", "hierarchy"])
+@pytest.mark.parametrize(
+    "process", [PROCESSES["masks"], PROCESSES["hierarchy"]], ids=["masks", "hierarchy"]
+)
 @pytest.mark.parametrize("order", [None, dd.samplers.LeftToRight()], ids=str)
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_padded_text_has_the_likelihood_of_the_text(process, order, steps):
@@ -216,13 +260,30 @@ def test_a_padded_text_has_the_likelihood_of_the_text(process, order, steps):
     x = torch.randint(4, (5, 7), generator=seeded())
     lengths = torch.tensor([7, 3, 0, 1, 5])
     mask = torch.arange(7) < lengths[:, None]
-    found = dd.likelihood(process, Ignoring(process, mask), x, order, mask=mask, steps=steps, compact=False)
+    found = dd.likelihood(
+        process, Ignoring(process, mask), x, order, mask=mask, steps=steps, compact=False
+    )
     assert (found.per_position[~mask] == 0).all() and float(found.log_likelihood[2]) == 0
     for row, length in enumerate(lengths.tolist()):
         if length:
             some = x[row : row + 1, :length]
-            alone = dd.likelihood(process, Ignoring(process, torch.ones_like(some) > 0), some, order, steps=steps)
-            assert float(found.log_likelihood[row]) == pytest.approx(float(alone.log_likelihood), rel=1e-5)
+            alone = dd.likelihood(
+                process, Ignoring(process, torch.ones_like(some) > 0), some, order, steps=steps
+            )
+            assert float(found.log_likelihood[row]) == pytest.approx(
+                float(alone.log_likelihood), rel=1e-5
+            )
     given = torch.arange(7).expand(5, -1) < 2
-    both = dd.likelihood(process, Ignoring(process, mask), x, order, mask=mask, given=given, steps=steps, compact=False)
-    assert (both.per_position[given | ~mask] == 0).all() and (both.per_position[mask & ~given] < 0).all()
+    both = dd.likelihood(
+        process,
+        Ignoring(process, mask),
+        x,
+        order,
+        mask=mask,
+        given=given,
+        steps=steps,
+        compact=False,
+    )
+    assert (both.per_position[given | ~mask] == 0).all() and (
+        both.per_position[mask & ~given] < 0
+    ).all()

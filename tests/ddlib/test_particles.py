@@ -55,7 +55,8 @@ class Seen:
     """A reward that records its arguments."""
 
     def __init__(self, reward):
-        self.reward, self.calls = reward, []
+        self.reward = reward
+        self.calls = []
 
     def __call__(self, z, t):
         self.calls.append((z.clone(), t.clone()))
@@ -65,14 +66,19 @@ class Seen:
 def tilted(reward, scale, probs=PAIR):
     """p(x) exp(scale r(x)), normalised, by enumeration."""
     texts = torch.cartesian_prod(*map(torch.arange, probs.shape))
-    raised = probs * (scale * reward(texts, torch.zeros(len(texts), dtype=F64))).exp().view_as(probs)
+    raised = probs * (scale * reward(texts, torch.zeros(len(texts), dtype=F64))).exp().view_as(
+        probs
+    )
     return raised / raised.sum(), raised.sum()
 
 
 def whole(process, sampler, rows, steps, generator, probs=PAIR):
     """All particles of a call of ``sample`` with the exact network, in the end."""
-    network, free = ModelWrapper(process, exact_cavity(process, probs)), torch.ones(rows, probs.ndim, dtype=torch.bool)
-    run = SamplingContext(process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator)
+    network = ModelWrapper(process, exact_cavity(process, probs))
+    free = torch.ones(rows, probs.ndim, dtype=torch.bool)
+    run = SamplingContext(
+        process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator
+    )
     state = sampler.init(run)
     for k in range(steps):
         state = sampler.step(run, state, k)
@@ -82,21 +88,35 @@ def whole(process, sampler, rows, steps, generator, probs=PAIR):
 # the distribution
 
 
-CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 4), ("clusters, words", TREE, alike, 4)]
+CASES = [
+    ("masks", Masked(3, Cosine()), alike, 2),
+    ("clusters", TREE, clusters, 4),
+    ("clusters, words", TREE, alike, 4),
+]
 
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("name", "process", "reward", "steps"), slow_but(CASES, CASES[1]))
 def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
-    """First hitting draws two dependent words exactly, so that the limit is known by enumeration."""
+    """First hitting draws two dependent words exactly, so that the limit is known by
+    enumeration.
+    """
     probs, _ = tilted(reward, 1.5)
-    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), seeded()
-    x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
+    sampler = Particles(FirstHitting(), reward, 32, 1.0, 1.5)
+    generator = seeded()
+    x = dd.sample(
+        process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator
+    )
     assert follows(x, probs) and not follows(x, PAIR)
 
 
-UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 1.0) for reward in (alike, clusters)]
+UNBIASED = [
+    (number, ess, reward)
+    for number in (1, 2, 5)
+    for ess in (0.0, 0.7, 1.0)
+    for reward in (alike, clusters)
+]
 
 
 @pytest.mark.statistical
@@ -105,17 +125,28 @@ UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
     probs, total = tilted(reward, 1.5)
     cloud = whole(TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1))
-    estimate, words = cloud.log_mean().exp(), cloud.drawn().z
+    estimate = cloud.log_mean().exp()
+    words = cloud.drawn().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
-    each = torch.zeros(len(words), 9, dtype=F64).scatter_(1, 3 * words[:, :1] + words[:, 1:], estimate[:, None])
+    each = torch.zeros(len(words), 9, dtype=F64).scatter_(
+        1, 3 * words[:, :1] + words[:, 1:], estimate[:, None]
+    )
     error = each.std(0) / len(words) ** 0.5
     assert bool(((each.mean(0) - total * probs.flatten()).abs() < 5 * error).all())
 
 
-@given(strategies.processes(max_depth=4, max_words=6), st.integers(1, 5), st.floats(0, 1), st.floats(-2, 2))
+@given(
+    strategies.processes(max_depth=4, max_words=6),
+    st.integers(1, 5),
+    st.floats(0, 1),
+    st.floats(-2, 2),
+)
 @settings(max_examples=examples(40))
 def test_weights_are_increments_of_the_reward_on_any_process(process, number, ess, scale):
-    """In float64: whatever is resampled, a weight is the gain since then; without resampling, all of the gain."""
+    """In float64: whatever is resampled, a weight is the gain since then.
+
+    Without resampling, all of the gain.
+    """
     probs = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
     for share in (0.0, ess):
         sampler = Particles(Psi(0.7), ramp, number, share, scale)
@@ -133,7 +164,10 @@ def test_weights_are_increments_of_the_reward_on_any_process(process, number, es
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
 def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
-    for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
+    for sampler in (
+        Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0),
+        Particles(FirstHitting(), ramp, 3, scale=0),
+    ):
         generator = seeded(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
         assert follows(x, PAIR)
@@ -145,7 +179,12 @@ def test_particles_are_resampled_at_cluster_states():
 
     seen = Seen(second)
     words = dd.sample(
-        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=seeded(4)
+        TREE,
+        exact_cavity(TREE, PAIR),
+        (50, 2),
+        Particles(Ancestral(), seen, 16),
+        12,
+        generator=seeded(4),
     )
     assert bool((words > 0).all())  # a quarter of the texts is so without
     early = torch.cat([z for z, t in seen.calls if 0 < float(t[0]) < 0.5])
@@ -159,7 +198,9 @@ def test_verify_checks_rewards_too():
     report = check(Particles(Ancestral(), Constant(), 2))
     rooms = {check.topic for check in report.checks}
     assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
-    assert not [check for check in dd.verify(Ancestral()).checks if check.topic.startswith("reward")]
+    assert not [
+        check for check in dd.verify(Ancestral()).checks if check.topic.startswith("reward")
+    ]
 
 
 # copies and rows
@@ -176,7 +217,8 @@ INNER = {
     "trapezoid": ThetaTrapezoidal(),
     "euler": Euler(),
 }
-PROCESS, KEYS = LEVELS["levels-xi"], torch.arange(4)
+PROCESS = LEVELS["levels-xi"]
+KEYS = torch.arange(4)
 every_inner = pytest.mark.parametrize("name", slow_but(INNER, "first", "remask"))
 
 
@@ -195,7 +237,8 @@ def test_one_particle_is_the_sampler_to_the_bit(name, source):
 @pytest.mark.usefixtures("as_users_call")
 @every_inner
 def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
-    process, sampler = PROCESS, Particles(INNER[name], ramp, 3, 0.9)
+    process = PROCESS
+    sampler = Particles(INNER[name], ramp, 3, 0.9)
     words = generate(process, Halves(process), sampler)
     assert torch.equal(row_by_row(process, Halves(process), sampler), words)
     assert not torch.equal(words, generate(process, Halves(process), INNER[name]))
@@ -203,45 +246,71 @@ def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
 
 @every_inner
 def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
-    process, seen = PROCESS, Seen(ramp)
+    process = PROCESS
+    seen = Seen(ramp)
     prompt = torch.full((4, 5), process.num_states - 1)
     prompt[:, ::2] = torch.tensor([[1, 0, 4], [2, 5, 5], [3, 3, 1], [4, 0, 2]])
     halves = Halves(process)
-    states = trajectory(process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt, infill=True)
+    states = trajectory(
+        process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt, infill=True
+    )
     assert bool((states[..., ::2] == prompt[:, ::2]).all())
-    assert all(torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.calls)
-    assert 8 <= len(seen.calls) <= 9 and all(z.shape == (12, 5) and t.shape == (12,) for z, t in seen.calls)
+    assert all(
+        torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.calls
+    )
+    assert 8 <= len(seen.calls) <= 9 and all(
+        z.shape == (12, 5) and t.shape == (12,) for z, t in seen.calls
+    )
     assert 0 < halves.calls <= 7 * INNER[name].max_model_calls + INNER[name].max_finalize_calls
 
 
 def test_the_shown_frames_end_in_the_text():
-    process, words = LEVELS["levels-xi"], []
+    process = LEVELS["levels-xi"]
+    words = []
     states = []
     words = generate(
-        process, Halves(process), Particles(Ancestral(), ramp, 4), on_step=lambda k, t, z: states.append(z.clone())
+        process,
+        Halves(process),
+        Particles(Ancestral(), ramp, 4),
+        on_step=lambda k, t, z: states.append(z.clone()),
     )
     assert torch.equal(states[-1], words) and len(states) == 8
 
 
 def test_all_particles_copy_the_only_one_of_positive_weight():
     """The row's states, its memo, and nothing of other rows."""
-    process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3)
-    network, free = ModelWrapper(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
+    process = LEVELS["levels"]
+    sampler = Particles(FirstHitting(), ramp, 3)
+    network = ModelWrapper(process, Halves(process))
+    free = torch.ones(2, 5, dtype=torch.bool)
     run = SamplingContext(
-        process, network, unchanged, torch.linspace(1, 0, 8, dtype=F64), free, dd.KeyedGenerator(0, 0, torch.arange(2))
+        process,
+        network,
+        unchanged,
+        torch.linspace(1, 0, 8, dtype=F64),
+        free,
+        dd.KeyedGenerator(0, 0, torch.arange(2)),
     )
     cloud = sampler.step(run, sampler.init(run), 0).memo
-    one = cloud._replace(weight=torch.tensor([[-torch.inf, -torch.inf, 1.0], [0.0, 0.0, 0.0]], dtype=F64))
+    one = cloud._replace(
+        weight=torch.tensor([[-torch.inf, -torch.inf, 1.0], [0.0, 0.0, 0.0]], dtype=F64)
+    )
     done = sampler._resample(run, one)
     taken = torch.tensor([2, 2, 2, 3, 4, 5])
     assert torch.equal(done.state.z, cloud.state.z[taken])
-    assert all(torch.equal(new, old[taken]) for new, old in zip(done.state.memo, cloud.state.memo, strict=True))
+    assert all(
+        torch.equal(new, old[taken])
+        for new, old in zip(done.state.memo, cloud.state.memo, strict=True)
+    )
     assert torch.equal(done.gain, cloud.gain.flatten()[taken].view(2, 3)) and not done.weight.any()
     assert done.total.tolist() == [pytest.approx(1 - math.log(3)), 0.0]
 
 
 @given(
-    st.lists(st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=4, max_size=4).filter(any), min_size=1),
+    st.lists(
+        st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=4, max_size=4).filter(any),
+        min_size=1,
+    ),
     st.floats(0, 1 - 1e-9),
 )
 def test_systematic_resampling_takes_each_as_often_as_it_should(rows, u):
@@ -249,12 +318,15 @@ def test_systematic_resampling_takes_each_as_often_as_it_should(rows, u):
     share = share / share.sum(-1, keepdim=True)
     taken = systematic(share, torch.full((len(share),), u, dtype=F64))
     counts = torch.nn.functional.one_hot(taken, 4).sum(1)
-    assert bool((counts >= (4 * share - 1e-9).floor()).all()) and bool((counts <= (4 * share + 1e-9).ceil()).all())
+    assert bool((counts >= (4 * share - 1e-9).floor()).all()) and bool(
+        (counts <= (4 * share + 1e-9).ceil()).all()
+    )
     assert not bool((counts[share == 0] > 0).any()) and bool((taken.diff(dim=-1) >= 0).all())
 
 
 def test_systematic_resampling_is_right_in_the_mean():
-    share, number = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=F64), 4000
+    share = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=F64)
+    number = 4000
     u = (torch.arange(number, dtype=F64) + 0.5) / number
     taken = systematic(share.expand(number, -1), u)
     torch.testing.assert_close(
@@ -272,7 +344,9 @@ def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
 def drawn(reward, process=TREE, steps=3, **options):
     sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
     generator = seeded()
-    return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
+    return dd.sample(
+        process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator
+    )
 
 
 def early(reward):
@@ -337,12 +411,21 @@ def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
 def test_repr_and_properties():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
     outer = Particles(inner, ramp, 8, scale=2)
-    assert outer.max_model_calls == inner.max_model_calls and outer.max_finalize_calls == inner.max_finalize_calls
+    assert (
+        outer.max_model_calls == inner.max_model_calls
+        and outer.max_finalize_calls == inner.max_finalize_calls
+    )
     shown = "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
     assert repr(Particles(Psi(), ramp)) == shown
     assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
-    exact = [Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))]
-    assert [one.consistent_joint for one in exact] == [one.exact_marginals for one in exact] == [True, True, False]
+    exact = [
+        Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))
+    ]
+    assert (
+        [one.consistent_joint for one in exact]
+        == [one.exact_marginals for one in exact]
+        == [True, True, False]
+    )
     assert not Particles(Euler(), Constant()).exact_marginals and not exact[0].on_time_grid
 
 
@@ -391,7 +474,10 @@ def test_a_reward_that_is_none_is_refused_by_its_place(module):
 
 
 def test_third_party_rewards_are_not_imported(module):
-    with dd.registry.trusting([]), pytest.raises(PermissionError, match=r"own_rewards:calm.*--trust own_rewards"):
+    with (
+        dd.registry.trusting([]),
+        pytest.raises(PermissionError, match=r"own_rewards:calm.*--trust own_rewards"),
+    ):
         dd.parts.read("samplers", values() | {"kind": "particles"})
 
 

@@ -1,4 +1,6 @@
-"""Parts from plain values: the object of the constructor, or an error that names place, value and rule."""
+"""Parts from plain values: the object of the constructor, or an error that names place, value and
+rule.
+"""
 
 import math
 import sys
@@ -47,8 +49,11 @@ schedules = st.one_of(
 
 @st.composite
 def processes(draw):
-    kind = draw(st.sampled_from(["mdlm", "masked", "uniform", "gidd", "hdlm", "hdlm-levels", "tree"]))
-    share, speed = draw(st.floats(0.05, 0.95)), draw(st.lists(numbers, min_size=3, max_size=3))
+    kind = draw(
+        st.sampled_from(["mdlm", "masked", "uniform", "gidd", "hdlm", "hdlm-levels", "tree"])
+    )
+    share = draw(st.floats(0.05, 0.95))
+    speed = draw(st.lists(numbers, min_size=3, max_size=3))
     values = {
         "mdlm": {},
         "masked": {"schedule": draw(schedules)},
@@ -56,7 +61,10 @@ def processes(draw):
         "gidd": {"p_uniform": share},
         "hdlm": {"xi": share, "gamma": speed[0]},
         "hdlm-levels": {"clusters": [3, 2], "xi": [share, 1.0], "speed": speed},
-        "tree": {"hierarchy": {"kind": "tree", "clusters": [3, 2], "xi": share}, "schedule": draw(schedules)},
+        "tree": {
+            "hierarchy": {"kind": "tree", "clusters": [3, 2], "xi": share},
+            "schedule": draw(schedules),
+        },
     }
     return {"kind": "hierarchical" if kind == "tree" else kind} | values[kind]
 
@@ -67,9 +75,14 @@ def test_read_values_are_read_again_and_build_the_same(values):
     assert parts.read("processes", read, Known) == read
     assert "-" not in read["kind"] and values.keys() <= read.keys()
     process = parts.build("processes", values, Known())
-    assert repr(process) == repr(parts.build("processes", read, Known())) and process.vocab_size == 6
-    x, t = torch.arange(6)[None], torch.tensor([0.4], dtype=torch.float64)
-    assert torch.equal(process.marginal(x, t), parts.build("processes", read, Known()).marginal(x, t))
+    assert (
+        repr(process) == repr(parts.build("processes", read, Known())) and process.vocab_size == 6
+    )
+    x = torch.arange(6)[None]
+    t = torch.tensor([0.4], dtype=torch.float64)
+    assert torch.equal(
+        process.marginal(x, t), parts.build("processes", read, Known()).marginal(x, t)
+    )
 
 
 @given(numbers, numbers, st.floats(0.1, 1.0))
@@ -78,14 +91,17 @@ def test_values_build_the_object_of_the_constructor(power, speed, xi):
     tree = {"kind": "tree", "parents": PARENTS, "xi": [xi, 1.0], "speed": [speed, 1.0, 2.0]}
     built = dd.build("processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedule})
     own = dd.processes.Hierarchical(
-        dd.hierarchies.Tree(PARENTS, xi=[xi, 1.0], speed=[speed, 1.0, 2.0]), dd.schedules.Polynomial(power)
+        dd.hierarchies.Tree(PARENTS, xi=[xi, 1.0], speed=[speed, 1.0, 2.0]),
+        dd.schedules.Polynomial(power),
     )
-    x, t = torch.arange(6)[None], torch.tensor([0.3], dtype=torch.float64)
+    x = torch.arange(6)[None]
+    t = torch.tensor([0.3], dtype=torch.float64)
     assert torch.equal(built.marginal(x, t), own.marginal(x, t)) and repr(built) == repr(own)
 
 
 CORRECTED = (
-    "Corrected(predictor=Ancestral(force_transition=False), corrector=Gibbs(positions=4, select='random'), "
+    "Corrected(predictor=Ancestral(force_transition=False), corrector=Gibbs(positions=4, "
+    "select='random'), "
     "steps=2, interval=(0.0, 1.0))"
 )
 BY_CONFIDENCE = {"kind": "ddlib.samplers:Confidence", "score": "entropy", "threshold": [-0.1, -0.2]}
@@ -96,12 +112,14 @@ PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3
     ("group", "values", "shown"),
     [
         ("samplers", BY_CONFIDENCE,
-         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False, "
+         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, "
+         "force_transition=False, "
          "edit=None, edit_steps=16)"),
         ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}, "EntropyBounded(gamma=1.0, "),
         ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}, "EntropyBounded(gamma=inf, "),
         ("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6},
-         "Remask(eta=0.02, rule='loop', lift=None, force_transition=False, t_on=0.6, t_off=0.05, plateau=0.1)"),
+         "Remask(eta=0.02, rule='loop', lift=None, force_transition=False, t_on=0.6, t_off=0.05, "
+         "plateau=0.1)"),
         ("samplers", "corrected:predictor=ancestral,corrector=gibbs:4,steps=2", CORRECTED),
         ("samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0,1]',
          CORRECTED),
@@ -138,7 +156,16 @@ def test_a_short_string_is_a_mapping(group, text, values):
 
 def test_words_of_a_command_line_are_values():
     words = ["2", "0.5", "true", "True", "None", "[1, 2]", "my/clusters", "(1 - t)**2"]
-    assert [parts.parse(word) for word in words] == [2, 0.5, True, True, None, [1, 2], "my/clusters", "(1 - t)**2"]
+    assert [parts.parse(word) for word in words] == [
+        2,
+        0.5,
+        True,
+        True,
+        None,
+        [1, 2],
+        "my/clusters",
+        "(1 - t)**2",
+    ]
 
 
 def build(values):
@@ -206,7 +233,11 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_function_of_a_module_is_as_good_as_a_name(module):
-    values = {"kind": "own_noise:make", "strength": "much", "schedule": {"kind": "own_noise:Power", "power": 3}}
+    values = {
+        "kind": "own_noise:make",
+        "strength": "much",
+        "schedule": {"kind": "own_noise:Power", "power": 3},
+    }
     process = parts.build("processes", values, Known())
     import own_noise
 
@@ -224,7 +255,9 @@ def test_optional_values_may_be_left_out_or_null(module):
 
 
 def test_the_error_names_a_preset_without_a_process(module):
-    with pytest.raises(TypeError, match=r"process: own_noise:wrong returns 'no process', must be a ddlib.processes"):
+    with pytest.raises(
+        TypeError, match=r"process: own_noise:wrong returns 'no process', must be a ddlib.processes"
+    ):
         parts.build("processes", "own_noise:wrong", Known(), "process")
 
 
@@ -239,14 +272,25 @@ def test_a_part_made_by_a_module_is_copied(module):
     made = parts.build("processes", "own_noise:ready")
     assert made.vocab_size == 6 and repr(made) == repr(parts.build("processes", "own_noise:ready"))
     assert made is not parts.build("processes", "own_noise:ready")  # no run changes another's
-    with pytest.raises(ValueError, match=r"processes\.schedule: no such key; own_noise:ready has none"):
+    with pytest.raises(
+        ValueError, match=r"processes\.schedule: no such key; own_noise:ready has none"
+    ):
         parts.build("processes", {"kind": "own_noise:ready", "schedule": "cosine"})
 
 
 def test_filled_in_keys_stand_in_their_place():
     keys = parts.keys("processes", "hdlm", Known)
-    assert list(keys) == ["clusters", "gamma", "xi", "learn_speeds", "names"] and keys["clusters"].filled == "parents"
-    assert list(parts.keys("processes", "hdlm")) == ["parents", "gamma", "xi", "learn_speeds", "names"]
+    assert (
+        list(keys) == ["clusters", "gamma", "xi", "learn_speeds", "names"]
+        and keys["clusters"].filled == "parents"
+    )
+    assert list(parts.keys("processes", "hdlm")) == [
+        "parents",
+        "gamma",
+        "xi",
+        "learn_speeds",
+        "names",
+    ]
     given = {"kind": "hdlm", "parents": PARENTS[0]}
     assert parts.build("processes", given, Strange()).num_states == 10
     with pytest.raises(ValueError, match="clusters: no such key"):
@@ -268,8 +312,13 @@ def test_the_word_run_requires_optional_values():
 def test_third_party_models_import_nothing_untrusted(module):
     values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Power"}
     with registry.trusting([]):
-        assert parts.build("schedules", "log_odds:2.0").steepness == 2.0  # installed: its own user's doing
-        with pytest.raises(PermissionError, match=r"own_noise:make.*importing a module executes it.*--trust own_noise"):
+        assert (
+            parts.build("schedules", "log_odds:2.0").steepness == 2.0
+        )  # installed: its own user's doing
+        with pytest.raises(
+            PermissionError,
+            match=r"own_noise:make.*importing a module executes it.*--trust own_noise",
+        ):
             parts.read("processes", values, Known)
     assert "own_noise" not in sys.modules
     with registry.trusting(["own_noise"]):
@@ -278,14 +327,24 @@ def test_third_party_models_import_nothing_untrusted(module):
 
 def test_origins_of_parts(module):
     values = parts.read("processes", {"kind": "masked", "schedule": "log_odds"}, Known)
-    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [("log_odds", "ddlib-ragged", "0.1.0")]
-    values = parts.read("processes", {"kind": "own_noise:make", "strength": 1, "schedule": "cosine"}, Known)
-    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [("own_noise:make", "own_noise", None)]
+    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [
+        ("log_odds", "ddlib-ragged", "0.1.0")
+    ]
+    values = parts.read(
+        "processes", {"kind": "own_noise:make", "strength": 1, "schedule": "cosine"}, Known
+    )
+    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [
+        ("own_noise:make", "own_noise", None)
+    ]
 
 
 @pytest.mark.parametrize("kind", registry.GROUPS)
 def test_every_registered_part_has_keys_of_plain_values(kind):
     for name in registry.available(kind):
         for key in parts.keys(kind, name).values():
-            assert key.default is parts.REQUIRED or key.default is None or not math.isnan(len(repr(key.default)))
+            assert (
+                key.default is parts.REQUIRED
+                or key.default is None
+                or not math.isnan(len(repr(key.default)))
+            )
             assert key.annotation is not None

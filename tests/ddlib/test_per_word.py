@@ -1,4 +1,6 @@
-"""A rate per token: equal rates are masks, all follow the contract, and no shortcut assumes levels."""
+"""A rate per token: equal rates are masks, all follow the contract, and no shortcut assumes
+levels.
+"""
 
 import pytest
 import torch
@@ -17,12 +19,15 @@ from ddlib.weightings import Clip
 
 POWERS = [0.5, 2.0, 1.0, 1.5]
 
-powers = st.lists(st.one_of(st.floats(0.2, 5.0), st.sampled_from([1.0, 1.0 + 1e-9])), min_size=1, max_size=6)
+powers = st.lists(
+    st.one_of(st.floats(0.2, 5.0), st.sampled_from([1.0, 1.0 + 1e-9])), min_size=1, max_size=6
+)
 
 
 def answers(process, t, p, scores):
     """Everything that a process answers at a time, for all tokens and states."""
-    s, time = at(t / 2), at(t)
+    s = at(t / 2)
+    time = at(t)
     x, z, _ = pairs(process, t)
     mask = torch.full((1, p.shape[1]), process.vocab_size)
     logits = scores.expand(*x.shape, -1)
@@ -78,10 +83,13 @@ def test_samplers_run_it(sampler):
 @pytest.mark.parametrize("t", [0.3, 0.9])
 def test_two_words_in_one_ancestral_step_to_the_data(t):
     """The time is informative about the masked token: at t slow tokens are rarely masked."""
-    process, probs = PerWord(Linear(), [0.3, 4.0]), torch.tensor([0.5, 0.5], dtype=F64)
+    process = PerWord(Linear(), [0.3, 4.0])
+    probs = torch.tensor([0.5, 0.5], dtype=F64)
     n = 20_000
     z = torch.full((n, 1), 2)
-    landed = process.sample_given_level(probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, seeded())
+    landed = process.sample_given_level(
+        probs.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, seeded()
+    )
     lost = probs * process.lost(at(t))[0]
     share = (landed == 1).double().mean()
     chance = lost[1] / lost.sum()
@@ -92,22 +100,30 @@ def test_two_words_in_one_ancestral_step_to_the_data(t):
 def test_the_loss_with_the_output_layer_in_it():
     torch.manual_seed(0)
     process = PerWord(Cosine(), POWERS)
-    x, t = torch.randint(4, (3, 5)), dd.sample_times(3)
+    x = torch.randint(4, (3, 5))
+    t = dd.sample_times(3)
     z = process.sample(x, t)
-    hidden, weight = torch.randn(3, 5, 8), torch.randn(4, 8, requires_grad=True)
+    hidden = torch.randn(3, 5, 8)
+    weight = torch.randn(4, 8, requires_grad=True)
     fused = dd.linear_training_loss(process, hidden, weight, x, z, t, weighting=Clip(2.0))
     plain = dd.training_loss(process, hidden @ weight.T, x, z, t, Clip(2.0))
     assert torch.allclose(fused, plain, rtol=1e-5)
-    ours, theirs = torch.autograd.grad(fused, weight)[0], torch.autograd.grad(plain, weight)[0]
+    ours = torch.autograd.grad(fused, weight)[0]
+    theirs = torch.autograd.grad(plain, weight)[0]
     assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_clipped_loss_is_still_minimised_by_the_posterior():
-    """The weight depends on the time alone: clipped or not, the distribution of least loss is the same."""
-    process, t = PerWord(Linear(), POWERS), at(0.05)
+    """The weight depends on the time alone.
+
+    Clipped or not, the distribution of least loss is the same.
+    """
+    process = PerWord(Linear(), POWERS)
+    t = at(0.05)
     probs = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=F64)
     chance = probs * process.lost(t)[0]
-    x, mask = torch.arange(4)[None], torch.full((1, 4), 4)
+    x = torch.arange(4)[None]
+    mask = torch.full((1, 4), 4)
     for clip in (None, Clip(2.0)):
         scores = (probs.log() + torch.zeros(4, dtype=F64)).requires_grad_()
         loss = dd.training_loss(process, scores.expand(1, 4, 4), x, mask, t, clip, reduction="none")
@@ -120,7 +136,10 @@ def test_a_reduction_keeps_the_slowest_and_the_fastest():
     process = PerWord(Linear(), (0.1 + torch.rand(400) * 4).tolist())
     small = process.small_copy(6)
     assert small.vocab_size == 6 and small.schedule is process.schedule
-    assert [float(small.powers[i]) for i in (0, -1)] == [float(process.powers.min()), float(process.powers.max())]
+    assert [float(small.powers[i]) for i in (0, -1)] == [
+        float(process.powers.min()),
+        float(process.powers.max()),
+    ]
     assert PerWord(Linear(), POWERS, learn_speeds=True).small_copy(2).learned is not None
 
 
@@ -147,10 +166,15 @@ def test_bad_powers_and_schedules_are_named(learn):
 
 
 def test_repr_and_properties():
-    assert repr(PerWord(Linear(), POWERS)) == "PerWord(Linear(), vocab_size=4, powers=(0.5, 2.0, 1.0, 1.5))"
+    assert (
+        repr(PerWord(Linear(), POWERS))
+        == "PerWord(Linear(), vocab_size=4, powers=(0.5, 2.0, 1.0, 1.5))"
+    )
     assert "learned(0.5, 2, 1, 1.5)" in repr(PerWord(Linear(), POWERS, learn_speeds=True))
     many = torch.linspace(0.5, 2, 100)
-    assert len(repr(PerWord(Linear(), many))) < 70 and "..." in repr(PerWord(Linear(), many, learn_speeds=True))
+    assert len(repr(PerWord(Linear(), many))) < 70 and "..." in repr(
+        PerWord(Linear(), many, learn_speeds=True)
+    )
     assert not isinstance(PerWord(Geometric(), POWERS), dd.typing.HasLevelWeights)
 
 

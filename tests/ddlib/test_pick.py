@@ -29,18 +29,25 @@ class Remembers(Sampler):
 
 def test_a_memo_is_picked_row_by_row():
     state = State(torch.arange(6).view(3, 2), torch.tensor([0.1, 0.2, 0.3]), None)
-    rows, column = torch.tensor([2, 0, 2, 1]), torch.tensor([5, 6, 7])
+    rows = torch.tensor([2, 0, 2, 1])
+    column = torch.tensor([5, 6, 7])
     memo = Pair(column, (column[:, None], 3, None, [column, "x"]))
     picked = Remembers(memo).select_rows(state._replace(memo=memo), rows)
     assert torch.equal(picked.z, state.z[rows]) and torch.equal(picked.t, state.t[rows])
     assert isinstance(picked.memo, Pair) and picked.memo.one.tolist() == [7, 5, 7, 6]
     inner, number, nothing, listed = picked.memo.other
-    assert inner.tolist() == [[7], [5], [7], [6]] and (number, nothing) == (3, None) and listed[1] == "x"
+    assert (
+        inner.tolist() == [[7], [5], [7], [6]]
+        and (number, nothing) == (3, None)
+        and listed[1] == "x"
+    )
     assert listed[0].tolist() == [7, 5, 7, 6]
 
 
 def picked(memo):
-    return Remembers(memo).select_rows(State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0]))
+    return Remembers(memo).select_rows(
+        State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0])
+    )
 
 
 test_a_memo_without_rows_is_refused = refuses(r"""
@@ -64,7 +71,8 @@ def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
 
 
 def test_particles_are_picked_with_their_rows():
-    process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3, 1.0)
+    process = LEVELS["levels"]
+    sampler = Particles(FirstHitting(), ramp, 3, 1.0)
     run = SamplingContext(
         process, ModelWrapper(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
         torch.ones(2, 5, dtype=torch.bool), seeded(),

@@ -41,10 +41,16 @@ def lines(axes):
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_the_papers_two_figures(gamma):
-    """Curves of the process, whose formulas are those of test_numerics.py, which are the paper's but for w_m."""
+    """Curves of the process, whose formulas are those of test_numerics.py, which are the paper's
+    but for w_m.
+    """
     process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
-    drawn, weights = lines(plot.occupancies(process)), lines(plot.weights(process))
-    assert list(drawn) == ["token", "cluster", "mask"] and list(weights) == ["cluster → token", "mask → cluster"]
+    drawn = lines(plot.occupancies(process))
+    weights = lines(plot.weights(process))
+    assert list(drawn) == ["token", "cluster", "mask"] and list(weights) == [
+        "cluster → token",
+        "mask → cluster",
+    ]
     for level, (t, values) in enumerate(drawn.values()):
         assert t[0] == 0 and t[-1] == 1 and len(t) == 401
         assert values.tolist() == process.occupancies(torch.from_numpy(t))[:, level].tolist()
@@ -66,8 +72,12 @@ def test_curves_of_levels_are_those_of_the_process():
 
 
 def by_enumeration(process, t):
-    """Probability of each band, and mean loss weight given it, for a uniformly drawn word: pair by pair."""
-    time, V = torch.tensor([t], dtype=F64), process.vocab_size
+    """Probability of each band, and mean loss weight given it, for a uniformly drawn word.
+
+    Pair by pair.
+    """
+    time = torch.tensor([t], dtype=F64)
+    V = process.vocab_size
     chance, total = torch.zeros(2, 3, dtype=F64)
     for x in range(V):
         probs = process.marginal(torch.tensor([[x]]), time)[0, 0]
@@ -84,7 +94,8 @@ def by_enumeration(process, t):
 def test_curves_without_levels_are_means_over_words_and_states(name):
     process = WITHOUT_LEVELS[name]
     t = torch.tensor([0.1, 0.5, 0.9], dtype=F64)
-    shares, weights = plot.occupancy_series(process, t), plot.weight_series(process, t)
+    shares = plot.occupancy_series(process, t)
+    weights = plot.weight_series(process, t)
     beyond = process.num_states - process.vocab_size
     names = [*NAMES[:2], "mask" if beyond == 1 else "no token"][: 2 + (beyond > 0)]
     assert [curve.band.name for curve in shares] == names
@@ -126,28 +137,40 @@ def test_a_trajectory_shows_levels_at_their_times(backwards):
     times = torch.tensor([1.0, 0.6, 0.2, 0.0], dtype=F64)
     states = torch.tensor([[12, 12], [10, 12], [8, 7], [5, 2]])
     if not backwards:
-        times, states = times.flip(0), states.flip(0)
+        times = times.flip(0)
+        states = states.flip(0)
     axes = plot.trajectory(process, times, states)
     mesh = axes.collections[0]
     assert np.asarray(mesh.get_array()).tolist() == process.level_of(states).tolist()
     edges = [1.0, 0.8, 0.4, 0.1, 0.0]
-    assert mesh.get_coordinates()[:, 0, 1].tolist() == pytest.approx(edges if backwards else edges[::-1])
+    assert mesh.get_coordinates()[:, 0, 1].tolist() == pytest.approx(
+        edges if backwards else edges[::-1]
+    )
     colours = [matplotlib.colors.to_hex(colour).upper() for colour in mesh.cmap.colors]
     assert colours == [band.colour.upper() for band in plot.bands(process)]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["token", "cluster 1", "cluster 2", "mask"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "token",
+        "cluster 1",
+        "cluster 2",
+        "mask",
+    ]
 
 
 def test_without_levels_a_trajectory_is_drawn_by_its_last_tokens():
     process = GIDD(4, 0.3)
-    times, states = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[1, 2, 0], [1, 3, 4], [0, 4, 4]])
+    times = torch.tensor([0.0, 0.5, 1.0])
+    states = torch.tensor([[1, 2, 0], [1, 3, 4], [0, 4, 4]])
     mesh = plot.trajectory(process, times, states).collections[0]
     assert np.asarray(mesh.get_array()).tolist() == [[0, 0, 0], [0, 1, 2], [1, 2, 2]]
 
 
 def test_a_trajectory_as_text():
     process = dd.presets.hdlm([0, 0, 1])
-    times, states = torch.tensor([1.0, 0.25]), torch.tensor([[5, 3, 5], [2, 1, 4]])
-    assert plot.trajectory_text(process, times, states, members=[["cat", "dog", "ivy"]]).splitlines() == [
+    times = torch.tensor([1.0, 0.25])
+    states = torch.tensor([[5, 3, 5], [2, 1, 4]])
+    assert plot.trajectory_text(
+        process, times, states, members=[["cat", "dog", "ivy"]]
+    ).splitlines() == [
         "t = 1.000  mask  c0   mask",
         "t = 0.250  ivy   dog  c1",
     ]
@@ -155,19 +178,33 @@ def test_a_trajectory_as_text():
 
 def placed(axes):
     """Texts of the tree by their place (column, line)."""
-    return {text.get_position(): text.get_text() for text in axes.texts if text.get_transform() == axes.transData}
+    return {
+        text.get_position(): text.get_text()
+        for text in axes.texts
+        if text.get_transform() == axes.transData
+    }
 
 
 def test_a_small_tree_shows_every_member_under_its_parent():
     tree = dd.hierarchies.Tree([[0, 1, 0, 1, 2], [0, 0, 1]], xi=[0.9, 1.0], speed=[2.0, 1.0, 0.5])
-    axes = plot.hierarchy(tree, names=["token", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]])
+    axes = plot.hierarchy(
+        tree, names=["token", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]]
+    )
     assert placed(axes) == {
         (3, 0): "v", (3, 1): "x", (3, 2): "w", (3, 3): "y", (3, 4): "z",
         (2, 0.5): "k", (2, 2.5): "l", (2, 4): "m", (1, 1.5): "cc0", (1, 4): "cc1", (0, 2.75): "mask",
     }  # fmt: skip
-    ends = {(tuple(x[[0, -1]]), tuple(y[[0, -1]])) for x, y in (line.get_data() for line in axes.get_lines())}
+    ends = {
+        (tuple(x[[0, -1]]), tuple(y[[0, -1]]))
+        for x, y in (line.get_data() for line in axes.get_lines())
+    }
     assert len(ends) == 10 and ((2, 3), (2.5, 3)) in ends and ((0, 1), (2.75, 4)) in ends
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["token\n5", "kind\n3", "realm\n2", "mask\n1"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "token\n5",
+        "kind\n3",
+        "realm\n2",
+        "mask\n1",
+    ]
     assert [edge_text(tree, level) for level in range(3)] == ["speed 2, xi 0.9", "", "speed 0.5"]
     assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
 
@@ -177,14 +214,18 @@ def test_the_picture_of_a_large_tree_counts_omitted_states():
     texts = list(placed(plot.hierarchy(tree, most=15)).values())
     assert texts.count("+47") == 3 and "+17" in texts and "mask (1,000)" in texts
     assert [text for text in texts if text.startswith("c")] == ["c0 (50)", "c1 (50)", "c2 (50)"]
-    assert [text for text in texts if text.startswith("w")] == [f"w{i}" for i in (0, 20, 40, 1, 21, 41, 2, 22, 42)]
+    assert [text for text in texts if text.startswith("w")] == [
+        f"w{i}" for i in (0, 20, 40, 1, 21, 41, 2, 22, 42)
+    ]
 
 
 def test_axes_are_used_when_given_and_made_when_not():
     figure, given = plot.panels(2, 3)
     assert len(given) == 6 and isinstance(figure, Figure)
-    process, tree = dd.presets.hdlm([0, 0, 1]), dd.hierarchies.Flat(3)
-    times, states = torch.tensor([0.0, 1.0]), torch.tensor([[0], [5]])
+    process = dd.presets.hdlm([0, 0, 1])
+    tree = dd.hierarchies.Flat(3)
+    times = torch.tensor([0.0, 1.0])
+    states = torch.tensor([[0], [5]])
     settings = dict(matplotlib.rcParams)
     for axes in (given[0], None):
         for made in (
@@ -201,10 +242,15 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
     script = (
         "import sys, ddlib as dd; from ddlib import plot, show\n"
         "print('matplotlib' in sys.modules)\n"
-        "plot.occupancies(dd.presets.mdlm(3)); print('matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
+        "plot.occupancies(dd.presets.mdlm(3)); print('matplotlib' in sys.modules, "
+        "'matplotlib.pyplot' in sys.modules)"
     )
-    bare = {key: value for key, value in os.environ.items() if key != "DDLIB_SHAPECHECK"}  # imports in half the time
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=bare)
+    bare = {
+        key: value for key, value in os.environ.items() if key != "DDLIB_SHAPECHECK"
+    }  # imports in half the time
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=bare
+    )
     assert run.stdout.split() == ["False", "True", "False"]
 
 
@@ -213,16 +259,27 @@ def test_without_matplotlib_the_error_names_the_package_to_install(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[plot\]'"):
         plot.schedule_curve(Linear())
     process = dd.presets.mdlm(3)
-    assert plot.trajectory_text(process, torch.tensor([1.0]), torch.tensor([[3]])) == "t = 1.000  mask"
+    assert (
+        plot.trajectory_text(process, torch.tensor([1.0]), torch.tensor([[3]])) == "t = 1.000  mask"
+    )
 
 
 TWO = torch.tensor([0.0, 1.0])
 
 
 def test_seven_levels_of_clusters_have_names_and_the_first_six_colours_of_their_own():
-    kinds = plot.bands(dd.hierarchies.Tree([torch.arange(n) // 2 for n in (256, 128, 64, 32, 16, 8, 4)]))
-    assert [kind.name for kind in kinds] == ["token", *(f"cluster {i}" for i in range(1, 8)), "mask"]
-    assert len({kind.colour for kind in (*kinds[:7], kinds[-1])}) == 8 and kinds[7].colour == kinds[1].colour
+    kinds = plot.bands(
+        dd.hierarchies.Tree([torch.arange(n) // 2 for n in (256, 128, 64, 32, 16, 8, 4)])
+    )
+    assert [kind.name for kind in kinds] == [
+        "token",
+        *(f"cluster {i}" for i in range(1, 8)),
+        "mask",
+    ]
+    assert (
+        len({kind.colour for kind in (*kinds[:7], kinds[-1])}) == 8
+        and kinds[7].colour == kinds[1].colour
+    )
 
 
 test_bad_input_is_named = refuses(r"""
@@ -243,18 +300,35 @@ test_bad_input_is_named = refuses(r"""
 """)
 
 
-# Machado, Oliveira & Fernandes, "A physiologically-based model for simulation of color vision deficiency" (2009).
+# Machado, Oliveira & Fernandes, "A physiologically-based model for simulation of color vision
+# deficiency" (2009).
 SIGHT = {
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 
 def cielab(colour, sight):
     value = np.array(matplotlib.colors.to_rgb(colour))
     linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-    to_xyz = [[0.4339, 0.3763, 0.1898], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]  # over the white point
+    to_xyz = [
+        [0.4339, 0.3763, 0.1898],
+        [0.2126, 0.7152, 0.0722],
+        [0.0177, 0.1095, 0.8728],
+    ]  # over the white point
     x, y, z = np.cbrt(np.array(to_xyz) @ np.clip(np.array(sight) @ linear, 1e-4, 1))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -273,7 +347,9 @@ def test_the_figures_of_the_documentation(script, tmp_path):
     for name, draw in module.FIGURES.items():
         draw(tmp_path / name)
         for path in (tmp_path / name, module.IMAGES / name):
-            assert path.read_bytes().startswith(b"\x89PNG") and 10_000 < path.stat().st_size < 150_000
+            assert (
+                path.read_bytes().startswith(b"\x89PNG") and 10_000 < path.stat().st_size < 150_000
+            )
 
 
 def test_a_cluster_that_is_no_most_likely_parent_has_a_line():

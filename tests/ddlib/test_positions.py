@@ -1,4 +1,7 @@
-"""An index of a keyed generator holds positions in a global order; what does not is warned of, what does never is."""
+"""An index of a keyed generator holds positions in a global order.
+
+What does not is warned of, what does never is.
+"""
 
 import pytest
 import torch
@@ -13,7 +16,9 @@ ORDERS = {
     "one process": lambda step: torch.arange(64) + 64 * step,
     "one of 512 ranks": lambda step: 7 + 512 * torch.arange(64) + 512 * 64 * step,
     "a rank's own part": lambda step: torch.arange(64) + 64 * (5 + 8 * step),
-    "accumulated parts of a rank": lambda step: (torch.arange(16) + 512 * 16 * torch.arange(4)[:, None]).flatten(),
+    "accumulated parts of a rank": lambda step: (
+        torch.arange(16) + 512 * 16 * torch.arange(4)[:, None]
+    ).flatten(),
     "any partition of a batch": lambda step: torch.randperm(64, generator=seeded(step))[:16],
     "a shuffled batch": lambda step: torch.randperm(64, generator=seeded(step)),
     "rows of one length": lambda step: torch.tensor([3, 17, 29, 30]) + 64 * step,
@@ -31,7 +36,9 @@ def test_no_position_in_an_order_is_warned_of(index, method):
         own = index(step)
         noise = dd.KeyedGenerator(0, step, own)
         dd.sample_times(len(own), method, noise)
-        dd.sample_times(3 * len(own), method, noise.split(3))  # copies have the position of their example
+        dd.sample_times(
+            3 * len(own), method, noise.split(3)
+        )  # copies have the position of their example
 
 
 def numbers(size, count, step=0, again=False):
@@ -42,14 +49,18 @@ def numbers(size, count, step=0, again=False):
     return torch.randperm(size, generator=generator)[:count]
 
 
-@pytest.mark.parametrize(("size", "count"), [(1000, 64), (50_000, 64), (10**6, 512), (10**6, 4), (300, 16)])
+@pytest.mark.parametrize(
+    ("size", "count"), [(1000, 64), (50_000, 64), (10**6, 512), (10**6, 4), (300, 16)]
+)
 def test_numbers_of_a_data_set_are_warned_of_once(size, count):
     def draw(step, method="stratified", **options):
         dd.sample_times(count, method, dd.KeyedGenerator(0, step, numbers(size, count), **options))
 
     draw(0, "iid")
     draw(0, scattered=True)
-    with pytest.warns(UsageWarning, match=r"are \d+ apart.*position in the global order.*scattered=True") as found:
+    with pytest.warns(
+        UsageWarning, match=r"are \d+ apart.*position in the global order.*scattered=True"
+    ) as found:
         for step in range(5):
             draw(step)
     assert len(found) == 1 and found[0].filename == __file__
@@ -67,11 +78,18 @@ def test_a_number_that_occurs_twice_is_warned_of(method):
 
 @pytest.mark.statistical
 def test_warned_combinations_lose_the_strata():
-    """The error of a mean of 64 times: a tenth of that of independent times by position, all of it by data set."""
+    """The error of a mean of 64 times.
+
+    a tenth of that of independent times by position, all of it by data set.
+    """
 
     def spread(index):
         means = [
-            float(dd.sample_times(64, generator=dd.KeyedGenerator(0, k, index(k), scattered=True)).mean())
+            float(
+                dd.sample_times(
+                    64, generator=dd.KeyedGenerator(0, k, index(k), scattered=True)
+                ).mean()
+            )
             for k in range(60)
         ]
         return float(torch.tensor(means).std()) * (12 * 64) ** 0.5

@@ -44,7 +44,9 @@ def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
 @pytest.mark.parametrize("overlap", [0.0, 0.3])
 @pytest.mark.parametrize(("s", "t"), [(0.1, 0.9), (0.5, 0.9), (0.0, 0.5)])
 def test_the_forward_equation_holds_where_the_window_of_an_edge_ends(overlap, s, t):
-    windows = in_turn([Polynomial(0.5), Symbolic("1 - sqrt(t)")], overlap)  # the rate of the first diverges there
+    windows = in_turn(
+        [Polynomial(0.5), Symbolic("1 - sqrt(t)")], overlap
+    )  # the rate of the first diverges there
     process = Hierarchical(dd.hierarchies.Tree([[0, 0, 1]], xi=0.9, speed=[0.5, 1.0]), windows)
     assert torch.allclose(process.transition(s, t), integrate_forward(process, s, t), atol=2e-8)
 
@@ -71,9 +73,13 @@ def test_marginals_are_carried_by_transitions(process, s, t):
 def test_ends_of_time_are_data_and_noise(process, data):
     words = torch.arange(process.vocab_size)[None]
     start, end = (process.marginal(words, torch.tensor([v], dtype=F64))[0] for v in (0.0, 1.0))
-    assert torch.allclose(start[:, : process.vocab_size], torch.eye(process.vocab_size, dtype=F64), atol=1e-12)
+    assert torch.allclose(
+        start[:, : process.vocab_size], torch.eye(process.vocab_size, dtype=F64), atol=1e-12
+    )
     assert torch.allclose(process.prior(), end.mean(0), atol=1e-14)
-    if not isinstance(process, dd.processes.RateMatrix):  # a general chain may need longer to forget
+    if not isinstance(
+        process, dd.processes.RateMatrix
+    ):  # a general chain may need longer to forget
         assert torch.allclose(end, process.prior().expand_as(end), atol=1e-12)
 
 
@@ -84,16 +90,26 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
     s = t * data.draw(st.floats(0.0, 0.999))
     z = states(process)
     p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
-    assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
-    assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
-    probs, dense = process.posterior(p, z, t, s), ForwardProcess.posterior(process, p, z, t, s)
-    met = process.predictive(p, t).gather(-1, z[..., None])[..., 0] > 0  # under windows some states are of other times
+    assert torch.allclose(
+        process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12
+    )
+    assert torch.allclose(
+        process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13
+    )
+    probs = process.posterior(p, z, t, s)
+    dense = ForwardProcess.posterior(process, p, z, t, s)
+    met = (
+        process.predictive(p, t).gather(-1, z[..., None])[..., 0] > 0
+    )  # under windows some states are of other times
     assert torch.allclose(probs[met], dense[met], atol=1e-7)
     assert torch.allclose(probs.sum(-1), torch.ones_like(probs[..., 0]), atol=1e-9)
-    rate, dense = process.reverse_rate(p, z, t)[met], ForwardProcess.reverse_rate(process, p, z, t)[met]
+    rate = process.reverse_rate(p, z, t)[met]
+    dense = ForwardProcess.reverse_rate(process, p, z, t)[met]
     assert torch.allclose(rate, dense, rtol=1e-7, atol=1e-9 * float(1 + dense.max()))
     x = torch.arange(process.vocab_size)[None]
-    assert torch.allclose(process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11)
+    assert torch.allclose(
+        process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11
+    )
 
 
 @settings(max_examples=examples(40))
@@ -107,7 +123,10 @@ def test_posterior_is_bayes(process, t, data):
     joint = early[:, None] * process.transition(s, t)
     expected = (joint / joint.sum(0, keepdim=True)).T
     ours = process.posterior(
-        p.expand(1, process.num_states, -1), states(process), torch.tensor([t], dtype=F64), torch.tensor([s], dtype=F64)
+        p.expand(1, process.num_states, -1),
+        states(process),
+        torch.tensor([t], dtype=F64),
+        torch.tensor([s], dtype=F64),
     )
     met = joint.sum(0) > 0  # under windows some states are of other times
     assert torch.allclose(ours[0][met], expected[met], atol=1e-8)
@@ -117,7 +136,8 @@ def test_posterior_is_bayes(process, t, data):
 @given(any_process, st.floats(0.05, 0.95), st.data())
 def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
     p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
-    z, now = states(process), torch.tensor([t], dtype=F64)
+    z = states(process)
+    now = torch.tensor([t], dtype=F64)
     rate = process.reverse_rate(p, z, now)
     step = 1e-7 / (1 + float(rate.max()))
     probs = process.posterior(p, z, now, now - step).scatter(-1, z[..., None], 0.0)
@@ -174,7 +194,9 @@ def test_gidd_has_the_stated_share_of_uniform_noise_at_one_half():
         _, word, mask = process.mixture(torch.tensor([0.5], dtype=F64))
         kept = process.mixture(torch.tensor([0.5], dtype=F64)).keep
         assert float(7 * word / (7 * word + mask + kept)) == pytest.approx(share)
-    assert torch.allclose(dd.processes.GIDD(4, 0.0).transition(0.2, 0.7), dd.presets.mdlm(4).transition(0.2, 0.7))
+    assert torch.allclose(
+        dd.processes.GIDD(4, 0.0).transition(0.2, 0.7), dd.presets.mdlm(4).transition(0.2, 0.7)
+    )
 
 
 def test_structured_noise_covers_the_others():
@@ -183,7 +205,9 @@ def test_structured_noise_covers_the_others():
     general = dd.processes.RateMatrix(tree.rate_matrix(0.0), dd.schedules.Linear(), 5)
     assert torch.allclose(general.transition(0.3, 0.8), tree.transition(0.3, 0.8), atol=1e-12)
     uniform = dd.processes.Uniform(4, dd.schedules.Cosine())
-    general = dd.processes.RateMatrix(torch.full((4, 4), 0.25) - torch.eye(4), dd.schedules.Cosine())
+    general = dd.processes.RateMatrix(
+        torch.full((4, 4), 0.25) - torch.eye(4), dd.schedules.Cosine()
+    )
     assert torch.allclose(general.transition(0.3, 0.8), uniform.transition(0.3, 0.8), atol=1e-12)
 
 
@@ -191,7 +215,9 @@ def test_structured_noise_covers_the_others():
 @pytest.mark.usefixtures("as_users_call")
 def test_every_reverse_method_refuses_bad_input(process):
     z = states(process)
-    p, t, s = random_probs(process, process.num_states), torch.tensor([0.5]), torch.tensor([0.25])
+    p = random_probs(process, process.num_states)
+    t = torch.tensor([0.5])
+    s = torch.tensor([0.25])
     good = {"p": p, "z": z, "t": t}
     process.posterior(**good, s=s)
     process.reverse_rate(**good)
@@ -227,12 +253,15 @@ def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
     """Functions of time alone are computed in float64, for any dtype of the time."""
     t = torch.tensor([t], dtype=torch.float32)
     s = t * torch.tensor(0.37, dtype=torch.float32)
-    z, x = states(process), words(process)
+    z = states(process)
+    x = words(process)
     p = random_probs(process, process.num_states)
     logits = p.log()[:, : process.vocab_size]
 
     def answers(s, t):
-        if type(process).likelihood is not ForwardProcess.likelihood:  # which is an entry of the marginal
+        if (
+            type(process).likelihood is not ForwardProcess.likelihood
+        ):  # which is an entry of the marginal
             yield process.likelihood(x, x, t)
         yield process.token_likelihood(z, t)
         yield process.predictive(p, t)
@@ -246,14 +275,17 @@ def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
     for ours, exact in zip(answers(s, t), answers(s.double(), t.double()), strict=True):
         assert ours.dtype == exact.dtype == F64
         assert torch.allclose(ours, exact, rtol=1e-13, atol=0)
-    ours, exact = process.marginal(x, t), process.marginal(x, t.double())
+    ours = process.marginal(x, t)
+    exact = process.marginal(x, t.double())
     assert ours.dtype == torch.float32 and torch.equal(ours, exact.float())
 
 
 @every_process
 def test_float32_probabilities_give_float32_results_of_full_precision(process):
-    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
-    z, x = states(process), words(process)
+    t = torch.tensor([0.6], dtype=F64)
+    s = torch.tensor([0.25], dtype=F64)
+    z = states(process)
+    x = words(process)
     exact = random_probs(process, process.num_states).float()
     for ours, double in (
         (process.posterior(exact, z, t, s), process.posterior(exact.double(), z, t, s)),
@@ -266,13 +298,20 @@ def test_float32_probabilities_give_float32_results_of_full_precision(process):
     for method in ("auto", "generic"):
         value = dd.nelbo(process, logits, x, x, t, method)
         assert value.dtype == torch.float32
-        assert torch.allclose(value.double(), dd.nelbo(process, logits.double(), x, x, t, method), rtol=1e-3, atol=1e-5)
+        assert torch.allclose(
+            value.double(),
+            dd.nelbo(process, logits.double(), x, x, t, method),
+            rtol=1e-3,
+            atol=1e-5,
+        )
 
 
 @every_process
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
 def test_in_no_time_nothing_moves(process, t):
-    assert torch.allclose(process.transition(t, t), torch.eye(process.num_states, dtype=F64), atol=1e-14)
+    assert torch.allclose(
+        process.transition(t, t), torch.eye(process.num_states, dtype=F64), atol=1e-14
+    )
 
 
 @every_process
@@ -314,14 +353,17 @@ def test_a_generator_of_integers_is_exact():
 @every_process
 def test_a_batch_need_not_hold_the_last_word(process):
     """No axis takes its size from the largest word or state that happens to be there."""
-    x, t = words(process), torch.tensor([0.6], dtype=F64)
+    x = words(process)
+    t = torch.tensor([0.6], dtype=F64)
     p = random_probs(process, process.num_states)
     z = states(process)
     for few in (x[:, :1], x[:, :2]):
         n = few.shape[1]
         assert torch.equal(process.marginal(few, t), process.marginal(x, t)[:, :n])
         assert torch.equal(process.token_likelihood(few, t), process.token_likelihood(x, t)[:, :n])
-        assert torch.allclose(process.posterior(p[:, :n], few, t, t / 2), process.posterior(p, z, t, t / 2)[:, :n])
+        assert torch.allclose(
+            process.posterior(p[:, :n], few, t, t / 2), process.posterior(p, z, t, t / 2)[:, :n]
+        )
         for method in ("auto", "generic"):
             logits = p.log()[:, :n]
             whole = dd.nelbo(process, p.log()[:, : process.vocab_size], x, x, t, method)
@@ -342,10 +384,14 @@ test_bad_arguments_are_refused = refuses(r"""
 def test_the_slowest_level_is_left_by_the_end_of_time(speeds):
     tree = dd.hierarchies.Tree([[0, 0, 1]], xi=0.8, speed=speeds)
     end = torch.tensor([1.0], dtype=F64)
-    assert torch.allclose(Hierarchical(tree, Linear()).occupancies(end), torch.tensor([[0.0, 0.0, 1.0]], dtype=F64))
+    assert torch.allclose(
+        Hierarchical(tree, Linear()).occupancies(end), torch.tensor([[0.0, 0.0, 1.0]], dtype=F64)
+    )
     # a schedule that stops early leaves exactly exp(-hazard)
     left = Hierarchical(tree, Geometric(1e-4, 500.0)).occupancies(end)[0, 0]
-    assert float(left) == pytest.approx(float(torch.tensor(-500.0 * speeds[0], dtype=F64).exp()), rel=1e-9, abs=1e-298)
+    assert float(left) == pytest.approx(
+        float(torch.tensor(-500.0 * speeds[0], dtype=F64).exp()), rel=1e-9, abs=1e-298
+    )
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 1e-2, 1.0, 7.0])
@@ -354,7 +400,8 @@ def test_the_slowest_level_is_left_by_the_end_of_time(speeds):
 @pytest.mark.parametrize("kind", [LevelExponential, MatrixExponential])
 def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
     """Every entry to full relative accuracy, the far and tiny ones too."""
-    n, rate = 12, float(torch.tensor(rate, dtype=dtype))
+    n = 12
+    rate = float(torch.tensor(rate, dtype=dtype))
     step = torch.diag(torch.full((n - 1,), rate, dtype=dtype), 1)
     transition = kind(step - torch.diag(step.sum(1)))(torch.tensor(sigma, dtype=F64))
     assert transition.dtype == F64
@@ -370,7 +417,9 @@ def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
 def test_gidd_follows_the_square_root_by_default():
     t = torch.tensor([0.1, 0.25, 0.5, 0.9], dtype=F64)
     now = GIDD(7, 0.3).mixture(t)
-    assert torch.allclose(7 * now.token / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12)
+    assert torch.allclose(
+        7 * now.token / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12
+    )
 
 
 def test_processes_that_mix_add_nothing_to_a_checkpoint():
@@ -378,7 +427,11 @@ def test_processes_that_mix_add_nothing_to_a_checkpoint():
 
 
 def test_a_reduced_process_differs_in_its_words_alone():
-    for process in (GIDD(9, 0.3, gamma=1.7), Uniform(9, Geometric(0.1, 3.0)), PROCESSES["levels-xi"]):
+    for process in (
+        GIDD(9, 0.3, gamma=1.7),
+        Uniform(9, Geometric(0.1, 3.0)),
+        PROCESSES["levels-xi"],
+    ):
         small = process.small_copy(3)
         assert type(small) is type(process) and small.vocab_size == 3
         for name in ("p_uniform", "gamma", "schedule"):
@@ -395,7 +448,9 @@ def test_a_generator_in_float32_is_exponentiated_in_float64():
     rates = torch.rand(5, 5, generator=seeded()).fill_diagonal_(0)
     rates = rates - torch.diag(rates.sum(1))
     sigma = torch.tensor([0.1, 3.0], dtype=F64)
-    assert torch.equal(MatrixExponential(rates)(sigma), MatrixExponential(MatrixExponential(rates).matrix)(sigma))
+    assert torch.equal(
+        MatrixExponential(rates)(sigma), MatrixExponential(MatrixExponential(rates).matrix)(sigma)
+    )
 
 
 @pytest.mark.parametrize("sigma", [[2.0, 0.1, 2.0, 0.7, 0.1, 2.0], [2.0] * 6])
@@ -405,7 +460,8 @@ def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(si
     chain = MatrixExponential(rates - torch.diag(rates.sum(1)))
     weights = torch.rand(2, 3, 4, 4, generator=generator, dtype=F64)
     given = torch.tensor(sigma, dtype=F64).view(2, 3).requires_grad_()
-    shared, alone = chain(given), torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
+    shared = chain(given)
+    alone = torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
     for answer in (shared, chain(given.detach())):
         torch.testing.assert_close(answer, alone, rtol=1e-13, atol=0)
     slopes = [torch.autograd.grad((weights * answer).sum(), given)[0] for answer in (shared, alone)]
@@ -424,9 +480,16 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_a_state_that_no_token_can_become_stays(name):
-    """A token, or a cluster, without the token of the network; and a mask at time 0, as a prompt may be."""
+    """A token, or a cluster, without the token of the network.
+
+    And a mask at time 0, as a prompt may be.
+    """
     process, state = IMPOSSIBLE[name]
-    p, z = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 2, 4), torch.tensor([[state, process.num_states - 1]])
-    t, s = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.2, 0.0]])
-    assert torch.equal(process.posterior(p, z, t, s), torch.nn.functional.one_hot(z, process.num_states).float())
+    p = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 2, 4)
+    z = torch.tensor([[state, process.num_states - 1]])
+    t = torch.tensor([[0.5, 0.0]])
+    s = torch.tensor([[0.2, 0.0]])
+    assert torch.equal(
+        process.posterior(p, z, t, s), torch.nn.functional.one_hot(z, process.num_states).float()
+    )
     assert bool((process.reverse_rate(p, z, t)[0, 0] == 0).all())

@@ -30,33 +30,40 @@ SIZES = st.sampled_from(["1/10", "1", "20"])
 @st.composite
 def ends(draw):
     """A rate that is singular at t = 1: a power of 1 - t of at most -1."""
-    size, power = draw(SIZES), draw(st.sampled_from([1, 2, 3]))
+    size = draw(SIZES)
+    power = draw(st.sampled_from([1, 2, 3]))
     integral = "-log(1 - t)" if power == 1 else f"((1 - t)**{1 - power} - 1)/{power - 1}"
     return f"{size}/(1 - t)**{power}", f"{size}*({integral})", 0
 
 
 @st.composite
 def peaks(draw):
-    size, inverse = draw(SIZES), int(10 ** draw(st.floats(1, 4.5)))
+    size = draw(SIZES)
+    inverse = int(10 ** draw(st.floats(1, 4.5)))
     centre = f"{draw(st.integers(1, 999))}/1000"
-    place, first = f"({inverse}*(t - {centre}))", f"({inverse}*(0 - {centre}))"
+    place = f"({inverse}*(t - {centre}))"
+    first = f"({inverse}*(0 - {centre}))"
     if draw(st.booleans()):
-        rate, integral = f"exp(-{place}**2)", f"sqrt(pi)/2*(erf({place}) - erf({first}))"
+        rate = f"exp(-{place}**2)"
+        integral = f"sqrt(pi)/2*(erf({place}) - erf({first}))"
     else:
-        rate, integral = f"1/(1 + {place}**2)", f"(atan({place}) - atan({first}))"
+        rate = f"1/(1 + {place}**2)"
+        integral = f"(atan({place}) - atan({first}))"
     return f"{size}*{inverse}*{rate}", f"{size}*{integral}", 20 * inverse
 
 
 @st.composite
 def waves(draw):
-    size, speed = draw(SIZES), draw(st.integers(1, 1000))
+    size = draw(SIZES)
+    speed = draw(st.integers(1, 1000))
     return f"{size}*(1 + sin({speed}*t))", f"{size}*(t + (1 - cos({speed}*t))/{speed})", 20
 
 
 @st.composite
 def starts(draw):
     """A rate that is singular at t = 0: a power of t, or a logarithm."""
-    size, quarters = draw(SIZES), draw(st.integers(0, 3))
+    size = draw(SIZES)
+    quarters = draw(st.integers(0, 3))
     if quarters == 0:
         return f"-{size}*log(t)", f"{size}*(t - t*log(t))", 0
     return f"{size}/t**({quarters}/4)", f"{size}*4/{4 - quarters}*t**({4 - quarters}/4)", 0
@@ -90,13 +97,19 @@ def assert_resolved(parts, drawn=()):
     ids=str,
 )
 def test_a_rate_that_varies_fast_has_the_integral_of_its_formula(part):
-    """Panels of fixed width replaced peaks, waves and singularities by other functions, without an error."""
+    """Panels of fixed width replaced peaks, waves and singularities by other functions, without an
+    error.
+    """
     assert_resolved([("1/(1 - t)", "-log(1 - t)", 0), part])
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
-@given(ends(), st.lists(st.one_of(peaks(), waves(), starts()), max_size=3), st.lists(st.floats(1e-12, 1 - 1e-12)))
+@given(
+    ends(),
+    st.lists(st.one_of(peaks(), waves(), starts()), max_size=3),
+    st.lists(st.floats(1e-12, 1 - 1e-12)),
+)
 def test_a_sum_of_ends_peaks_and_waves_has_the_integral_of_its_formula(end, others, drawn):
     assert_resolved([end, *others], drawn)
 
@@ -104,7 +117,11 @@ def test_a_sum_of_ends_peaks_and_waves_has_the_integral_of_its_formula(end, othe
 def test_halved_panels_cover_the_times_once():
     schedule = Rate("1/(1 - t) + 500*exp(-((t - 0.3)/0.001)**2)")
     edges = schedule._grid.tolist()
-    assert edges[0] == 0 and edges[-1] == 1 - 2**-53 and all(low < high for low, high in pairwise(edges))
+    assert (
+        edges[0] == 0
+        and edges[-1] == 1 - 2**-53
+        and all(low < high for low, high in pairwise(edges))
+    )
     assert len(edges) - 1 == len(schedule._rates) == len(schedule._hazards)
 
 
@@ -128,7 +145,9 @@ def test_occupancies_that_change_fast_are_those_of_the_formulas():
 
 @pytest.mark.slow
 def test_a_rate_that_4096_panels_do_not_resolve_is_refused_with_the_time():
-    with pytest.raises(ValueError, match=r"sin\(100000\*t\).* is not resolved by 4096 panels: near t = 0\.06"):
+    with pytest.raises(
+        ValueError, match=r"sin\(100000\*t\).* is not resolved by 4096 panels: near t = 0\.06"
+    ):
         Rate("(1 + sin(100000*t))/(1-t)")
 
 

@@ -22,7 +22,8 @@ def batch(rows, length, seed=0):
 
 def ratio_error(amount, size):
     """The textbook error of a ratio of means (Cochran, 1977, section 2.11)."""
-    n, ratio = len(amount), amount.sum() / size.sum()
+    n = len(amount)
+    ratio = amount.sum() / size.sum()
     return np.sqrt(((amount - ratio * size) ** 2).sum() / (n - 1) / n) / size.mean()
 
 
@@ -31,11 +32,16 @@ def test_every_measure_agrees_with_numpy():
     tally = dd.Tally()
     tally.add(nats, mask, size)
     kept = np.where(mask.numpy(), nats.numpy(), 0).sum(1)
-    tokens, size = mask.numpy().sum(1), size.numpy()
+    tokens = mask.numpy().sum(1)
+    size = size.numpy()
     expected = {
         "per_token": (kept.sum() / tokens.sum(), ratio_error(kept, tokens), "nats/token"),
         "per_sequence": (kept.mean(), kept.std(ddof=1) / 3, "nats/sequence"),
-        "bits_per_byte": (kept.sum() / np.log(2) / size.sum(), ratio_error(kept / np.log(2), size), "bits/byte"),
+        "bits_per_byte": (
+            kept.sum() / np.log(2) / size.sum(),
+            ratio_error(kept / np.log(2), size),
+            "bits/byte",
+        ),
     }
     for name, (value, error, unit) in expected.items():
         measure = getattr(tally, name)
@@ -43,21 +49,32 @@ def test_every_measure_agrees_with_numpy():
         assert measure.standard_error == pytest.approx(error, rel=1e-12)
     perplexity = tally.perplexity
     assert perplexity.value == pytest.approx(math.exp(expected["per_token"][0]), rel=1e-12)
-    assert perplexity.standard_error == pytest.approx(perplexity.value * expected["per_token"][1], rel=1e-12)
+    assert perplexity.standard_error == pytest.approx(
+        perplexity.value * expected["per_token"][1], rel=1e-12
+    )
     assert perplexity.unit == "perplexity/token"
 
 
 def test_batches_of_different_lengths_add_up_to_one_corpus():
-    """Token by token, not batch by batch: a mean of batch means would weigh short batches too much."""
+    """Token by token, not batch by batch.
+
+    a mean of batch means would weigh short batches too much.
+    """
     parts = [batch(3, 10, 1), batch(5, 2, 2), batch(1, 30, 3)]
     one = dd.Tally()
     for nats, mask, size in parts:
         one.add(nats, mask, size)
     whole = dd.Tally()
-    padded = [[torch.nn.functional.pad(v, (0, 30 - v.shape[1])) for v in (nats, mask)] for nats, mask, _ in parts]
-    whole.add(*(torch.cat(v) for v in zip(*padded, strict=True)), torch.cat([size for *_, size in parts]))
+    padded = [
+        [torch.nn.functional.pad(v, (0, 30 - v.shape[1])) for v in (nats, mask)]
+        for nats, mask, _ in parts
+    ]
+    whole.add(
+        *(torch.cat(v) for v in zip(*padded, strict=True)), torch.cat([size for *_, size in parts])
+    )
     for name in ("per_token", "per_sequence", "bits_per_byte", "perplexity"):
-        a, b = getattr(one, name), getattr(whole, name)
+        a = getattr(one, name)
+        b = getattr(whole, name)
         assert a.value == pytest.approx(b.value, rel=1e-12)
         assert a.standard_error == pytest.approx(b.standard_error, rel=1e-12)
     means = [float(nats[mask].mean()) for nats, mask, _ in parts]
@@ -66,12 +83,15 @@ def test_batches_of_different_lengths_add_up_to_one_corpus():
 
 def test_masked_positions_do_not_count_not_even_nan():
     nats, mask, _ = batch(4, 6)
-    clean, dirty = dd.Tally(), dd.Tally()
+    clean = dd.Tally()
+    dirty = dd.Tally()
     clean.add(nats, mask)
     dirty.add(nats.masked_fill(~mask, math.nan), mask)
     assert dirty.per_token == clean.per_token
     empty = dd.Tally()
-    empty.add(torch.cat([nats, nats + 100]), torch.cat([mask, torch.zeros_like(mask)]))  # rows of padding only
+    empty.add(
+        torch.cat([nats, nats + 100]), torch.cat([mask, torch.zeros_like(mask)])
+    )  # rows of padding only
     assert empty.per_token.value == pytest.approx(clean.per_token.value, rel=1e-12)
 
 
@@ -79,7 +99,9 @@ def test_one_sequence_has_a_value_but_no_error():
     tally = dd.Tally()
     tally.add(torch.tensor([[1.0, 2.0, 4.5]]))
     assert tally.per_token.value == 2.5 and tally.per_sequence.value == 7.5
-    assert math.isnan(tally.per_token.standard_error) and math.isnan(tally.perplexity.standard_error)
+    assert math.isnan(tally.per_token.standard_error) and math.isnan(
+        tally.perplexity.standard_error
+    )
 
 
 def test_constant_nats_have_no_error_and_float32_sums_in_float64():
@@ -133,8 +155,11 @@ def test_ninety_five_percent_intervals_hold_the_truth_that_often():
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_the_error_of_a_tally_covers_the_noise_of_time_and_state():
-    """The same texts evaluated again and again differ by the standard error of the tally, with independent times."""
-    process, x = dd.presets.mdlm(4), torch.arange(4).repeat(64, 1)
+    """The same texts evaluated again and again differ by the standard error of the tally, with
+    independent times.
+    """
+    process = dd.presets.mdlm(4)
+    x = torch.arange(4).repeat(64, 1)
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
     results = []
     for seed in range(120):
@@ -168,7 +193,8 @@ def test_masked_positions_give_no_gradient_not_even_nan():
     torch.testing.assert_close(leaf.grad, mask.double() / mask.sum())
 
 
-ONES, BYTES = torch.ones(2, 3), torch.tensor([4, 5])
+ONES = torch.ones(2, 3)
+BYTES = torch.tensor([4, 5])
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -189,7 +215,8 @@ ONES, BYTES = torch.ones(2, 3), torch.tensor([4, 5])
     ],
 )
 def test_a_refused_batch_leaves_the_tally_as_it_was(nats, mask, num_bytes, error, message):
-    tally, untouched = dd.Tally(), dd.Tally()
+    tally = dd.Tally()
+    untouched = dd.Tally()
     for one in (tally, untouched):
         one.add(ONES, num_bytes=BYTES)
     with pytest.raises(error, match=message):

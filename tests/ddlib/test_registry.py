@@ -21,18 +21,41 @@ class Mine(Linear):
 WRONG = {
     "no such module": ("absent_module:Mine", {}, "No module named 'absent_module'"),
     "no such attribute": ("empty_module:Mine", {"empty_module": ""}, "has no attribute 'Mine'"),
-    "an error on import": ("raising_module:Mine", {"raising_module": "1 / 0"}, "ZeroDivisionError: division by zero"),
-    "an exit on import": ("leaving_module:Mine", {"leaving_module": "import sys; sys.exit(3)"}, "SystemExit: 3"),
+    "an error on import": (
+        "raising_module:Mine",
+        {"raising_module": "1 / 0"},
+        "ZeroDivisionError: division by zero",
+    ),
+    "an exit on import": (
+        "leaving_module:Mine",
+        {"leaving_module": "import sys; sys.exit(3)"},
+        "SystemExit: 3",
+    ),
     "no entry point": ("not a reference", {}, "does not load"),
-    "a function": ("function_module:make", {"function_module": "def make(): ..."}, "ddlib.schedules.Schedule"),
-    "another kind": ("ddlib.samplers:Ancestral", {}, "must be a subclass of ddlib.schedules.Schedule"),
-    "a whole module": ("plain_module", {"plain_module": ""}, "must be a subclass of ddlib.schedules.Schedule"),
+    "a function": (
+        "function_module:make",
+        {"function_module": "def make(): ..."},
+        "ddlib.schedules.Schedule",
+    ),
+    "another kind": (
+        "ddlib.samplers:Ancestral",
+        {},
+        "must be a subclass of ddlib.schedules.Schedule",
+    ),
+    "a whole module": (
+        "plain_module",
+        {"plain_module": ""},
+        "must be a subclass of ddlib.schedules.Schedule",
+    ),
 }
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a package on the path as pip would: modules, and a dist-info that declares entry points."""
+    """Puts a package on the path as pip would.
+
+    Modules, and a dist-info that declares entry points.
+    """
 
     def install(package, points, modules=(), kind="schedules"):
         site = tmp_path / package
@@ -74,18 +97,24 @@ print("lazy")
 """
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "JAXTYPING_DISABLE": "1"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "lazy", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("kind", registry.GROUPS)
 def test_the_off_switch_keeps_the_entry_points_of_ddlib(kind, install, monkeypatch):
     install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT}, kind)
-    ours = {point.name for point in entry_points(group=f"ddlib.{kind}") if point.dist.name == "ddlib"}
+    ours = {
+        point.name for point in entry_points(group=f"ddlib.{kind}") if point.dist.name == "ddlib"
+    }
     assert ours | {"mine"} <= set(registry.available(kind))
     monkeypatch.setenv("DDLIB_PLUGINS", "0")
     assert ours == set(registry.available(kind))
-    with pytest.raises(ValueError, match=r"nothing in .* is called 'mine'.*DDLIB_PLUGINS=0 hides plug-ins"):
+    with pytest.raises(
+        ValueError, match=r"nothing in .* is called 'mine'.*DDLIB_PLUGINS=0 hides plug-ins"
+    ):
         registry.get(kind, "mine")
 
 
@@ -113,8 +142,16 @@ def test_the_error_of_a_broken_plug_in_names_it_and_other_plug_ins_work(case, in
 
 
 def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypatch):
-    install("first", {"mine": "first_module:Mine", "linear": "first_module:Mine"}, {"first_module": RIGHT})
-    install("second", {"mine": "second_module:Mine", "other": "second_module:Mine"}, {"second_module": RIGHT})
+    install(
+        "first",
+        {"mine": "first_module:Mine", "linear": "first_module:Mine"},
+        {"first_module": RIGHT},
+    )
+    install(
+        "second",
+        {"mine": "second_module:Mine", "other": "second_module:Mine"},
+        {"second_module": RIGHT},
+    )
     refused_with()(r"""
         registry.get("schedules", "mine")
             | ImportError | registered by second \(second_module:Mine\) and first \(first_module:Mine\)

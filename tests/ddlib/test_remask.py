@@ -1,4 +1,6 @@
-"""Samplers that remask: the formulas of ReMDM and of the Psi-samplers, and distributions that they keep."""
+"""Samplers that remask: the formulas of ReMDM and of the Psi-samplers, and distributions that they
+keep.
+"""
 
 import pytest
 import torch
@@ -19,13 +21,19 @@ SHARES = st.floats(0.0, 1.0)
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
 @pytest.mark.parametrize("rule", ["cap", "rescale"])
 def test_for_masks_it_is_remdm(schedule, rule):
-    """Wang et al. (2025): a word is masked with sigma; a mask becomes a token as often as by its formula."""
+    """Wang et al. (2025): a word is masked with sigma.
+
+    a mask becomes a token as often as by its formula.
+    """
     process = dd.processes.Masked(5, schedule)
-    word, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)
+    word = torch.zeros(1, 1, dtype=torch.int64)
+    mask = torch.ones(1, 1, dtype=torch.int64)
     for t, s in ((0.9, 0.7), (0.5, 0.45), (0.2, 0.0), (1.0, 0.9)):
         alpha_t, alpha_s = (schedule.alpha(at(time)).item() for time in (t, s))
         most = min(1.0, (1 - alpha_s) / alpha_t) if alpha_t else 1.0
-        assert not alpha_t or process.max_remask_prob(at(t), at(s)).item() == pytest.approx(most, abs=1e-12)
+        assert not alpha_t or process.max_remask_prob(at(t), at(s)).item() == pytest.approx(
+            most, abs=1e-12
+        )
         for eta in (0.0, 0.01, 0.5, 1.0):
             sigma = min(eta, most) if rule == "cap" else eta * most
             lift = Remask(eta, rule).sigma(process.max_remask_prob(at(t), at(s)))
@@ -48,7 +56,8 @@ def test_levels_keep_their_distribution_for_every_share_of_remasking(process, on
     assert bool(((most >= 0) & (most <= 1)).all())
     levels = torch.arange(most.shape[1] + 1)[None]
     kernel = process.level_posterior(levels, at(t), at(s), lift)[0]
-    before, after = process.occupancies(at(t))[0], process.occupancies(at(s))[0]
+    before = process.occupancies(at(t))[0]
+    after = process.occupancies(at(s))[0]
     assert bool((kernel >= 0).all()) and (before @ kernel - after).abs().max() < 1e-12
     if s == 0:
         assert kernel[before > 1e-300, 1:].max() < 1e-12  # no token ascends from the data
@@ -61,7 +70,11 @@ def test_without_effect_it_is_ancestral_to_the_bit(name, force):
         return trajectory(LEVELS[name], Halves(LEVELS[name]), sampler)
 
     plain = drawn(Ancestral(force))
-    for sampler in (Remask(0.0, force_transition=force), Psi(1.0, force_transition=force), Overshoot(0.0, force)):
+    for sampler in (
+        Remask(0.0, force_transition=force),
+        Psi(1.0, force_transition=force),
+        Overshoot(0.0, force),
+    ):
         assert torch.equal(drawn(sampler), plain)
     assert not torch.equal(drawn(Overshoot(0.5, force)), plain)
 
@@ -78,10 +91,13 @@ def test_without_effect_it_is_ancestral_for_uniform_noise_too():
 
 @pytest.mark.parametrize("name", slow_but(["masked", "levels", "levels-xi"], "levels-xi"))
 @pytest.mark.parametrize(
-    ("sampler", "steps"), [(Remask(1.0, "rescale"), 30), (Psi(0.9), 60), (Overshoot(0.5), 30)], ids=str
+    ("sampler", "steps"),
+    [(Remask(1.0, "rescale"), 30), (Psi(0.9), 60), (Overshoot(0.5), 30)],
+    ids=str,
 )
 def test_states_move_both_ways_and_only_those_that_come_down_need_the_network(name, sampler, steps):
-    process, halves = LEVELS[name], Halves(LEVELS[name])
+    process = LEVELS[name]
+    halves = Halves(LEVELS[name])
     states = trajectory(process, halves, sampler, shape=(1, 3), steps=steps)
     moves = process.level_of(states.flatten(0, 1)).view_as(states).diff(dim=0)
     assert (moves > 0).any() and (moves < 0).any()
@@ -95,10 +111,18 @@ def test_states_move_both_ways_and_only_those_that_come_down_need_the_network(na
 
 def test_a_factor_of_zero_keeps_an_edge_shut():
     process = LEVELS["levels"]
-    states = trajectory(process, Halves(process), Remask(1.0, "rescale", lift=[1.0, 0.0, 0.0]), shape=(6, 8), steps=30)
+    states = trajectory(
+        process,
+        Halves(process),
+        Remask(1.0, "rescale", lift=[1.0, 0.0, 0.0]),
+        shape=(6, 8),
+        steps=30,
+    )
     level = process.level_of(states.flatten(0, 1)).view_as(states)
     rises = level.diff(dim=0) > 0
-    assert rises.any() and set(level[1:][rises].tolist()) == {1}  # from words to their clusters, never further
+    assert rises.any() and set(level[1:][rises].tolist()) == {
+        1
+    }  # from words to their clusters, never further
 
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""

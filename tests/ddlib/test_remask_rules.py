@@ -1,4 +1,7 @@
-"""Remask by loop and by confidence, and Overshoot: the published formulas, and distributions that they keep."""
+"""Remask by loop and by confidence, and Overshoot.
+
+The published formulas, and distributions that they keep.
+"""
 
 import pytest
 import torch
@@ -16,14 +19,18 @@ from ddlib.testing import strategies
 
 
 def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
-    """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al. (2025), their linear schedule."""
+    """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al.
+
+    (2025), their linear schedule.
+    """
 
     def squeezed(t):
         if t > on:
             return (1 - t) / (1 - on) * alpha_on
         return alpha_on if t >= off else 1 - (1 - alpha_on) * t / off
 
-    alpha_t, alpha_s = squeezed(grid), squeezed(grid - 1 / steps)
+    alpha_t = squeezed(grid)
+    alpha_s = squeezed(grid - 1 / steps)
     sigma = min(eta, (1 - alpha_s) / alpha_t) if alpha_s == alpha_t else 0.0
     return sigma, (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t)
 
@@ -31,13 +38,16 @@ def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
 @pytest.mark.parametrize("eta", [0.02, 0.5])
 @pytest.mark.parametrize(("on", "off", "plateau"), [(None, None, None), (0.8, 0.3, 0.4)])
 def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
-    process, steps = dd.processes.Masked(5, Linear()), 20
+    process = dd.processes.Masked(5, Linear())
+    steps = 20
     sampler = Remask(eta, "loop", t_on=on, t_off=off, plateau=plateau)
-    word, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)
+    word = torch.zeros(1, 1, dtype=torch.int64)
+    mask = torch.ones(1, 1, dtype=torch.int64)
     kinds = set()
     for k in range(steps):
         grid = 1 - k / steps
-        t, s = sampler.time(at(grid)), sampler.time(at(max(grid - 1 / steps, 0.0)))
+        t = sampler.time(at(grid))
+        s = sampler.time(at(max(grid - 1 / steps, 0.0)))
         lift = sampler.sigma(process.max_remask_prob(t, s)) if bool(t == s) else None
         want = loop_of_remdm(grid, steps, eta, on or 0.55, off or 0.05, 1 - (plateau or 0.1))
         up = process.level_posterior(word, t, s, lift)[0, 0, 1] if grid < 1 else torch.zeros(())
@@ -54,17 +64,28 @@ def test_levels_keep_their_distribution_at_a_fixed_time(process, t, eta):
         return
     most = process.max_remask_prob(at(t), at(t))
     levels = torch.arange(most.shape[1] + 1)[None]
-    kernel = process.level_posterior(levels, at(t), at(t), (eta * torch.ones_like(most)).minimum(most))[0]
+    kernel = process.level_posterior(
+        levels, at(t), at(t), (eta * torch.ones_like(most)).minimum(most)
+    )[0]
     probs = process.occupancies(at(t))[0]
     assert bool((kernel >= 0).all()) and (probs @ kernel - probs).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
 def test_the_loop_climbs_on_its_plateau_and_nowhere_else(name):
-    process, steps, times = LEVELS[name], 20, []
+    process = LEVELS[name]
+    steps = 20
+    times = []
     sampler = Remask(1.0, "loop", plateau=0.5)
     states = trajectory(process, Halves(process), sampler, shape=(6, 4), steps=steps)
-    dd.sample(process, Halves(process), (1, 2), sampler, steps, on_step=lambda k, t, z: times.append(float(t[0])))
+    dd.sample(
+        process,
+        Halves(process),
+        (1, 2),
+        sampler,
+        steps,
+        on_step=lambda k, t, z: times.append(float(t[0])),
+    )
     level = process.level_of(states.flatten(0, 1)).view_as(states)
     climbs = (level.diff(dim=0) > 0).flatten(1).any(1)
     grid = torch.linspace(1, 0, steps + 1)
@@ -76,15 +97,22 @@ def test_the_loop_climbs_on_its_plateau_and_nowhere_else(name):
 
 def published(psi, masked, eta, alpha_t, alpha_s):
     """sigma of ReMDM-conf: min(eta, (1 - alpha_s) / alpha_t) softmax(-psi), 0 at masks."""
-    exponentials = [0.0 if m else float(torch.tensor(-p, dtype=F64).exp()) for p, m in zip(psi, masked, strict=True)]
+    exponentials = [
+        0.0 if m else float(torch.tensor(-p, dtype=F64).exp())
+        for p, m in zip(psi, masked, strict=True)
+    ]
     most = min(eta, 1.0, (1 - alpha_s) / alpha_t)
     return [most * e / max(sum(exponentials), 1e-300) for e in exponentials]
 
 
 def test_confidence_is_that_of_remdm():
     process = dd.processes.Masked(5, dd.schedules.Cosine())
-    psi = torch.tensor([[0.9, 0.1, 0.5, 0.3, torch.inf], [0.2, torch.inf, 0.6, 0.7, torch.inf]], dtype=F64)
-    level = torch.tensor([[0, 0, 1, 0, 0], [1, 1, 1, 1, 1]])  # the third was taken back, the fifth never came down
+    psi = torch.tensor(
+        [[0.9, 0.1, 0.5, 0.3, torch.inf], [0.2, torch.inf, 0.6, 0.7, torch.inf]], dtype=F64
+    )
+    level = torch.tensor(
+        [[0, 0, 1, 0, 0], [1, 1, 1, 1, 1]]
+    )  # the third was taken back, the fifth never came down
     for t, s, eta in ((0.9, 0.7, 1.0), (0.5, 0.45, 0.3), (0.2, 0.1, 0.05), (0.2, 0.0, 1.0)):
         sigma = Remask(eta, "confidence").sigma(process.max_remask_prob(at(t), at(s)))
         found = doubt(psi, level, sigma.expand(2, -1))
@@ -118,8 +146,12 @@ class Sure:
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}], ids=["as-is", "greedy"])
 def test_uncertain_words_are_taken_back_more_often(options):
     process = dd.processes.Masked(4, Linear())
-    states = trajectory(process, Sure(), Remask(0.5, "confidence"), shape=(600, 8), steps=12, **options)[6:]
-    climbs, words = states.diff(dim=0) > 0, states[:-1] < 4  # once a row has words of both kinds
+    states = trajectory(
+        process, Sure(), Remask(0.5, "confidence"), shape=(600, 8), steps=12, **options
+    )[6:]
+    # once a row has words of both kinds
+    climbs = states.diff(dim=0) > 0
+    words = states[:-1] < 4
     sure, unsure = (climbs[..., i::2].sum() / words[..., i::2].sum() for i in (0, 1))
     assert unsure > 1.25 * sure > 0
 
@@ -127,8 +159,10 @@ def test_uncertain_words_are_taken_back_more_often(options):
 @pytest.mark.parametrize("name", ["masked", "levels-xi"])
 @pytest.mark.parametrize("rule", ["loop", "confidence"])
 def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
-    process, mask = LEVELS[name], LEVELS[name].num_states - 1
-    prompt, seen = torch.tensor([[mask, 1, mask, 3, 3]]), []
+    process = LEVELS[name]
+    mask = LEVELS[name].num_states - 1
+    prompt = torch.tensor([[mask, 1, mask, 3, 3]])
+    seen = []
 
     class Recorded(Remask):
         def step(self, run, state, k):
@@ -136,8 +170,12 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
             seen.append(after)
             return after
 
-    words = dd.sample(process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt, infill=True)
-    assert all(torch.equal(state.z[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1)) for state in seen)
+    words = dd.sample(
+        process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt, infill=True
+    )
+    assert all(
+        torch.equal(state.z[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1)) for state in seen
+    )
     assert torch.equal(words[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1))
     if rule == "confidence":
         assert all(bool(state.memo[:, [1, 3, 4]].isinf().all()) for state in seen)
@@ -149,7 +187,8 @@ def test_psi_is_the_probability_of_the_drawn_token(name):
     """By words and, where the tree is plain, by families; one edge or several at once."""
     process = LEVELS[name]
     probs = torch.tensor([0.3, 0.2, 0.1, 0.25, 0.1, 0.05], dtype=F64)
-    tree, states = process.hierarchy, []
+    tree = process.hierarchy
+    states = []
 
     class Recorded(Remask):
         def step(self, run, state, k):
@@ -164,17 +203,31 @@ def test_psi_is_the_probability_of_the_drawn_token(name):
         return probs.log().expand(*z.shape, -1)
 
     drawn = {}
-    for key, denoiser in (("cavity", cavity), ("children", lambda z, t: families.expand(*z.shape, -1))):
+    for key, denoiser in (
+        ("cavity", cavity),
+        ("children", lambda z, t: families.expand(*z.shape, -1)),
+    ):
         generator = seeded()
-        dd.sample(process, denoiser, (20, 3), Recorded(0.5, "confidence"), 8, parameterization=key, generator=generator)
-        drawn[key], checked = list(states), 0
+        dd.sample(
+            process,
+            denoiser,
+            (20, 3),
+            Recorded(0.5, "confidence"),
+            8,
+            parameterization=key,
+            generator=generator,
+        )
+        drawn[key] = list(states)
+        checked = 0
         states.clear()
         for before, after, psi in drawn[key]:
             for z, y, chance in zip(before.flatten(), after.flatten(), psi.flatten(), strict=True):
                 j, i = (int(process.level_of(v[None, None])) for v in (z, y))
                 if i < j:
                     joint = tree.level_probs(probs)[i] * tree.between(i, j).column(tree.local(z, j))
-                    assert float(chance) == pytest.approx(float(joint[tree.local(y, i)] / joint.sum()), abs=1e-12)
+                    assert float(chance) == pytest.approx(
+                        float(joint[tree.local(y, i)] / joint.sum()), abs=1e-12
+                    )
                     checked += 1
         assert checked > 60
 
@@ -187,8 +240,10 @@ def test_levels_keep_their_distribution_for_every_overshoot(process, one, other,
     if s == t or not isinstance(process, dd.processes.LevelProcess):
         return
     levels = torch.arange(len(process.levels))[None]
-    back, forwards = process.level_posterior(levels, at(t), at(u))[0], process.level_transition(at(u), at(s))[0]
-    before, after = process.occupancies(at(t))[0], process.occupancies(at(s))[0]
+    back = process.level_posterior(levels, at(t), at(u))[0]
+    forwards = process.level_transition(at(u), at(s))[0]
+    before = process.occupancies(at(t))[0]
+    after = process.occupancies(at(s))[0]
     assert (before @ back @ forwards - after).abs().max() < 1e-12
 
 
@@ -217,5 +272,9 @@ test_bad_input_is_refused = refuses(r"""
 
 def test_exactness_is_a_property_of_the_rule():
     rules = [Remask(0.1, rule) for rule in ("cap", "loop", "confidence")]
-    assert [(one.on_time_grid, one.consistent_joint) for one in rules] == [(True, True), (True, False), (False, False)]
+    assert [(one.on_time_grid, one.consistent_joint) for one in rules] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
     assert Overshoot(0.0).consistent_joint and not Overshoot(0.1).consistent_joint

@@ -1,4 +1,7 @@
-"""Properties of every sampler besides its distribution: tokens, kept prompts, few network calls, clusters."""
+"""Properties of every sampler besides its distribution.
+
+Tokens, kept prompts, few network calls, clusters.
+"""
 
 import contextlib
 
@@ -25,22 +28,44 @@ OTHERS = {
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
 ALL = LEVELS | OTHERS
-PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [(p, "ancestral") for p in OTHERS]
+PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [
+    (p, "ancestral") for p in OTHERS
+]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
-LATER = {"hdlm", "hdlm-xi", "levels", "levels-geometric", "uniform-geometric", "rates"}  # the others are much like them
+LATER = {
+    "hdlm",
+    "hdlm-xi",
+    "levels",
+    "levels-geometric",
+    "uniform-geometric",
+    "rates",
+}  # the others are much like them
 every_pair = pytest.mark.parametrize(
     ("process", "sampler"),
-    [pytest.param(ALL[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ()) for p, s in PAIRS],
+    [
+        pytest.param(
+            ALL[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ()
+        )
+        for p, s in PAIRS
+    ],
 )
-unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the first tests; here they cost minutes
+unchecked = pytest.mark.usefixtures(
+    "as_users_call"
+)  # shape checks are on in the first tests; here they cost minutes
 every_level_process = pytest.mark.parametrize(
     "process",
-    [pytest.param(process, id=p, marks=pytest.mark.slow if p in LATER else ()) for p, process in LEVELS.items()],
+    [
+        pytest.param(process, id=p, marks=pytest.mark.slow if p in LATER else ())
+        for p, process in LEVELS.items()
+    ],
 )
 
 
 class Network:
-    """A cheap random function of a token, its neighbour and the time, row by row; counts its calls."""
+    """A cheap random function of a token, its neighbour and the time, row by row.
+
+    Counts its calls.
+    """
 
     def __init__(self, process, dtype=torch.float32, scale=1.0):
         generator = seeded(7)
@@ -48,9 +73,13 @@ class Network:
         self.calls = 0
 
     def __call__(self, z, t):
-        assert z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        assert (
+            z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        )
         self.calls += 1
-        self.logits = self.table[0][z] + self.table[1][z.roll(1, -1)] + t[:, None, None].to(self.table.dtype)
+        self.logits = (
+            self.table[0][z] + self.table[1][z.roll(1, -1)] + t[:, None, None].to(self.table.dtype)
+        )
         return self.logits
 
 
@@ -75,8 +104,10 @@ def sure(z, t):
 
 def left_clusters(process, states):
     """For every move down from a cluster, whether it left the cluster."""
-    before, after = states[:-1].flatten(), states[1:].flatten()
-    low, high = process.hierarchy.level_of(after), process.hierarchy.level_of(before)
+    before = states[:-1].flatten()
+    after = states[1:].flatten()
+    low = process.hierarchy.level_of(after)
+    high = process.hierarchy.level_of(before)
     left = torch.ones(len(before), dtype=torch.bool)
     for i in range(process.hierarchy.depth):
         for j in range(i + 1, process.hierarchy.depth):
@@ -99,7 +130,9 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
 @unchecked
 @every_pair
 def test_a_certain_network_draws_its_token(process, sampler):
-    stray = sampler.force_transition and process is LEVELS["levels-xi"]  # forced to stay in a wrong cluster
+    stray = (
+        sampler.force_transition and process is LEVELS["levels-xi"]
+    )  # forced to stay in a wrong cluster
     assert bool((generate(process, sampler, (8, 8), network=sure, steps=3) == 2).all()) != stray
 
 
@@ -109,7 +142,9 @@ def test_prompts_stand_at_every_step_and_the_rest_is_drawn(process, sampler):
     for prompt in (torch.tensor([4, 0]), torch.tensor([[1], [5], [3]])):
         states, words = trajectory(process, sampler, prompt=prompt, shape=(3, 6))
         size = prompt.shape[-1]
-        assert bool((states[..., :size] == prompt).all()) and bool((words[:, :size] == prompt).all())
+        assert bool((states[..., :size] == prompt).all()) and bool(
+            (words[:, :size] == prompt).all()
+        )
         assert bool((words < V).all()) and len(words[:, size:].unique()) > 1
 
 
@@ -118,17 +153,23 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
     prompt = torch.tensor([[9, 2, 9, 9, 0, 1], [3, 9, 9, 4, 9, 5]])
     given = prompt < V
     prompt[~given] = process.num_states - 1
-    for sampler in (Ancestral(), FirstHitting()) if isinstance(process, Hierarchical) else (Ancestral(),):
+    for sampler in (
+        (Ancestral(), FirstHitting()) if isinstance(process, Hierarchical) else (Ancestral(),)
+    ):
         states, words = trajectory(process, sampler, prompt=prompt, infill=True, shape=(2, 6))
         assert bool((states[:, given] == prompt[given]).all()) and bool((words < V).all())
-        full, network = torch.tensor([[0, 1, 2, 3, 4, 5]]), Network(process)
-        assert torch.equal(generate(process, sampler, (1, 6), prompt=full, infill=True, network=network), full)
+        full = torch.tensor([[0, 1, 2, 3, 4, 5]])
+        network = Network(process)
+        assert torch.equal(
+            generate(process, sampler, (1, 6), prompt=full, infill=True, network=network), full
+        )
         assert network.calls == 0 or not process.exact_ends or not isinstance(process, Hierarchical)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_given_time_grid_replaces_the_steps(dtype):
-    grid, seen = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype), []
+    grid = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype)
+    seen = []
     generate(LEVELS["hdlm"], times=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
     assert all(torch.equal(t, grid[i].double().expand(3)) for i, (_, t) in enumerate(seen))
@@ -150,7 +191,9 @@ def test_with_keyed_noise_a_sample_does_not_depend_on_its_batch(process, sampler
     index = torch.arange(4)
     whole = generate(process, sampler, (4, 3), seed=dd.KeyedGenerator(0, 3, index), steps=steps)
     for rows in ([3, 0], [2]):
-        part = generate(process, sampler, (len(rows), 3), seed=dd.KeyedGenerator(0, 3, index[rows]), steps=steps)
+        part = generate(
+            process, sampler, (len(rows), 3), seed=dd.KeyedGenerator(0, 3, index[rows]), steps=steps
+        )
         assert torch.equal(part, whole[rows])
 
 
@@ -161,8 +204,16 @@ def test_first_hitting_calls_the_network_once_per_jump(process):
     for steps in (jumps, jumps + 1, 5 * jumps, jumps - 1, 2):
         network = Network(process)
         states, _ = trajectory(process, FirstHitting(), shape=(2, 4), network=network, steps=steps)
-        assert network.calls == min(steps, jumps) if process.exact_ends else network.calls <= min(steps, jumps) + 1
-        assert steps < jumps or not process.exact_ends or int((states[1:] != states[:-1]).sum(-1).max()) == 1
+        assert (
+            network.calls == min(steps, jumps)
+            if process.exact_ends
+            else network.calls <= min(steps, jumps) + 1
+        )
+        assert (
+            steps < jumps
+            or not process.exact_ends
+            or int((states[1:] != states[:-1]).sum(-1).max()) == 1
+        )
 
 
 @unchecked
@@ -173,75 +224,107 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
     states, _ = trajectory(process, Ancestral(force), shape=(1, 2), steps=100, network=network)
     levels = process.hierarchy.level_of(states)
     busy = int((levels[1:] != levels[:-1]).any(-1).sum())
-    assert 0 < busy <= 2 * process.hierarchy.depth and network.calls == busy + (not process.exact_ends)
+    assert 0 < busy <= 2 * process.hierarchy.depth and network.calls == busy + (
+        not process.exact_ends
+    )
 
 
 @unchecked
 @every_sampler
-@pytest.mark.parametrize("name", slow_but(["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"], "levels-xi"))
+@pytest.mark.parametrize(
+    "name", slow_but(["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"], "levels-xi")
+)
 @pytest.mark.parametrize("steps", [2, 20])
 def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
     process = LEVELS[name]
     states, _ = trajectory(process, sampler, shape=(20, 6), steps=steps)
     left = left_clusters(process, states)
     plain = all(edge.spread is None for edge in process.hierarchy.maps)
-    assert len(left) > 20 and bool(left.any()) != (plain or sampler.force_transition)  # else some do leave
+    assert len(left) > 20 and bool(left.any()) != (
+        plain or sampler.force_transition
+    )  # else some do leave
 
 
 @pytest.mark.parametrize("xi", [1.0, 0.7])
 def test_forced_descents_from_each_of_several_masks_are_free(xi):
-    process, logits = Hierarchical(Tree([PARENTS], xi=xi, masks=3), Linear()), torch.randn(3, V)
+    process = Hierarchical(Tree([PARENTS], xi=xi, masks=3), Linear())
+    logits = torch.randn(3, V)
     masks = torch.arange(3) + process.num_states - 3
     for target in (0, 1):
-        free, forced = (process.descendant_logits(logits, masks, 2, target, force) for force in (False, True))
+        free, forced = (
+            process.descendant_logits(logits, masks, 2, target, force) for force in (False, True)
+        )
         assert torch.equal(free, forced) and bool(free.isfinite().all())
 
 
 def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
-    process, logits = Hierarchical(Soft([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]), Linear()), torch.randn(1, 3)
-    free, forced = (process.descendant_logits(logits, torch.tensor([4]), 1, 0, force) for force in (False, True))
+    process = Hierarchical(Soft([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]), Linear())
+    logits = torch.randn(1, 3)
+    free, forced = (
+        process.descendant_logits(logits, torch.tensor([4]), 1, 0, force) for force in (False, True)
+    )
     assert torch.equal(free, forced)
 
 
 @unchecked
-@pytest.mark.parametrize("name", slow_but(["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"], "masked", "levels-xi"))
-@pytest.mark.parametrize("options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str)
-@pytest.mark.parametrize("sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"])
+@pytest.mark.parametrize(
+    "name", slow_but(["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"], "masked", "levels-xi")
+)
+@pytest.mark.parametrize(
+    "options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str
+)
+@pytest.mark.parametrize(
+    "sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"]
+)
 def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):
     """A likeliest token outside the present cluster is not drawn."""
-    process, hierarchy = LEVELS[name], LEVELS[name].hierarchy
-    network, landed = Network(process, scale=20.0), []
+    process = LEVELS[name]
+    hierarchy = LEVELS[name].hierarchy
+    network = Network(process, scale=20.0)
+    landed = []
     last = torch.full((8, 6), process.num_states - 1)
 
     def look(k, t, z):
         nonlocal last
         if k >= 0 and bool(((z < V) & (last >= V)).any()):
-            level, allowed = hierarchy.level_of(last)[..., None], torch.ones(*z.shape, V, dtype=torch.bool)
+            level = hierarchy.level_of(last)[..., None]
+            allowed = torch.ones(*z.shape, V, dtype=torch.bool)
             for j in range(1, hierarchy.depth):
                 ours = hierarchy.between(0, j).parents == hierarchy.local(last, j)[..., None]
                 allowed = torch.where(level == j, ours, allowed)
-            best, top = network.logits.masked_fill(~allowed, -torch.inf).argmax(-1), network.logits.argmax(-1)
+            best = network.logits.masked_fill(~allowed, -torch.inf).argmax(-1)
+            top = network.logits.argmax(-1)
             if "top_p" in options:  # a nucleus outside the cluster has no effect inside
                 within = allowed.gather(-1, z.clamp_max(V - 1)[..., None])[..., 0]
                 best = torch.where(within & (best != top), z, best)
             landed.append((z == best)[(z < V) & (last >= V)])
         last = z.clone()
 
-    words = generate(process, sampler, (8, 6), network=network, on_step=look, compact=False, **options)
+    words = generate(
+        process, sampler, (8, 6), network=network, on_step=look, compact=False, **options
+    )
     assert bool((words < V).all()) and len(torch.cat(landed)) == 48
     assert bool(torch.cat(landed).all())
 
 
 def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     probs = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
-    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: probs.log().expand(*z.shape, V), top_p=0.6)
+    words = generate(
+        LEVELS["masked"],
+        shape=(40, 20),
+        network=lambda z, t: probs.log().expand(*z.shape, V),
+        top_p=0.6,
+    )
     counts = torch.bincount(words.flatten(), minlength=V)
-    assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
+    assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(
+        4 / 3, rel=0.25
+    )
 
 
 @pytest.mark.parametrize("name", slow_but(ALL, *(ALL.keys() - LATER)))
 def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
-    process, cavity = ALL[name], Network(ALL[name])
+    process = ALL[name]
+    cavity = Network(ALL[name])
 
     def posterior(z, t):
         inside = t.double().clamp(1e-6, 1)  # after t = 0 the network has no influence
@@ -263,7 +346,9 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
 def test_first_hitting_names_the_process_that_it_cannot_sample(process):
     name = type(process).__name__
-    with pytest.raises(TypeError, match=rf"FirstHitting needs a process with levels, {name}.*use Ancestral"):
+    with pytest.raises(
+        TypeError, match=rf"FirstHitting needs a process with levels, {name}.*use Ancestral"
+    ):
         generate(process, FirstHitting())
 
 
@@ -284,9 +369,14 @@ class Idle(Sampler):
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_custom_sampler_is_a_few_lines(name):
-    process, prompt = ALL[name], torch.tensor([5, 5])
+    process = ALL[name]
+    prompt = torch.tensor([5, 5])
     states, words = trajectory(process, Replace(), prompt=prompt)
-    assert bool((words < V).all()) and bool((words[:, :2] == 5).all()) and bool((states[..., :2] == 5).all())
+    assert (
+        bool((words < V).all())
+        and bool((words[:, :2] == 5).all())
+        and bool((states[..., :2] == 5).all())
+    )
 
 
 def test_masks_that_a_sampler_leaves_are_refused_or_drawn_never_made_up():
@@ -297,10 +387,14 @@ def test_masks_that_a_sampler_leaves_are_refused_or_drawn_never_made_up():
 @unchecked
 @every_pair
 def test_nothing_that_is_handed_in_is_modified(process, sampler):
-    logits, prompt, grid = torch.randn(2, 4, V), torch.tensor([[1], [2]]), torch.linspace(1, 0, 6)
+    logits = torch.randn(2, 4, V)
+    prompt = torch.tensor([[1], [2]])
+    grid = torch.linspace(1, 0, 6)
     things = (logits, prompt, grid, *process.buffers())
     copies = [v.clone() for v in things]
     by_times = sampler is None or sampler.by_times
-    options = {"prompt": prompt, "temperature": 0.7, "top_p": 0.9} | ({"times": grid} if by_times else {})
+    options = {"prompt": prompt, "temperature": 0.7, "top_p": 0.9} | (
+        {"times": grid} if by_times else {}
+    )
     generate(process, sampler, (2, 4), network=lambda z, t: logits, compact=False, **options)
     assert all(torch.equal(a, b) for a, b in zip(copies, things, strict=True))

@@ -1,4 +1,7 @@
-"""Sampling with the features of the previous call: whose they are, what they change, and where they are refused."""
+"""Sampling with the features of the previous call.
+
+Whose they are, what they change, and where they are refused.
+"""
 
 import pytest
 import torch
@@ -22,7 +25,8 @@ from ddlib.samplers import (
 )
 from ddlib.testing.oracle import exact_cavity
 
-V, LENGTH = 4, 6
+V = 4
+LENGTH = 6
 SAMPLERS = {
     "ancestral": Ancestral(),
     "first": FirstHitting(),
@@ -49,14 +53,18 @@ class Counting:
     takes_memory = True
 
     def __init__(self, scale=1.0):
-        self.last, self.calls, self.scale = {}, 0, scale
+        self.last = {}
+        self.calls = 0
+        self.scale = scale
 
     def features(self, z, t, *, memory=None):
         before = torch.zeros(*z.shape, V + 2) if memory is None else memory
         for name, row in zip(z[:, 0].tolist(), before, strict=True):
             assert memory is None or torch.equal(row, self.last.get(name, torch.zeros_like(row)))
         count = before[..., -1:] + 1
-        logits = torch.sin(self.scale * count * torch.arange(1.0, V + 1) + before[..., V : V + 1] + z[..., None])
+        logits = torch.sin(
+            self.scale * count * torch.arange(1.0, V + 1) + before[..., V : V + 1] + z[..., None]
+        )
         found = torch.cat([logits, z[..., None].float(), count], -1)
         self.last |= {int(row[0, V]): row for row in found}
         self.calls += len(z)
@@ -74,7 +82,8 @@ NAMES = torch.arange(V)[:, None]
 
 
 def drawn(process, network, sampler=None, rows=slice(None), **options):
-    names, options = NAMES[rows], {"seeds": list(range(7, 7 + V))[rows], "memory": True} | options
+    names = NAMES[rows]
+    options = {"seeds": list(range(7, 7 + V))[rows], "memory": True} | options
     return dd.sample(process, network, (len(names), LENGTH), sampler, 6, names, **options)
 
 
@@ -90,22 +99,30 @@ def test_a_row_gets_the_features_of_its_own_previous_call(process, sampler):
     network = Counting()
     x = drawn(PROCESSES[process], network, SAMPLERS[sampler])
     assert max(row[0, -1] for row in network.last.values()) > 1
-    assert not torch.equal(x, drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], memory=False))
+    assert not torch.equal(
+        x, drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], memory=False)
+    )
 
 
 def test_rows_that_a_step_leaves_out_keep_theirs():
     network = Counting()
     drawn(PROCESSES["masked"], network)
-    assert len({int(row[0, -1]) for row in network.last.values()}) > 1  # rows had different numbers of calls
+    assert (
+        len({int(row[0, -1]) for row in network.last.values()}) > 1
+    )  # rows had different numbers of calls
 
 
 @pytest.mark.parametrize(("process", "sampler"), slow_but(CASES, *CASES[1::4]))
-@pytest.mark.parametrize("endings", slow_but({"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}, "settled"))
+@pytest.mark.parametrize(
+    "endings", slow_but({"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}, "settled")
+)
 def test_a_row_does_not_depend_on_the_batch(process, sampler, endings):
     options = dict(endings={"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}[endings])
     whole = drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], **options)
     for row in (1, 3):
-        alone = drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], slice(row, row + 1), **options)
+        alone = drawn(
+            PROCESSES[process], Counting(), SAMPLERS[sampler], slice(row, row + 1), **options
+        )
         assert torch.equal(alone[0], whole[row])
 
 
@@ -136,7 +153,9 @@ class Table:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-@pytest.mark.parametrize("process", slow_but(FOUR_TOKENS.values(), *list(FOUR_TOKENS.values())[::2]), ids=FOUR_TOKENS)
+@pytest.mark.parametrize(
+    "process", slow_but(FOUR_TOKENS.values(), *list(FOUR_TOKENS.values())[::2]), ids=FOUR_TOKENS
+)
 def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):
     tokens = [
         dd.sample(process, Table(process), (200, 2), sampler, 4, seeds=range(200), memory=memory)
@@ -147,7 +166,10 @@ def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):
 
 @pytest.mark.statistical
 def test_the_distribution_is_that_of_the_calls_one_after_the_other():
-    """From left to right the tokens are drawn by the calls 1 and 2: p(x) = softmax(l_1)_x1 softmax(l_2)_x2."""
+    """From left to right the tokens are drawn by the calls 1 and 2.
+
+    p(x) = softmax(l_1)_x1 softmax(l_2)_x2.
+    """
     table = torch.tensor([[1.0, 0.0, -1.0, 0.5], [-1.0, 2.0, 0.0, 0.3]])
 
     class Numbered(Counting):
@@ -155,14 +177,24 @@ def test_the_distribution_is_that_of_the_calls_one_after_the_other():
             number = torch.zeros(*z.shape, 1) if memory is None else memory[..., -1:] + 1
             return torch.cat([table[number[..., 0].long()], number, number], -1)
 
-    x = dd.sample(PROCESSES["masked"], Numbered(), (20_000, 2), LeftToRight(), 2, generator=seeded(), memory=True)
+    x = dd.sample(
+        PROCESSES["masked"],
+        Numbered(),
+        (20_000, 2),
+        LeftToRight(),
+        2,
+        generator=seeded(),
+        memory=True,
+    )
     counts = torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16)
     expected = 20_000 * (table[0].softmax(0)[:, None] * table[1].softmax(0)).flatten()
     assert float(((counts - expected) ** 2 / expected).sum()) < 40  # 15 degrees of freedom
 
 
 def refused(network=None, **options):
-    return dd.sample(PROCESSES["masked"], network or Counting(), (2, LENGTH), steps=2, memory=True, **options)
+    return dd.sample(
+        PROCESSES["masked"], network or Counting(), (2, LENGTH), steps=2, memory=True, **options
+    )
 
 
 def plain(z, t):

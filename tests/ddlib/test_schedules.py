@@ -41,7 +41,9 @@ def test_hazard_and_rate_are_those_of_sympy_at_fifty_digits(schedule):
     rate = sympy.lambdify(TIME, -sympy.diff(expression, TIME) / expression, "mpmath")
     t = torch.tensor(TIMES, dtype=torch.float64)
     with mpmath.workdps(50):
-        want_hazard = torch.tensor([float(hazard(mpmath.mpf(v))) for v in TIMES], dtype=torch.float64)
+        want_hazard = torch.tensor(
+            [float(hazard(mpmath.mpf(v))) for v in TIMES], dtype=torch.float64
+        )
         want_rate = torch.tensor([float(rate(mpmath.mpf(v))) for v in TIMES], dtype=torch.float64)
     # a user's bare formula keeps what float64 leaves of it close to t = 1
     accuracy = 1e-12 if type(schedule) is not Users else 1e-8
@@ -56,7 +58,9 @@ def test_limits_are_one_and_zero(schedule):
         assert sympy.simplify(sympy.limit(expression, TIME, 0, "+") - 1) == 0
         assert sympy.simplify(sympy.limit(expression, TIME, 1, "-")) == 0
     ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
-    wanted = torch.tensor([1.0, 0.0]) if schedule.exact_ends else torch.tensor([1e-4, 20.0]).neg().exp()
+    wanted = (
+        torch.tensor([1.0, 0.0]) if schedule.exact_ends else torch.tensor([1e-4, 20.0]).neg().exp()
+    )
     assert torch.allclose(ends, wanted.double(), atol=1e-12 if schedule.exact_ends else 1e-9)
 
 
@@ -101,12 +105,15 @@ def test_defaults_follow_from_alpha_alone():
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_derivatives_work_where_gradients_are_off(mode):
     with mode():
-        assert float(Cosine().alpha_prime(torch.tensor([0.0, 1.0]))[1]) == pytest.approx(-torch.pi / 2)
+        assert float(Cosine().alpha_prime(torch.tensor([0.0, 1.0]))[1]) == pytest.approx(
+            -torch.pi / 2
+        )
 
 
 def test_symbolic_takes_expressions_and_strings():
     x = sympy.Symbol("t")
-    given_expression, given_text = Symbolic((1 - x) ** 2), Symbolic("(1 - t)**2")
+    given_expression = Symbolic((1 - x) ** 2)
+    given_text = Symbolic("(1 - t)**2")
     t = torch.linspace(0, 1, 5)
     assert torch.equal(given_expression.alpha(t), given_text.alpha(t))
     assert torch.allclose(given_text.alpha(t), Polynomial(2).alpha(t))
@@ -119,7 +126,9 @@ def test_parse_builds_the_written_formula(text):
     value = sympy.lambdify(TIME, parse(text), "math")(0.3)
     from math import e, exp, pi, sqrt
 
-    assert value == pytest.approx(eval(text, {"t": 0.3, "pi": pi, "e": e, "sqrt": sqrt, "exp": exp}))
+    assert value == pytest.approx(
+        eval(text, {"t": 0.3, "pi": pi, "e": e, "sqrt": sqrt, "exp": exp})
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,17 +141,29 @@ def test_parse_refuses_all_that_is_not_a_formula(text):
         parse(text)
 
 
-SCHEDULES = [Linear(), Polynomial(2.5), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"), Symbolic("1 - t**pi")]
+SCHEDULES = [
+    Linear(),
+    Polynomial(2.5),
+    Cosine(),
+    Geometric(),
+    Symbolic("(1 - t)**2 * exp(-t)"),
+    Symbolic("1 - t**pi"),
+]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_inverse_has_the_precision_of_its_argument(schedule):
     t = torch.tensor([0.05, 0.3, 0.7, 0.95], dtype=F64)
     alpha = schedule.alpha(t)
-    for inverse in (schedule.inverse, lambda a: Schedule.inverse(schedule, a)):  # its own, and by bisection
+    for inverse in (
+        schedule.inverse,
+        lambda a: Schedule.inverse(schedule, a),
+    ):  # its own, and by bisection
         assert torch.allclose(inverse(alpha), t, rtol=1e-13)
         assert inverse(alpha.float()).dtype == torch.float32
-        assert torch.allclose(inverse(alpha.float()).double(), inverse(alpha.float().double()), rtol=2e-6)
+        assert torch.allclose(
+            inverse(alpha.float()).double(), inverse(alpha.float().double()), rtol=2e-6
+        )
     by_bisection = Schedule.inverse(schedule, alpha.float())
     assert torch.equal(by_bisection, Schedule.inverse(schedule, alpha.float().double()).float())
 
@@ -151,9 +172,15 @@ def test_irrational_numbers_in_a_formula_keep_all_their_digits():
     t = torch.tensor([1e-30, 1e-3, 0.3, 0.9], dtype=F64)
     for formula, slope in (
         ("1 - t**pi", lambda t: mpmath.pi * t ** (mpmath.pi - 1) / (1 - t**mpmath.pi)),
-        ("1 - t**sqrt(2)", lambda t: mpmath.sqrt(2) * t ** (mpmath.sqrt(2) - 1) / (1 - t ** mpmath.sqrt(2))),
+        (
+            "1 - t**sqrt(2)",
+            lambda t: mpmath.sqrt(2) * t ** (mpmath.sqrt(2) - 1) / (1 - t ** mpmath.sqrt(2)),
+        ),
         ("(e - exp(t))/(e - 1)", lambda t: mpmath.exp(t) / (mpmath.e - mpmath.exp(t))),
-        ("1 - erf(t)/erf(1)", lambda t: 2 * mpmath.exp(-(t**2)) / (mpmath.erfc(t) - mpmath.erfc(1)) / mpmath.pi**0.5),
+        (
+            "1 - erf(t)/erf(1)",
+            lambda t: 2 * mpmath.exp(-(t**2)) / (mpmath.erfc(t) - mpmath.erfc(1)) / mpmath.pi**0.5,
+        ),
     ):
         with mpmath.workdps(40):
             exact = torch.tensor([float(slope(mpmath.mpf(float(v)))) for v in t], dtype=F64)
@@ -168,7 +195,9 @@ FORMULAS = ["1 - sin(pi*t/2)", "1 - t**2", "(1 - t)**2 * exp(-t)", "1 - sqrt(t)"
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_a_formula_keeps_its_digits_up_to_the_end_of_time(formula):
     schedule = Symbolic(formula)
-    t = torch.cat([torch.linspace(0.1, 0.9, 9, dtype=F64), 1 - 2.0 ** -torch.arange(3, 46, 3, dtype=F64)])
+    t = torch.cat(
+        [torch.linspace(0.1, 0.9, 9, dtype=F64), 1 - 2.0 ** -torch.arange(3, 46, 3, dtype=F64)]
+    )
     value = sympy.lambdify(TIME, schedule.expression(), modules="mpmath")
     slope = sympy.lambdify(TIME, sympy.diff(schedule.expression(), TIME), modules="mpmath")
     with mpmath.workdps(60):
@@ -180,16 +209,22 @@ def test_a_formula_keeps_its_digits_up_to_the_end_of_time(formula):
     assert torch.allclose(schedule.alpha(t)[seen], alpha[seen], rtol=1e-9, atol=0)
     assert torch.allclose(schedule.rate(t), rate, rtol=1e-9, atol=0)
     assert torch.allclose(schedule.alpha_prime(t)[seen], prime[seen], rtol=1e-9, atol=1e-14)
-    assert schedule.alpha(sympy.Rational(1, 3), xp=sympy) == schedule.expression().subs(TIME, sympy.Rational(1, 3))
+    assert schedule.alpha(sympy.Rational(1, 3), xp=sympy) == schedule.expression().subs(
+        TIME, sympy.Rational(1, 3)
+    )
     again = Symbolic(eval(repr(schedule).removeprefix("Symbolic(formula=").removesuffix(")")))
     assert again.expression() == schedule.expression()
 
 
 def test_a_formula_that_is_right_but_for_rounding_is_accepted():
-    assert float(Symbolic("(1 - t) * (0.1 + 0.2) / 0.3").alpha(torch.tensor(0.25, dtype=F64))) == pytest.approx(0.75)
+    assert float(
+        Symbolic("(1 - t) * (0.1 + 0.2) / 0.3").alpha(torch.tensor(0.25, dtype=F64))
+    ) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("formula", ["-u", "+u", "1 - u", "u - 1", "exp(u)", "1 - exp(-u*t)", "10000000000001*t"])
+@pytest.mark.parametrize(
+    "formula", ["-u", "+u", "1 - u", "u - 1", "exp(u)", "1 - exp(-u*t)", "10000000000001*t"]
+)
 def test_an_error_quotes_the_formula_and_the_allowed_names(formula):
     with pytest.raises(ValueError, match=rf"^formula '{re.escape(formula)}' holds") as refusal:
         parse(formula)
@@ -227,9 +262,14 @@ def user(alpha):
 def test_the_flux_is_finite_where_alpha_vanishes_by_rounding():
     class Sine(Schedule):
         def alpha(self, t, xp=torch):
-            return 1 - xp.sin(xp.pi * t / 2)  # 0 in float64 just before t = 1, where its rate is then infinite
+            return 1 - xp.sin(
+                xp.pi * t / 2
+            )  # 0 in float64 just before t = 1, where its rate is then infinite
 
-    process, x, z, t = Masked(5, Sine()), torch.zeros(1, 2).long(), torch.full((1, 2), 5), torch.ones(1).double()
+    process = Masked(5, Sine())
+    x = torch.zeros(1, 2).long()
+    z = torch.full((1, 2), 5)
+    t = torch.ones(1).double()
     assert bool(process.weights(t).isfinite().all())
     assert bool(dd.nelbo(process, torch.zeros(1, 2, 5), x, z, t).isfinite().all())
 

@@ -28,18 +28,28 @@ ROOT = Path(ddlib.__file__).parents[1]
 
 
 @checked
-def weigh(x: Float[Tensor, "B L"], weight: Float[Tensor, "L"], scale: float = 1.0) -> Float[Tensor, "B"]:
+def weigh(
+    x: Float[Tensor, "B L"], weight: Float[Tensor, "L"], scale: float = 1.0
+) -> Float[Tensor, "B"]:
     return scale * x @ weight if scale else x
 
 
 def test_the_message_names_function_argument_wanted_and_given():
     with pytest.raises(TypeError) as caught:
         weigh(torch.ones(2, 3), torch.ones(4))
-    for part in ("test_shapecheck.weigh", "parameter 'weight'", "Float[Tensor, 'L']", "f32[4]", "B=2\nL=3"):
+    for part in (
+        "test_shapecheck.weigh",
+        "parameter 'weight'",
+        "Float[Tensor, 'L']",
+        "f32[4]",
+        "B=2\nL=3",
+    ):
         assert part in str(caught.value)
     with pytest.raises(TypeError, match=r"parameter 'x'.\nActual value: i64\[2,3\]"):
         weigh(torch.ones(2, 3, dtype=torch.int64), torch.ones(3))
-    with pytest.raises(TypeError, match=r"return value of test_shapecheck.weigh.\nActual value: f32\[2,3\]"):
+    with pytest.raises(
+        TypeError, match=r"return value of test_shapecheck.weigh.\nActual value: f32\[2,3\]"
+    ):
         weigh(torch.ones(2, 3), torch.ones(3), scale=0.0)
 
 
@@ -103,7 +113,8 @@ class Point(NamedTuple):
 
 
 def test_all_members_of_a_class_are_checked():
-    scale, matrix = Scale(torch.ones(3)), torch.ones(2, 3)
+    scale = Scale(torch.ones(3))
+    matrix = torch.ones(2, 3)
     scale.by = 2 * torch.ones(3)
     assert scale(matrix).shape == Scale.ones(3).twin()(matrix).shape == (2, 3)
     assert Scale.square(scale.by).tolist() == [4.0] * 3 and scale.other(scale) is scale
@@ -156,9 +167,15 @@ def test_a_string_annotation_may_name_later_definitions_but_not_missing_ones():
 
 def run(script, switch, *arguments):
     """Output of a fresh interpreter with DDLIB_SHAPECHECK set to ``switch``."""
-    environment = {**os.environ, "DDLIB_SHAPECHECK": switch, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {
+        **os.environ,
+        "DDLIB_SHAPECHECK": switch,
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
     command = [sys.executable, *(arguments or ("-c", script))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
 
@@ -207,11 +224,21 @@ def is_checked(function):
 def annotated_functions(package):
     """Functions that the source defines, in modules and in classes."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if info.name not in ("ddlib.__main__", "ddlib.utils.shapecheck", "ddlib.utils.torchtyping_hints"):
+        if info.name not in (
+            "ddlib.__main__",
+            "ddlib.utils.shapecheck",
+            "ddlib.utils.torchtyping_hints",
+        ):
             module = importlib.import_module(info.name)
-            classes = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == info.name]
-            for member in [member for owner in (module, *classes) for member in vars(owner).values()]:
-                function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
+            classes = [
+                v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == info.name
+            ]
+            for member in [
+                member for owner in (module, *classes) for member in vars(owner).values()
+            ]:
+                function = getattr(
+                    member, "__func__", getattr(member, "fget", getattr(member, "func", member))
+                )
                 code = getattr(inspect.unwrap(function), "__code__", None)
                 if code and code.co_filename == module.__file__ and function.__annotations__:
                     yield function
@@ -219,8 +246,11 @@ def annotated_functions(package):
 
 @pytest.mark.parametrize("package", [ddlib, ddlib_models])
 def test_every_annotated_function_is_checked_in_this_run_unless_it_is_switched_off(package):
-    functions, switched_on = list(annotated_functions(package)), os.environ["DDLIB_SHAPECHECK"] not in ("", "0")
-    assert len(functions) > 10 and all(is_checked(function) == switched_on for function in functions)
+    functions = list(annotated_functions(package))
+    switched_on = os.environ["DDLIB_SHAPECHECK"] not in ("", "0")
+    assert len(functions) > 10 and all(
+        is_checked(function) == switched_on for function in functions
+    )
 
 
 PLUGIN = '''"""A package of someone else."""
@@ -294,11 +324,21 @@ def axes(path):
     """Every axis named in a jaxtyping annotation of the file, ``*`` and all."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
-            case ast.Subscript(ast.Name(kind), ast.Tuple([_, ast.Constant(str(shape))])) if hasattr(jaxtyping, kind):
-                yield from (axis.strip("#?") for axis in shape.split() if axis.strip("#?*").isidentifier())
+            case ast.Subscript(ast.Name(kind), ast.Tuple([_, ast.Constant(str(shape))])) if hasattr(
+                jaxtyping, kind
+            ):
+                yield from (
+                    axis.strip("#?") for axis in shape.split() if axis.strip("#?*").isidentifier()
+                )
 
 
 def test_the_legend_lists_every_axis_and_no_other():
-    files = [path for package in (ddlib, ddlib_models) for path in Path(package.__file__).parent.rglob("*.py")]
+    files = [
+        path
+        for package in (ddlib, ddlib_models)
+        for path in Path(package.__file__).parent.rglob("*.py")
+    ]
     used = {axis for path in files for axis in axes(path)}
-    assert used == set(AXES), "left: axes in annotations, right: axes in the legend, ddlib.typing.AXES"
+    assert used == set(AXES), (
+        "left: axes in annotations, right: axes in the legend, ddlib.typing.AXES"
+    )

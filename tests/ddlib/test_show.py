@@ -26,11 +26,14 @@ def row(text, name):
 
 def test_tables_hold_the_numbers_of_the_process():
     process = Hierarchical(TREE, Cosine())
-    text, t = show.describe(process), torch.tensor(show.TIMES, dtype=F64)
+    text = show.describe(process)
+    t = torch.tensor(show.TIMES, dtype=F64)
     assert row(text, "t") == list(show.TIMES)
     for level, name in enumerate(("token", "cluster 1", "cluster 2", "mask")):
         assert row(text, name) == pytest.approx(process.occupancies(t)[:, level].tolist(), rel=1e-3)
-    for level, name in enumerate(("cluster 1 → token", "cluster 2 → cluster 1", "mask → cluster 2"), start=1):
+    for level, name in enumerate(
+        ("cluster 1 → token", "cluster 2 → cluster 1", "mask → cluster 2"), start=1
+    ):
         assert row(text, name) == pytest.approx(process.weights(t)[:, level].tolist(), rel=1e-3)
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "token", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
@@ -56,7 +59,8 @@ def test_every_kind_of_process_is_described_and_ends_in_words(name):
 
 
 def test_a_schedule_and_a_hierarchy():
-    text, t = show.describe(Cosine()), torch.tensor(show.TIMES, dtype=F64)
+    text = show.describe(Cosine())
+    t = torch.tensor(show.TIMES, dtype=F64)
     assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
     assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
     assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
@@ -64,9 +68,13 @@ def test_a_schedule_and_a_hierarchy():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("process", [GIDD(3, 0.3), Hierarchical(TREE, Linear())], ids=["gidd", "hierarchical"])
+@pytest.mark.parametrize(
+    "process", [GIDD(3, 0.3), Hierarchical(TREE, Linear())], ids=["gidd", "hierarchical"]
+)
 def test_the_example_follows_the_process(process):
-    """At every time each state has the frequency q_t of a uniform token, within five standard errors."""
+    """At every time each state has the frequency q_t of a uniform token, within five standard
+    errors.
+    """
     n = 4000
     times, states = show.example(process, n, steps=4)
     assert times.tolist() == [1, 0.75, 0.5, 0.25, 0]
@@ -87,17 +95,30 @@ def test_the_command_prints_and_plots(capsys, tmp_path):
 
 
 def seconds(*arguments: str) -> float:
-    """Processor time that this Python takes with these arguments, whatever else the machine does, as users call it."""
-    before, env = os.times(), os.environ | {"DDLIB_SHAPECHECK": "0"}
+    """Processor time that this Python takes with these arguments, whatever else the machine does,
+    as users call it.
+    """
+    before = os.times()
+    env = os.environ | {"DDLIB_SHAPECHECK": "0"}
     subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=env)
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
-@pytest.mark.parametrize("arguments", slow_but([[], ["show", "hdlm:12x4"]], nightly=[[]]), ids=["table", "show"])
+@pytest.mark.parametrize(
+    "arguments", slow_but([[], ["show", "hdlm:12x4"]], nightly=[[]]), ids=["table", "show"]
+)
 def test_the_command_takes_at_most_three_seconds(arguments):
-    """Or, where torch alone takes more than half of that, twice as long as torch just then; the best of up to three."""
-    assert any(seconds("-m", "ddlib", *arguments) <= max(3.0, 2 * seconds("-c", "import torch")) for _ in range(3))
+    """Or, where torch alone takes more than half of that, twice as long as torch just then.
+
+    The best of up to three.
+    """
+    assert any(
+        seconds("-m", "ddlib", *arguments) <= max(3.0, 2 * seconds("-c", "import torch"))
+        for _ in range(3)
+    )
 
 
 @pytest.mark.slow
@@ -109,7 +130,9 @@ def test_a_reader_may_stop_reading():
 
 @pytest.mark.parametrize("path", ["ddlib.schedules:Linear", "home_made:tree", "gidd:4"])
 def test_the_command_takes_the_objects_of_verify(path, capsys, monkeypatch, tmp_path):
-    (tmp_path / "home_made.py").write_text("import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n")
+    (tmp_path / "home_made.py").write_text(
+        "import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["show", path, "--out", str(tmp_path / "show.svg")]) == 0
     assert (tmp_path / "show.svg").stat().st_size > 5_000
@@ -122,7 +145,10 @@ def test_a_picture_is_drawn_only_on_request(capsys, monkeypatch, tmp_path):
         assert main(["show", *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and not list(tmp_path.iterdir())
-    assert "picture: " not in captured.out and "python -m ddlib show mdlm:3 --out show.png" in captured.out
+    assert (
+        "picture: " not in captured.out
+        and "python -m ddlib show mdlm:3 --out show.png" in captured.out
+    )
 
 
 def test_without_matplotlib_it_prints_all_the_same(capsys, monkeypatch, tmp_path):
@@ -159,10 +185,15 @@ def test_an_unknown_command_is_answered_with_all_commands(capsys):
 
 
 def test_the_command_finds_modules_of_the_current_folder(tmp_path):
-    (tmp_path / "mynoise.py").write_text("from ddlib.schedules import Linear\n\n\nclass Bent(Linear):\n    pass\n")
+    (tmp_path / "mynoise.py").write_text(
+        "from ddlib.schedules import Linear\n\n\nclass Bent(Linear):\n    pass\n"
+    )
     script = "import sys; from ddlib.__main__ import console; sys.path.remove(''); raise SystemExit(console())"
     found = subprocess.run(
-        [sys.executable, "-c", script, "show", "mynoise:Bent"], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", script, "show", "mynoise:Bent"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert found.returncode == 0 and "Bent()" in found.stdout, found.stderr
 
@@ -177,7 +208,10 @@ def test_the_command_finds_modules_of_the_current_folder(tmp_path):
         (["mdlm"], "'mdlm' requires vocab_size, must be callable without arguments"),
         (["cosin"], "'cosin' must be a name that ddlib lists, package.module:object or"),
         (["cosin"], "did you mean cosine?"),
-        (["uniform"], "'uniform' is in processes and times, must be one of them: write ddlib.processes"),
+        (
+            ["uniform"],
+            "'uniform' is in processes and times, must be one of them: write ddlib.processes",
+        ),
         (["ddlib.samplers:Ancestral"], "must be a process, schedule or hierarchy"),
         (["ddlib.presets:mdlm"], "'ddlib.presets:mdlm' requires vocab_size, must be"),
         (["mdlm:3", "--words", "one"], "tokens has 1 names, must have 3"),
@@ -185,7 +219,9 @@ def test_the_command_finds_modules_of_the_current_folder(tmp_path):
         (["mdlm:3", "--out", "x.nonsense"], "nonsense"),
     ],
 )
-def test_bad_arguments_end_the_program(arguments, message, capsys, monkeypatch, tmp_path, as_users_call):
+def test_bad_arguments_end_the_program(
+    arguments, message, capsys, monkeypatch, tmp_path, as_users_call
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(["show", *arguments])

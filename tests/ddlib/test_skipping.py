@@ -1,4 +1,6 @@
-"""Samplers run the network only where something jumps, and draw what they would draw if it ran everywhere."""
+"""Samplers run the network only where something jumps, and draw what they would draw if it ran
+everywhere.
+"""
 
 import pytest
 import torch
@@ -32,19 +34,35 @@ pytestmark = pytest.mark.usefixtures("as_users_call")
 def test_halves_draw_the_words_of_the_whole(name, sampler):
     process = LEVELS[name]
     halves = Halves(process, bias="xi" in name)
-    sharper = ({"parameterization": "posterior", "temperature": 0.5}, {"temperature": 0.0}, {"top_p": 0.7})
+    sharper = (
+        {"parameterization": "posterior", "temperature": 0.5},
+        {"temperature": 0.0},
+        {"top_p": 0.7},
+    )
     for options in sharper:
-        drawn = [generate(process, denoiser, sampler, (8, 6), **options) for denoiser in (halves, plain(halves))]
-        assert torch.equal(*drawn) and (len(drawn[0].unique()) > 2 or options == {"temperature": 0.0})
+        drawn = [
+            generate(process, denoiser, sampler, (8, 6), **options)
+            for denoiser in (halves, plain(halves))
+        ]
+        assert torch.equal(*drawn) and (
+            len(drawn[0].unique()) > 2 or options == {"temperature": 0.0}
+        )
 
 
 @every_pair
 def test_leaving_sequences_out_changes_no_word(name, sampler):
-    process, last = LEVELS[name], LEVELS[name].num_states - 1
-    prompt = torch.tensor([[1, 0, 4, 2, 2], [2, last, 5, 5, last], [3, last, 3, 1, 0], [4, last, last, last, last]])
-    for denoiser, given in ((Halves(process), {"prompt": prompt, "infill": True}), (plain(Halves(process)), {})):
+    process = LEVELS[name]
+    last = LEVELS[name].num_states - 1
+    prompt = torch.tensor(
+        [[1, 0, 4, 2, 2], [2, last, 5, 5, last], [3, last, 3, 1, 0], [4, last, last, last, last]]
+    )
+    for denoiser, given in (
+        (Halves(process), {"prompt": prompt, "infill": True}),
+        (plain(Halves(process)), {}),
+    ):
         left_out, all_in = (
-            generate(process, denoiser, sampler, steps=15, compact=compact, **given) for compact in (True, False)
+            generate(process, denoiser, sampler, steps=15, compact=compact, **given)
+            for compact in (True, False)
         )
         assert torch.equal(left_out, all_in) and len(all_in.unique()) > 2
 
@@ -53,7 +71,9 @@ def test_leaving_sequences_out_changes_no_word(name, sampler):
 def test_the_network_sees_every_position_if_it_decides_which_jump(name):
     process = OTHERS[name]
     halves = Halves(process)
-    assert torch.equal(generate(process, halves, steps=20), generate(process, plain(halves), steps=20))
+    assert torch.equal(
+        generate(process, halves, steps=20), generate(process, plain(halves), steps=20)
+    )
     assert halves.whole == halves.calls == 40 and halves.sequences == 160
 
 
@@ -68,10 +88,14 @@ def test_chunks_change_no_word(name, sampler, monkeypatch):
 @pytest.mark.parametrize("name", [name for name, process in LEVELS.items() if process.exact_ends])
 @every_sampler
 @pytest.mark.parametrize("steps", slow_but([2, 15], 15))
-def test_the_network_runs_on_sequences_that_jump_and_its_head_where_they_do(name, sampler, steps, products):
+def test_the_network_runs_on_sequences_that_jump_and_its_head_where_they_do(
+    name, sampler, steps, products
+):
     process = LEVELS[name]
     halves = Halves(process)
-    levels = process.level_of(trajectory(process, halves, sampler, steps=steps).flatten(1)).view(steps + 1, 4, 5)
+    levels = process.level_of(trajectory(process, halves, sampler, steps=steps).flatten(1)).view(
+        steps + 1, 4, 5
+    )
     moved = levels[1:] != levels[:-1]
     assert halves.whole == 0
     assert halves.calls == int(moved.any(-1).any(-1).sum())
@@ -84,7 +108,8 @@ def test_a_step_without_a_jump_makes_no_call():
     halves = Halves(process)
     generate(process, halves, shape=(1, 3), steps=200)
     assert 0 < halves.calls <= 3 * process.hierarchy.depth
-    full, halves = torch.tensor([[1, 2, 3], [4, 5, 0]]), Halves(process)
+    full = torch.tensor([[1, 2, 3], [4, 5, 0]])
+    halves = Halves(process)
     for known in (process, LEVELS["geometric"]):
         assert torch.equal(generate(known, halves, shape=(2, 3), prompt=full), full)
     assert halves.calls == 0
@@ -97,15 +122,20 @@ def test_the_batch_holds_all_sequences_on_request():
 
 
 def test_a_condition_per_row_without_the_whole_batch_is_refused_by_name():
-    """Both where torch does not broadcast the condition, and where it does and the output has too many rows."""
-    process, row = LEVELS["masked"], torch.arange(4.0)[:, None, None]
+    """Both where torch does not broadcast the condition, and where it does and the output has too
+    many rows.
+    """
+    process = LEVELS["masked"]
+    row = torch.arange(4.0)[:, None, None]
 
     def denoiser(z, t):
         return plain(Halves(process))(z, t) + row
 
     guided = dd.guidance.ClassifierFree(process, denoiser, plain(Halves(process)), 1.5, "states")
     for network, name in ((denoiser, "denoiser"), (guided, "ClassifierFree")):
-        with pytest.raises(ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.* compact=False"):
+        with pytest.raises(
+            ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.* compact=False"
+        ):
             generate(process, network, steps=30)
         assert generate(process, network, steps=30, compact=False).shape == (4, 5)
     with pytest.raises(RuntimeError, match=r"^own$"):
@@ -114,7 +144,8 @@ def test_a_condition_per_row_without_the_whole_batch_is_refused_by_name():
 
 @every_sampler
 def test_a_position_lands_at_the_time_of_its_sequence(sampler):
-    called_at, landed = [], []
+    called_at = []
+    landed = []
 
     class Recording(Masked):
         def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
@@ -129,21 +160,27 @@ def test_a_position_lands_at_the_time_of_its_sequence(sampler):
     generate(process, halves, sampler, (4, 1), steps=30)
     t, s = (torch.cat(times) for times in zip(*landed, strict=True))
     assert torch.equal(t.float(), torch.cat(called_at)) and len(t) == 4 and bool((s <= t).all())
-    assert isinstance(sampler, FirstHitting) or torch.allclose(t - s, torch.tensor(1 / 30, dtype=t.dtype))
+    assert isinstance(sampler, FirstHitting) or torch.allclose(
+        t - s, torch.tensor(1 / 30, dtype=t.dtype)
+    )
 
 
 @pytest.mark.parametrize("name", ["masked", "hdlm", "levels"])
 def test_first_hitting_needs_one_row_a_jump(name, products):
     process = LEVELS[name]
-    halves, jumps = Halves(process), 5 * process.hierarchy.depth
+    halves = Halves(process)
+    jumps = 5 * process.hierarchy.depth
     generate(process, halves, FirstHitting(), steps=jumps)
-    assert halves.calls == jumps and sum(rows for rows, _ in products) == 4 * jumps == halves.sequences
+    assert (
+        halves.calls == jumps and sum(rows for rows, _ in products) == 4 * jumps == halves.sequences
+    )
 
 
 def test_columns_of_clusters_are_all_that_is_multiplied(products):
     process = LEVELS["hdlm"]
     states = trajectory(process, Halves(process), Ancestral(), steps=50, shape=(1, 5))
-    level, before = process.level_of(states[1:, 0]), process.level_of(states[:-1, 0])
+    level = process.level_of(states[1:, 0])
+    before = process.level_of(states[:-1, 0])
     landed = states[:-1, 0][(before == 1) & (level == 0)] - V
     sizes = torch.bincount(torch.tensor(PARENTS))[landed]
     from_mask = int(((before == 2) & (level < 2)).sum())
@@ -152,10 +189,15 @@ def test_columns_of_clusters_are_all_that_is_multiplied(products):
 
 @pytest.mark.parametrize(
     ("name", "sampler"),
-    slow_but([("masked", "first"), ("hdlm", "ancestral"), ("hdlm-xi", "ancestral")], ("hdlm-xi", "ancestral")),
+    slow_but(
+        [("masked", "first"), ("hdlm", "ancestral"), ("hdlm-xi", "ancestral")],
+        ("hdlm-xi", "ancestral"),
+    ),
 )
 def test_nothing_of_all_positions_and_words_is_built(name, sampler):
-    size, shape, steps = 2000, (1, 32), 20
+    size = 2000
+    shape = (1, 32)
+    steps = 20
     parents = torch.arange(size) % 40
     process = {
         "masked": dd.presets.mdlm(size),
@@ -163,7 +205,10 @@ def test_nothing_of_all_positions_and_words_is_built(name, sampler):
         "hdlm-xi": dd.presets.hdlm(parents, xi=0.8),
     }[name]
     halves = Halves(process)
-    halves.weight, halves.bias = torch.randn(size, D, generator=seeded()), None
+    halves.weight = torch.randn(size, D, generator=seeded())
+    halves.bias = None
     with LiveBytes() as recorder:
-        words = generate(process, halves, SAMPLERS[sampler], shape, steps=steps, parameterization="posterior")
+        words = generate(
+            process, halves, SAMPLERS[sampler], shape, steps=steps, parameterization="posterior"
+        )
     assert bool((words < size).all()) and size < recorder.largest < words.numel() * size / 3

@@ -52,11 +52,16 @@ def test_on_a_linear_schedule_a_mask_jumps_at_rate_one_over_t(t, s):
     assert process.exit_rate(z, at(t))[0].tolist() == pytest.approx([1 / t, 0], abs=1e-12)
     texts = torch.arange(6)[:, None]
     predict = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1], dtype=F64))
-    kernels = {type(x): x.kernel(process, predict, texts, at(t, 6), at(s, 6))[5] for x in (Euler(), TauLeaping())}
+    kernels = {
+        type(x): x.kernel(process, predict, texts, at(t, 6), at(s, 6))[5]
+        for x in (Euler(), TauLeaping())
+    }
     hits = (t - s) / t
     assert float(kernels[Euler][5]) == pytest.approx(1 - hits, abs=1e-12)
     assert float(kernels[TauLeaping][5]) == pytest.approx(1 - hits * math.exp(-hits), abs=1e-12)
-    assert kernels[Euler].tolist() == pytest.approx(Ancestral().kernel(process, predict, texts, at(t, 6), at(s, 6))[5])
+    assert kernels[Euler].tolist() == pytest.approx(
+        Ancestral().kernel(process, predict, texts, at(t, 6), at(s, 6))[5]
+    )
 
 
 def test_chances_of_a_jump():
@@ -73,9 +78,11 @@ def test_rates_and_destinations_with_structure_are_those_without(data, process, 
     z = torch.arange(process.num_states)[None]
     logits = data.draw(strategies.token_logits(1, process.num_states, process.vocab_size))
     rates = ForwardProcess._rates(process, logits, z, at(time), lambda p: p)
-    dense, got = rates.sum(-1), process.exit_rate(z, at(time), logits)
+    dense = rates.sum(-1)
+    got = process.exit_rate(z, at(time), logits)
     assert ((got - dense).abs() <= 1e-12 * (1 + dense)).all()
-    each, moves = 1500, rates.sum(-1) > 0
+    each = 1500
+    moves = rates.sum(-1) > 0
     many = [value.expand(each, *value.shape[1:]) for value in (logits, z, at(time), moves)]
     drawn = process.sample_exit(*many, seeded())
     p = (rates / torch.where(moves, dense, 1.0)[..., None])[0][moves[0]]
@@ -90,12 +97,16 @@ def slopes(sampler, run, first, **options):
 
 
 @pytest.mark.parametrize(
-    "sampler", slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]), ids=repr
+    "sampler",
+    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]),
+    ids=repr,
 )
 def test_the_error_falls_as_the_steps_to_the_order(sampler):
     for run in runs(Ancestral()):
         for slope in slopes(sampler, run, 8):
-            better = isinstance(run.process, Masked) or sampler.order == 2  # by chance of a half, and of few steps
+            better = (
+                isinstance(run.process, Masked) or sampler.order == 2
+            )  # by chance of a half, and of few steps
             assert sampler.order - 0.3 < slope < sampler.order + (1.1 if better else 0.3)
 
 
@@ -109,14 +120,17 @@ def test_theta_trapezoidal_is_exact_for_masks_on_a_linear_schedule():
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
     run = Case(ThetaTrapezoidal(), process)
-    trapezoid, ancestral = (errors(run._replace(subject=x), [8], joint=STRONG)[0] for x in (run.subject, Ancestral()))
+    trapezoid, ancestral = (
+        errors(run._replace(subject=x), [8], joint=STRONG)[0] for x in (run.subject, Ancestral())
+    )
     assert all(0.8 < slope < 1.3 for slope in slopes(run.subject, run, 8, joint=STRONG))
     assert trapezoid < ancestral / 3  # and still worth a second call
 
 
 @pairs(OTHERS, "plain", "rates")
 def test_prompts_stand_and_words_come_out(name, kind):
-    process, sampler = OTHERS[name], SOLVERS[kind]
+    process = OTHERS[name]
+    sampler = SOLVERS[kind]
     prompt = torch.tensor([[1, 4], [0, 2], [3, 3]])
     for options in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}):
         states = []
@@ -131,7 +145,8 @@ def test_prompts_stand_and_words_come_out(name, kind):
 @pairs(LEVELS, "levels-xi")
 def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
     sampler = SOLVERS[kind]
-    process, halves = LEVELS[name], Halves(LEVELS[name])
+    process = LEVELS[name]
+    halves = Halves(LEVELS[name])
     for options in ({}, {"temperature": 0.7}, {"prompt": torch.tensor([1, 2])}):
         words = generate(process, halves, sampler, **options)
         assert halves.whole == 0 and bool((words < V).all())
@@ -141,21 +156,27 @@ def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
 
 @pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "rates")
 def test_a_batch_never_changes_a_text(name, kind):
-    process, sampler = {**LEVELS, **OTHERS}[name], SOLVERS[kind]
+    process = {**LEVELS, **OTHERS}[name]
+    sampler = SOLVERS[kind]
     whole = generate(process, some_network(process), sampler)
     assert torch.equal(row_by_row(process, some_network(process), sampler), whole)
 
 
 @pairs(LEVELS, "masked", "levels-xi")
 def test_a_step_in_which_no_position_moves_makes_no_call(name, kind):
-    process, sampler = LEVELS[name], SOLVERS[kind]
+    process = LEVELS[name]
+    sampler = SOLVERS[kind]
     halves = Halves(process)
     states = trajectory(process, halves, sampler, shape=(1, 3), steps=40)
     level = process.level_of(states.flatten(0, 1)).view_as(states)
     falls = (level.diff(dim=0) < 0).any(-1).any(-1).sum()
     assert bool((level.diff(dim=0) <= 0).all())
-    calls = halves.calls - (not process.exact_ends)  # tokens that the schedule does not reach need a last one
-    assert int(falls) <= calls <= sampler.max_model_calls * int(falls) < 40 * sampler.max_model_calls
+    calls = halves.calls - (
+        not process.exact_ends
+    )  # tokens that the schedule does not reach need a last one
+    assert (
+        int(falls) <= calls <= sampler.max_model_calls * int(falls) < 40 * sampler.max_model_calls
+    )
 
 
 @pytest.mark.parametrize("sampler", [Euler(), TauLeaping()], ids=["euler", "tau"])
@@ -175,11 +196,15 @@ def test_the_second_look_is_taken_only_where_the_second_stage_moves():
         times=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=seeded(),
     )  # fmt: skip
     times = [1.0, 0.9, 0.6, 0.5, 0.2, 0.15]
-    assert [t for _, t in calls] == pytest.approx(times, abs=1e-6)  # at t and at u = t - theta (t - s)
+    assert [t for _, t in calls] == pytest.approx(
+        times, abs=1e-6
+    )  # at t and at u = t - theta (t - s)
     assert all(number <= 6 for number, _ in calls) and min(number for number, _ in calls) < 6
 
 
-@pytest.mark.parametrize("process", [LEVELS["levels-xi"], OTHERS["uniform"]], ids=["levels-xi", "uniform"])
+@pytest.mark.parametrize(
+    "process", [LEVELS["levels-xi"], OTHERS["uniform"]], ids=["levels-xi", "uniform"]
+)
 @pytest.mark.parametrize("name", ["euler", "trapezoid"])
 def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(process, name):
     def cavity(z, t):
@@ -200,7 +225,9 @@ def test_logits_of_children_serve_as_well(sampler):
     process = LEVELS["levels"]
     table = torch.randn(process.num_states, process.num_states - 1, generator=seeded(1))
     words = generate(process, lambda z, t: table[z], sampler, (30, 4), parameterization="children")
-    states = trajectory(process, lambda z, t: table[z], sampler, shape=(30, 4), parameterization="children")
+    states = trajectory(
+        process, lambda z, t: table[z], sampler, shape=(30, 4), parameterization="children"
+    )
     assert bool((words < V).all())
     for before, after in pairwise(states):
         above = process.likelihood(before, after.clamp_max(V - 1), at(0.5, 30)) > 0
@@ -217,10 +244,22 @@ test_bad_input_is_refused = refuses(r"""
 
 
 def test_properties_of_the_solvers():
-    assert [s.order for s in (Ancestral(), Euler(), TauLeaping(), ThetaTrapezoidal(), Psi())] == [1, 1, 1, 2, 0]
-    assert [s.order for s in (Ancestral(True), Euler(True))] == [0, 0]  # a forced step has no transition distribution
+    assert [s.order for s in (Ancestral(), Euler(), TauLeaping(), ThetaTrapezoidal(), Psi())] == [
+        1,
+        1,
+        1,
+        2,
+        0,
+    ]
+    assert [s.order for s in (Ancestral(True), Euler(True))] == [
+        0,
+        0,
+    ]  # a forced step has no transition distribution
     assert [s.exact_marginals for s in SOLVERS.values()] == [False, False, True]
-    assert ThetaTrapezoidal.max_model_calls == 2 and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
+    assert (
+        ThetaTrapezoidal.max_model_calls == 2
+        and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
+    )
 
 
 @every_solver

@@ -1,4 +1,7 @@
-"""The gradient by speeds is that of the exact bound, on average; and following it finds the best speeds."""
+"""The gradient by speeds is that of the exact bound, on average.
+
+And following it finds the best speeds.
+"""
 
 import math
 from itertools import pairwise, product
@@ -17,7 +20,8 @@ from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, states
 from ddlib.verification.claims.samplers.likelihood import opinionated
 
-DEEP, DEEPER = [[0, 0, 1, 2], [0, 1, 1]], [[0, 1, 2, 2], [0, 0, 1], [0, 0]]
+DEEP = [[0, 0, 1, 2], [0, 1, 1]]
+DEEPER = [[0, 1, 2, 2], [0, 0, 1], [0, 0]]
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
@@ -48,7 +52,9 @@ def integrated(process, network, kind="cavity", points=50):
 
 def estimates(process, network, calls, number=150, seed=0, kind="cavity", draws=2):
     """Values and gradients of calls with their own texts, times and noise."""
-    generator, values, slopes = seeded(seed), [], []
+    generator = seeded(seed)
+    values = []
+    slopes = []
     for _ in range(calls):
         x = texts(PAIR, number, generator)
         loss = dd.speed_loss(process, network, x, generator, draws=draws, parameterization=kind)
@@ -65,7 +71,8 @@ def agree(found, expected, sigmas=4.5):
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "two levels"))
 def test_the_exact_bound_is_differentiable(name):
     process = PROCESSES[name]()
-    network, step = opinionated(process), 1e-4
+    network = opinionated(process)
+    step = 1e-4
     (slope,) = torch.autograd.grad(integrated(process, network, points=20), parameter(process))
     for entry in range(len(slope)):
         ends = []
@@ -74,14 +81,18 @@ def test_the_exact_bound_is_differentiable(name):
                 parameter(process)[entry] += sign * step
                 ends.append(integrated(process, network, points=20))
                 parameter(process)[entry] -= sign * step
-        assert ((ends[0] - ends[1]) / (2 * step)).item() == pytest.approx(float(slope[entry]), rel=1e-5, abs=1e-8)
+        assert ((ends[0] - ends[1]) / (2 * step)).item() == pytest.approx(
+            float(slope[entry]), rel=1e-5, abs=1e-8
+        )
 
 
 CASES = list(product(PROCESSES, ["cavity", "posterior"]))
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("name", "kind"), slow_but(CASES, ("powers", "posterior"), nightly=CASES[::2]))
+@pytest.mark.parametrize(
+    ("name", "kind"), slow_but(CASES, ("powers", "posterior"), nightly=CASES[::2])
+)
 def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
     """Within 4.5 standard errors of 30 calls; the bound that it is compared with is exact."""
     process = PROCESSES[name]()
@@ -98,9 +109,12 @@ def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
 @pytest.mark.parametrize("draws", slow_but([2, 5], nightly=[5]))
 def test_ends_of_a_schedule_that_is_not_exact(draws):
     process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], schedule=Geometric(0.3, 3.0))
-    network, words, ends = opinionated(process), torch.cartesian_prod(*[torch.arange(4)] * 2), torch.tensor([0.0, 1.0])
+    network = opinionated(process)
+    words = torch.cartesian_prod(*[torch.arange(4)] * 2)
+    ends = torch.tensor([0.0, 1.0])
     grid = torch.cartesian_prod(*[states(process)[0]] * 2)
-    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
+    x = words.repeat_interleave(len(grid), 0)
+    z = grid.repeat(len(words), 1)
     start = ends[:1].double().expand(len(x))
     mass = PAIR.flatten().repeat_interleave(len(grid)) * process.likelihood(z, x, start).prod(1)
     kept = mass > 0
@@ -118,7 +132,8 @@ def test_ends_of_a_schedule_that_is_not_exact(draws):
 def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
     process = tree([[0, 0, 1, 1]], speed=[2.0, 1.0])
-    table, generator = torch.randn(7, 4, dtype=F64, generator=seeded(1)), torch.Generator()
+    table = torch.randn(7, 4, dtype=F64, generator=seeded(1))
+    generator = torch.Generator()
 
     def network(z, t):
         return table[z.roll(1, 1)]
@@ -152,7 +167,10 @@ def test_with_the_best_network_no_speed_is_better(speed, xi):
 
 
 class TestDescent:
-    """Three words of a network that looks at its neighbours, badly: its best speeds lie at neither end."""
+    """Three words of a network that looks at its neighbours, badly.
+
+    Its best speeds lie at neither end.
+    """
 
     grid = torch.linspace(-2, 2, 33, dtype=F64)
 
@@ -161,7 +179,9 @@ class TestDescent:
         process = tree([[0, 0, 1]], speed=[1.0, math.exp(2)])
         found = costs(process, probs, network)
         bounds = [
-            exact(tree([[0, 0, 1]], speed=[math.exp(max(ratio, 0)), math.exp(max(-ratio, 0))]), found)
+            exact(
+                tree([[0, 0, 1]], speed=[math.exp(max(ratio, 0)), math.exp(max(-ratio, 0))]), found
+            )
             for ratio in self.grid.tolist()
         ]
         return probs, network, process, found, torch.stack(bounds).detach()
@@ -183,16 +203,22 @@ class TestDescent:
             (slope,) = torch.autograd.grad(value, parameter(process))
             with torch.no_grad():
                 parameter(process).sub_(6.0 * slope)
-        assert all(later <= before + 1e-12 for before, later in pairwise(seen)) and seen[-1] < seen[0] - 0.03
+        assert (
+            all(later <= before + 1e-12 for before, later in pairwise(seen))
+            and seen[-1] < seen[0] - 0.03
+        )
         assert seen[-1] == pytest.approx(bounds.min().item(), abs=2e-4)
         assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.13)
-        assert seen[-1] > entropy(probs)  # speeds that avoid what the network is bad at: a bound all the same
+        assert seen[-1] > entropy(
+            probs
+        )  # speeds that avoid what the network is bad at: a bound all the same
 
     @pytest.mark.nightly
     @pytest.mark.statistical
     def test_the_loss_falls_by_estimates(self):
         probs, network, process, found, bounds = self.begun()
-        start, generator = exact(process, found).item(), seeded()
+        start = exact(process, found).item()
+        generator = seeded()
         optimizer = torch.optim.Adam(process.parameters(), lr=0.1)
         for step in range(150):
             optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
@@ -223,10 +249,13 @@ class TestBatches:
         ((whole, t),) = self.seen(x, torch.arange(5))
         ((part, s),) = self.seen(x[3:], torch.arange(3, 5))
         assert torch.equal(whole[9:], part) and torch.equal(t[9:], s)
-        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, separate draws
+        assert len(t.unique()) == 5 and not torch.equal(
+            whole[0], whole[1]
+        )  # one time for each, separate draws
 
     def test_padding_is_seen_and_does_not_count(self):
-        process, x = self.process(), torch.randint(4, (6, 5), generator=seeded())
+        process = self.process()
+        x = torch.randint(4, (6, 5), generator=seeded())
         mask = torch.arange(5).expand(6, 5) < 3
 
         def loss(z_counts):
@@ -235,21 +264,28 @@ class TestBatches:
                 scores[:, 3:, 0] = z_counts
                 return scores
 
-            return dd.speed_loss(process, network, x, dd.KeyedGenerator(0, 0, torch.arange(6)), mask=mask)
+            return dd.speed_loss(
+                process, network, x, dd.KeyedGenerator(0, 0, torch.arange(6)), mask=mask
+            )
 
-        one, other = loss(0.0), loss(5.0)
+        one = loss(0.0)
+        other = loss(5.0)
         assert one == other
         slopes = [torch.autograd.grad(each, parameter(process))[0] for each in (one, other)]
         assert torch.equal(*slopes)
 
     def test_one_text_will_do(self):
         process = self.process()
-        dd.speed_loss(process, lambda z, t: torch.zeros(*z.shape, 4), torch.zeros(1, 2, dtype=torch.int64)).backward()
+        dd.speed_loss(
+            process, lambda z, t: torch.zeros(*z.shape, 4), torch.zeros(1, 2, dtype=torch.int64)
+        ).backward()
         assert parameter(process).grad.isfinite().all()
 
     def test_networks_learn_by_it_as_by_the_bound(self):
-        process, scores = self.process(), torch.randn(4, dtype=F64, requires_grad=True)
-        x, index = torch.randint(4, (6, 5)), torch.arange(6)
+        process = self.process()
+        scores = torch.randn(4, dtype=F64, requires_grad=True)
+        x = torch.randint(4, (6, 5))
+        index = torch.arange(6)
 
         def network(z, t):
             return scores.expand(*z.shape, 4)
@@ -294,14 +330,18 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_fused_loss_has_the_gradient_of_the_speeds_that_its_values_have(reduction):
     generator = seeded()
-    x, hidden = torch.randint(4, (8, 3), generator=generator), torch.randn(8, 3, 5, generator=generator)
-    weight, t = torch.randn(4, 5, generator=generator), torch.rand(8, generator=generator)
+    x = torch.randint(4, (8, 3), generator=generator)
+    hidden = torch.randn(8, 3, 5, generator=generator)
+    weight = torch.randn(4, 5, generator=generator)
+    t = torch.rand(8, generator=generator)
     slopes = []
     for way in (reduction, "none"):
         process = PROCESSES["two levels"]()
         z = process.sample(x, t, generator=seeded(1))
         loss = dd.linear_training_loss(process, hidden, weight, x, z, t, reduction=way)
-        loss = {"none": {"mean": loss.mean, "sum": loss.sum}[reduction]}.get(way, lambda loss=loss: loss)()
+        loss = {"none": {"mean": loss.mean, "sum": loss.sum}[reduction]}.get(
+            way, lambda loss=loss: loss
+        )()
         slopes.append(torch.autograd.grad(2 * loss, parameter(process))[0])
     assert torch.allclose(*slopes, rtol=1e-6) and float(slopes[0].abs().max()) > 1e-3
 

@@ -1,4 +1,7 @@
-"""A denoiser in two halves draws from the distribution of the whole; each jump computes only the logits it needs."""
+"""A denoiser in two halves draws from the distribution of the whole.
+
+Each jump computes only the logits it needs.
+"""
 
 import itertools
 
@@ -36,7 +39,9 @@ from recipes.engine.model_protocols import Blocks
 
 
 class ExactHalves:
-    """The exact denoiser of PAIR whose features are its logits and whose output layer is the identity."""
+    """The exact denoiser of PAIR whose features are its logits and whose output layer is the
+    identity.
+    """
 
     def __init__(self, process):
         self.features = exact_cavity(process, PAIR)
@@ -59,7 +64,8 @@ def pairs(tokens):
 
 @pytest.mark.slow
 def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
-    halves, network = Halves(LEVELS["masked"]), DiT(7, V, 8, 1, 2)
+    halves = Halves(LEVELS["masked"])
+    network = DiT(7, V, 8, 1, 2)
     assert implements(halves, SplitDenoiser) and not implements(plain(halves), SplitDenoiser)
     assert implements(network, SparseDenoiser) and not implements(halves, SparseDenoiser)
     # attributes that isinstance ignores from Python 3.12 on
@@ -72,14 +78,18 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     """The words under the state, where the logits of all others do not matter."""
-    process, generator = LEVELS[name], seeded(1)
-    now, then = torch.tensor([0.8], dtype=F64), torch.tensor([0.4], dtype=F64)
+    process = LEVELS[name]
+    generator = seeded(1)
+    now = torch.tensor([0.8], dtype=F64)
+    then = torch.tensor([0.4], dtype=F64)
     logits = torch.randn(1, 1, V, generator=generator, dtype=F64)
     for state in range(V, process.num_states):
         z = torch.tensor([[state]])
         for target in range(int(process.level_of(z))):
             level = int(process.level_of(z))
-            below = process.hierarchy.between(0, level).parents == process.hierarchy.local(z[0, 0], level)
+            below = process.hierarchy.between(0, level).parents == process.hierarchy.local(
+                z[0, 0], level
+            )
             words = process.hierarchy.under(state)
             assert words.tolist() == below.nonzero()[:, 0].tolist()
             if not process.subtree_logits_suffice(level, target, force):
@@ -87,7 +97,9 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             hidden = torch.full_like(logits, -torch.inf)
             hidden[..., words] = logits[..., words]
             drawn = [
-                process.sample_given_level(v, z, now, then, torch.tensor([[target]]), seeded(seed), force=force)
+                process.sample_given_level(
+                    v, z, now, then, torch.tensor([[target]]), seeded(seed), force=force
+                )
                 for v in (logits, hidden)
                 for seed in range(20)
             ]
@@ -103,9 +115,15 @@ def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
     }  # fmt: skip
     assert suffices("hdlm", 2, 1) and suffices("levels", 2, 1)
     assert suffices("hdlm-xi", 2, 0) and suffices("levels-xi", 2, 0, True)
-    assert not any(suffices(*levels) for levels in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)])
+    assert not any(
+        suffices(*levels) for levels in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)]
+    )
     assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all words
-    for name, state, under in [("hdlm", V + 1, [2, 3]), ("hdlm", 4, [4]), ("levels", V + 4, [0, 1, 5])]:
+    for name, state, under in [
+        ("hdlm", V + 1, [2, 3]),
+        ("hdlm", 4, [4]),
+        ("levels", V + 4, [0, 1, 5]),
+    ]:
         assert LEVELS[name].hierarchy.under(state).tolist() == under
 
 
@@ -120,7 +138,8 @@ SEVERAL_MASKS = {
 @pytest.mark.parametrize("sampler", [Ancestral, FirstHitting, Confidence])
 @pytest.mark.parametrize("name", SEVERAL_MASKS)
 def test_each_of_several_masks_needs_the_logits_of_all_tokens(name, sampler, force):
-    process, sampler = SEVERAL_MASKS[name], sampler(force_transition=force)
+    process = SEVERAL_MASKS[name]
+    sampler = sampler(force_transition=force)
     halves = Halves(process)
     drawn = generate(process, halves, sampler, shape=(8, 5))
     assert torch.equal(drawn, generate(process, plain(halves), sampler, shape=(8, 5)))
@@ -131,7 +150,8 @@ def test_each_of_several_masks_needs_the_logits_of_all_tokens(name, sampler, for
 @pytest.mark.parametrize("split", [False, True])
 def test_child_logits_serve_each_of_several_masks(split):
     """Masked diffusion with child logits of a tree with one mask."""
-    process, children = SEVERAL_MASKS["flat"], dd.Children(dd.hierarchies.Flat(V))
+    process = SEVERAL_MASKS["flat"]
+    children = dd.Children(dd.hierarchies.Flat(V))
     halves = Halves(process)
     denoiser = halves if split else plain(halves)
     drawn = generate(process, denoiser, parameterization=children)
@@ -143,12 +163,19 @@ def test_child_logits_serve_each_of_several_masks(split):
 @pytest.mark.parametrize("name", slow_but(FOUR_TOKENS, "levels-xi"))
 @pytest.mark.parametrize("sampler", slow_but(["ancestral", "first"], "first"))
 def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name, sampler):
-    """One sample against the distribution, two against each other; both by five standard deviations of chi-square."""
-    process, sampler, n = FOUR_TOKENS[name], SAMPLERS[sampler], 2500
+    """One sample against the distribution, two against each other.
+
+    Both by five standard deviations of chi-square.
+    """
+    process = FOUR_TOKENS[name]
+    sampler = SAMPLERS[sampler]
+    n = 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
     split, whole = (
         pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=seeded(seed)))
-        for seed, denoiser in enumerate((ExactHalves(process), exact_cavity(process, PAIR)), start=1)
+        for seed, denoiser in enumerate(
+            (ExactHalves(process), exact_cavity(process, PAIR)), start=1
+        )
     )
     assert chi_square(split, n * PAIR.flatten(), 15) < 5
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
@@ -157,17 +184,23 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_the_two_sample_test_detects_a_wrong_distribution():
-    process, n = FOUR_TOKENS["masked"], 4000
+    process = FOUR_TOKENS["masked"]
+    n = 4000
     few, many = (
-        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=seeded(k))) for k in (1, 120)
+        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=seeded(k)))
+        for k in (1, 120)
     )
     assert chi_square(few, (few + many) / 2, 15) > 20
 
 
 @pytest.mark.statistical
 def test_positions_that_jump_together_are_drawn_apart():
-    """Two words, each uniform, drawn in one step: each pair is as frequent as any; by five standard deviations."""
-    process, n = LEVELS["masked"], 4000
+    """Two words, each uniform, drawn in one step.
+
+    Each pair is as frequent as any; by five standard deviations.
+    """
+    process = LEVELS["masked"]
+    n = 4000
     halves = Halves(process)
     halves.weight.zero_()
     halves.bias.zero_()
@@ -185,7 +218,9 @@ def test_a_dit_is_evaluated_by_its_features_and_draws_the_tokens_of_its_logits()
         torch.nn.init.normal_(parameter, std=0.1)
     for sampler in (Ancestral(), FirstHitting()):
         drawn = generate(process, model, sampler, shape=(3, 6), steps=24)
-        assert torch.equal(drawn, generate(process, lambda z, t: model(z, t), sampler, shape=(3, 6), steps=24))
+        assert torch.equal(
+            drawn, generate(process, lambda z, t: model(z, t), sampler, shape=(3, 6), steps=24)
+        )
         assert len(drawn.unique()) > 2
     model.forward = None
     generate(process, model, shape=(3, 6), steps=24)
@@ -206,15 +241,25 @@ class Sparse(Halves):
 @pytest.mark.parametrize("compact", slow_but([False, True], True))
 @every_pair
 def test_sparse_features_are_computed_at_jumping_positions_only(name, sampler, compact):
-    """The tokens of the plain denoiser, and no sequence is evaluated at more positions than the most that jump."""
+    """The tokens of the plain denoiser, and no sequence is evaluated at more positions than the
+    most that jump.
+    """
     process = LEVELS[name]
-    sparse, halves, states = Sparse(process), Halves(process), []
-    drawn = generate(process, sparse, sampler, compact=compact, on_step=lambda k, t, z: states.append(z.clone()))
+    sparse = Sparse(process)
+    halves = Halves(process)
+    states = []
+    drawn = generate(
+        process, sparse, sampler, compact=compact, on_step=lambda k, t, z: states.append(z.clone())
+    )
     assert torch.equal(drawn, generate(process, halves, sampler, compact=compact))
     assert sparse.calls == len(sparse.calls_at) == halves.calls
-    assert all(len(row.unique()) == len(row) for _, positions in sparse.calls_at for row in positions)
+    assert all(
+        len(row.unique()) == len(row) for _, positions in sparse.calls_at for row in positions
+    )
     moved = [int((a != b).sum(1).max()) for a, b in itertools.pairwise(states)]
-    if all(edge.spread is None for edge in process.hierarchy.maps):  # then every jump changes the state
+    if all(
+        edge.spread is None for edge in process.hierarchy.maps
+    ):  # then every jump changes the state
         assert [positions.shape[1] for _, positions in sparse.calls_at] == [n for n in moved if n]
 
 
@@ -222,7 +267,11 @@ def test_sparse_features_are_computed_at_jumping_positions_only(name, sampler, c
 def test_halves_in_other_precisions_are_raised_not_drawn_from(dtype):
     for process in LEVELS.values():
         halves = Halves(process)
-        halves.weight, halves.bias, features = halves.weight.to(dtype), halves.bias.to(dtype), halves.features
+        halves.weight, halves.bias, features = (
+            halves.weight.to(dtype),
+            halves.bias.to(dtype),
+            halves.features,
+        )
         halves.features = lambda z, t, f=features: f(z, t).to(dtype)
         words = generate(process, halves)
         assert bool((words < V).all()) and len(words.unique()) > 1
@@ -258,12 +307,17 @@ def test_a_broken_half_is_refused(bad):
 )
 @pytest.mark.parametrize("force", [False, True])
 def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, force):
-    process, z = Hierarchical(hierarchy, Cosine()), torch.tensor([[4, 5, 6]])
+    process = Hierarchical(hierarchy, Cosine())
+    z = torch.tensor([[4, 5, 6]])
     logits = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=F64).log()
     run = context(process, lambda z, t: logits.expand(*z.shape, 4), z.shape)
-    (part,) = run.network.at(z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool))
+    (part,) = run.network.at(
+        z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool)
+    )
     for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
         level = int(process.level_of(part.z[None, rows[:1]]))
-        drawn = process.descendant_logits(logits.expand(len(rows), 4), part.z[rows], level, 0, force).softmax(-1)
+        drawn = process.descendant_logits(
+            logits.expand(len(rows), 4), part.z[rows], level, 0, force
+        ).softmax(-1)
         found = torch.zeros_like(drawn).scatter_add(1, members, log_probs.exp())
         torch.testing.assert_close(found, drawn)

@@ -34,7 +34,15 @@ def mean(denoiser, **meaning):
 def test_a_bound_uses_the_parameterization_of_the_denoiser():
     """0.1.0 took the logits of a posterior for those of a cavity unless it was passed again."""
     stating = Posterior(UNIFORM)
-    assert len({mean(stating), *(mean(one, parameterization="posterior") for one in (stating, stating.logits))}) == 1
+    assert (
+        len(
+            {
+                mean(stating),
+                *(mean(one, parameterization="posterior") for one in (stating, stating.logits)),
+            }
+        )
+        == 1
+    )
     assert abs(mean(stating) - mean(stating.logits)) > 0.1
     assert mean(stating, parameterization="cavity") == mean(stating.logits)
 
@@ -52,10 +60,18 @@ def test_samples_use_the_parameterization_of_the_denoiser():
 class Watched(Posterior):
     """Records which of its attributes are read after its first call."""
 
-    own_times, block_size, called, later = True, 2, False, ()
+    own_times = True
+    block_size = 2
+    called = False
+    later = ()
 
     def __getattribute__(self, name):
-        if object.__getattribute__(self, "called") and name not in ("logits", "later", "called", "__class__"):
+        if object.__getattribute__(self, "called") and name not in (
+            "logits",
+            "later",
+            "called",
+            "__class__",
+        ):
             self.later = (*self.later, name)
         return object.__getattribute__(self, name)
 
@@ -71,7 +87,9 @@ def test_capabilities_are_read_once_before_the_first_call(pace):
     able = Capabilities.of(Watched(UNIFORM))
     assert watched.called and not watched.later
     assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 2)
-    assert not any((able.is_split, able.caches_blocks, able.has_tree, able.has_step_distribution, able.modules))
+    assert not any(
+        (able.is_split, able.caches_blocks, able.has_tree, able.has_step_distribution, able.modules)
+    )
     with pytest.raises(FrozenInstanceError):
         able.own_times = False
 
@@ -86,8 +104,11 @@ class Children:
 
 
 def test_an_exact_likelihood_uses_the_parameterization_of_the_denoiser():
-    process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1, 1]]), dd.schedules.Linear())
-    x, function = torch.arange(5)[:, None], Children().__call__
+    process = dd.processes.Hierarchical(
+        dd.hierarchies.Tree([[0, 0, 1, 1, 1]]), dd.schedules.Linear()
+    )
+    x = torch.arange(5)[:, None]
+    function = Children().__call__
     found = dd.likelihood(process, Children(), x).log_likelihood
     assert torch.equal(found, dd.likelihood(process, function, x, parameterization="children")[0])
     assert float(found.exp().sum()) == pytest.approx(1)

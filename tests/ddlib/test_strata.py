@@ -1,4 +1,7 @@
-"""Standard errors of times in strata: as wide as the estimates spread, whatever the bound does over time."""
+"""Standard errors of times in strata.
+
+As wide as the estimates spread, whatever the bound does over time.
+"""
 
 import math
 
@@ -20,11 +23,19 @@ def uniforms(texts, draws, generator):
 
 
 def corpus(texts, draws, generator, text=0.5, noise=1.0):
-    """Nats that hold 3 and a slope over time, each text's own, each draw's own; the sum's truth; tokens; times."""
+    """Nats that hold 3 and a slope over time, each text's own, each draw's own.
+
+    The sum's truth; tokens; times.
+    """
     t = uniforms(texts, draws, generator)
     size = torch.randint(5, 30, (texts,), generator=generator).double()
     own = text * torch.randn(texts, 1, generator=generator, dtype=F64)
-    nats = 3 - 4 * (1 - t).log() + own + noise * torch.randn(texts, draws, generator=generator, dtype=F64)
+    nats = (
+        3
+        - 4 * (1 - t).log()
+        + own
+        + noise * torch.randn(texts, draws, generator=generator, dtype=F64)
+    )
     return nats * size[:, None], size, t
 
 
@@ -44,10 +55,14 @@ def test_intervals_have_their_nominal_coverage(texts, draws):
     blind = [dd.Measure.ratio(nats, size, "") for nats, size, _ in drawn]
     assert 0.92 <= coverage(knowing, TRUTH) <= 0.98
     assert coverage(blind, TRUTH) > 0.99  # three times too wide, or nearly
-    assert {m.method for m in knowing} == {"stratified"} and {m.method for m in blind} == {"independent"}
+    assert {m.method for m in knowing} == {"stratified"} and {m.method for m in blind} == {
+        "independent"
+    }
     spread = torch.tensor([m.value for m in knowing]).std().item()
     mean = torch.tensor([m.standard_error for m in knowing]).mean().item()
-    assert 0.9 * spread < mean < 1.25 * spread  # with few texts the steep end counts a little too much
+    assert (
+        0.9 * spread < mean < 1.25 * spread
+    )  # with few texts the steep end counts a little too much
 
 
 @pytest.mark.statistical
@@ -79,18 +94,35 @@ def repeated(process, density, texts, repeats, length=16):
     found = []
     for number in range(repeats):
         generator = seeded(number)
-        x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
+        x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(
+            texts, length
+        )
         key = dd.KeyedGenerator(number, 0, torch.arange(texts))
-        found.append(dd.bound(process, lambda z, t: GUESS.expand(*z.shape, -1), x, key, density=density))
+        found.append(
+            dd.bound(process, lambda z, t: GUESS.expand(*z.shape, -1), x, key, density=density)
+        )
     return found
 
 
 def drawn(process, number, texts, length):
-    """A bound as evaluation draws it, of the best network: balanced levels, so that times make half of its noise."""
+    """A bound as evaluation draws it, of the best network.
+
+    Balanced levels, so that times make half of its noise.
+    """
     generator = seeded(number)
-    x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(texts, length)
-    key, density = dd.KeyedGenerator(number, 0, torch.arange(texts)), process.time_density(length, chance=0.2)
-    return dd.bound(process, lambda z, t: PROBS.log().expand(*z.shape, 8), x, key, density=density, levels="balanced")
+    x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(
+        texts, length
+    )
+    key = dd.KeyedGenerator(number, 0, torch.arange(texts))
+    density = process.time_density(length, chance=0.2)
+    return dd.bound(
+        process,
+        lambda z, t: PROBS.log().expand(*z.shape, 8),
+        x,
+        key,
+        density=density,
+        levels="balanced",
+    )
 
 
 @pytest.mark.statistical
@@ -102,13 +134,19 @@ def drawn(process, number, texts, length):
 )  # fmt: skip
 @pytest.mark.nightly
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
-    """Times that share a shift have an error that no two of them show: coverage of 0.78 at a nominal 0.95."""
+    """Times that share a shift have an error that no two of them show.
+
+    Coverage of 0.78 at a nominal 0.95.
+    """
     measures = [drawn(PROCESSES[name], number, texts, length).per_token for number in range(400)]
     assert 0.92 <= coverage(measures, -float((PROBS * PROBS.log()).sum())) <= 0.98
 
 
 KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
-"""With times of their own density, and one with uniform times: of the others rare draws decide the variance."""
+"""With times of their own density, and one with uniform times.
+
+Of the others rare draws decide the variance.
+"""
 
 
 @pytest.mark.statistical
@@ -128,22 +166,29 @@ def test_bounds_of_400_corpora_lie_within_their_intervals(name, own):
 def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(name):
     process = PROCESSES[name]
     (uniform,), (own,) = (
-        repeated(process, density, 8192, 1) for density in (None, process.time_density(16, chance=0.2))
+        repeated(process, density, 8192, 1)
+        for density in (None, process.time_density(16, chance=0.2))
     )
     share = own.per_token.standard_error / uniform.per_token.standard_error
     assert share < {"masked": 0.8, "two levels": 0.95, "GIDD": 0.6}[name]
 
 
 def test_a_tally_uses_the_strata_of_its_batches():
-    process, density = PROCESSES["two levels"], PROCESSES["two levels"].time_density(16)
+    process = PROCESSES["two levels"]
+    density = PROCESSES["two levels"].time_density(16)
     bounds = repeated(process, density, 32, 4)
-    knowing, blind = dd.Tally(), dd.Tally()
+    knowing = dd.Tally()
+    blind = dd.Tally()
     for bound in bounds:
         knowing.add(bound.total, num_bytes=torch.full((32,), 50), times=bound.times)
         blind.add(bound.total, num_bytes=torch.full((32,), 50))
     for name in ("per_token", "per_sequence", "bits_per_byte", "perplexity"):
-        ours, theirs = getattr(knowing, name), getattr(blind, name)
-        assert ours.value == theirs.value and (ours.method, theirs.method) == ("stratified", "independent")
+        ours = getattr(knowing, name)
+        theirs = getattr(blind, name)
+        assert ours.value == theirs.value and (ours.method, theirs.method) == (
+            "stratified",
+            "independent",
+        )
         assert ours.standard_error < theirs.standard_error
     one = dd.Tally()
     one.add(bounds[0].total, times=bounds[0].times)
@@ -152,30 +197,51 @@ def test_a_tally_uses_the_strata_of_its_batches():
 
 def test_neighbours_in_time_by_hand():
     """Times 2, 0, 1: differences 5 - 1, 1 - 3 and, for the last, 3 - 1 once more."""
-    nats, times = torch.tensor([3.0, 5.0, 1.0], dtype=F64), torch.tensor([0.9, 0.1, 0.5], dtype=F64)
+    nats = torch.tensor([3.0, 5.0, 1.0], dtype=F64)
+    times = torch.tensor([0.9, 0.1, 0.5], dtype=F64)
     measure = dd.Measure.ratio(nats, torch.ones(3, dtype=F64), "nats", times)
     variance = (4**2 + 2**2 + 2**2) / 2 / 3
     assert measure.standard_error == pytest.approx(math.sqrt(variance / 3))
     # batches of two and of one: the one has no neighbour
-    measure = dd.Measure.ratio(nats, torch.ones(3, dtype=F64), "nats", times, torch.tensor([0, 0, 1]))
+    measure = dd.Measure.ratio(
+        nats, torch.ones(3, dtype=F64), "nats", times, torch.tensor([0, 0, 1])
+    )
     assert measure.standard_error == pytest.approx(math.sqrt(2**2 / 2 / 3))
 
 
 def test_neighbours_are_sought_within_blocks_of_rows_too():
-    """Six rows are four and two: keyed times of six leave half of the time to two, which show the effect."""
+    """Six rows are four and two.
+
+    Keyed times of six leave half of the time to two, which show the effect.
+    """
     nats = torch.tensor([0.0, 1.0, 3.0, 6.0, 1.0, 9.0], dtype=F64)
     times = torch.tensor([0.0, 2.0, 3.0, 4.0, 1.0, 5.0], dtype=F64) / 6
-    near, wide = ((1 + 0 + 4 + 9 + 9 + 9) / 2 / 6, (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6)
+    near = (1 + 0 + 4 + 9 + 9 + 9) / 2 / 6
+    wide = (1 + 4 + 9 + 9 + 64 + 64) / 2 / 6
     measure = dd.Measure.ratio(nats, torch.ones(6, dtype=F64), "nats", times)
     assert measure.standard_error == pytest.approx(math.sqrt((near + (wide - near) / 7) / 6))
-    blocks = [_blocks(torch.zeros(n).long()).unique_consecutive(return_counts=True)[1] for n in (1, 2, 3, 100, 101)]
-    assert [block.tolist() for block in blocks] == [[1], [2], [3], [64, 32, 4], [64, 32, 5]]  # none is left alone
+    blocks = [
+        _blocks(torch.zeros(n).long()).unique_consecutive(return_counts=True)[1]
+        for n in (1, 2, 3, 100, 101)
+    ]
+    assert [block.tolist() for block in blocks] == [
+        [1],
+        [2],
+        [3],
+        [64, 32, 4],
+        [64, 32, 5],
+    ]  # none is left alone
     several = torch.tensor([5, 2, 5, 2, 5, 9])
-    assert len(_blocks(several).unique()) == 3 and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3
+    assert (
+        len(_blocks(several).unique()) == 3
+        and len(torch.stack([_blocks(several), several]).unique(dim=1)[0]) == 3
+    )
 
 
 def test_without_informative_neighbours_draws_count_as_independent():
-    nats, size, times = torch.tensor([1.0, 2.0, 4.0], dtype=F64), torch.ones(3, dtype=F64), torch.rand(3, dtype=F64)
+    nats = torch.tensor([1.0, 2.0, 4.0], dtype=F64)
+    size = torch.ones(3, dtype=F64)
+    times = torch.rand(3, dtype=F64)
     blind = dd.Measure.ratio(nats, size, "nats")
     assert dd.Measure.ratio(nats, size, "nats", times, torch.arange(3)) == blind
     assert blind.method == "independent"
@@ -184,7 +250,8 @@ def test_without_informative_neighbours_draws_count_as_independent():
 
 
 def test_bad_times_are_refused_and_leave_the_tally_as_it_was():
-    nats, times = torch.ones(2, 3), torch.tensor([0.2, 0.7])
+    nats = torch.ones(2, 3)
+    times = torch.tensor([0.2, 0.7])
     tally = dd.Tally()
     tally.add(nats, times=times)
     for bad, error, message in (
@@ -197,5 +264,7 @@ def test_bad_times_are_refused_and_leave_the_tally_as_it_was():
         with pytest.raises(error, match=message):
             tally.add(nats, times=bad)
         assert tally.per_token == before
-    with pytest.raises(ValueError, match=r"times has shape \(2, 1\), must be that of amount, \(3, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"times has shape \(2, 1\), must be that of amount, \(3, 1\)"
+    ):
         dd.Measure.ratio(torch.ones(3), torch.ones(3), "", times)

@@ -1,4 +1,7 @@
-"""Objects shared by threads: a table that is filled on first use is the same for all of them, and afterwards."""
+"""Objects shared by threads.
+
+a table that is filled on first use is the same for all of them, and afterwards.
+"""
 
 import pickle
 import sys
@@ -40,7 +43,9 @@ def ring(size: int) -> torch.Tensor:
 
 def transitions(thread: int) -> Callable[[MatrixExponential], Any]:
     """Durations from another place of the table on for each thread."""
-    return lambda exponential: [exponential(torch.tensor(4.0**k + 2.3, dtype=F64)) for k in range(thread, 8)]
+    return lambda exponential: [
+        exponential(torch.tensor(4.0**k + 2.3, dtype=F64)) for k in range(thread, 8)
+    ]
 
 
 def exponential() -> MatrixExponential:
@@ -63,7 +68,11 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Callable[[Any], Any]]]
     "MatrixExponential": (exponential, transitions),
     "RateMatrix": (
         process_of_a_worker,
-        lambda thread: lambda process: [process.transition(0.0, 1 - 10.0**-place) for place in range(thread + 1, 14)],
+        lambda thread: (
+            lambda process: [
+                process.transition(0.0, 1 - 10.0**-place) for place in range(thread + 1, 14)
+            ]
+        ),
     ),
     "Automaton.ending": (automaton, lambda thread: lambda a: a.ending(10 * thread + 9)),
     "Positions": (
@@ -78,7 +87,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Callable[[Any], Any]]]
         lambda: (dd.weightings.Optimal(2), dd.presets.mdlm(4)),
         lambda thread: lambda pair: pair[0].factor(pair[1], torch.linspace(0.1, 0.9, 5)),
     ),
-    "Schedule": (dd.schedules.Cosine, lambda thread: lambda s: s.hazard(torch.linspace(0, 0.2, 9, dtype=F64))),
+    "Schedule": (
+        dd.schedules.Cosine,
+        lambda thread: lambda s: s.hazard(torch.linspace(0, 0.2, 9, dtype=F64)),
+    ),
     "Halton": (lambda: dd.paces.Halton((3, 4)), lambda thread: lambda pace: pace.ranks),
     "Symbols": (symbols, lambda thread: lambda s: [s._is_left_out(letter) for letter in "abcdef"]),
 }
@@ -121,4 +133,6 @@ def test_the_precision_of_mpmath_is_that_of_one_thread_at_a_time():
                 found |= {mpmath.mp.dps for _ in range(20)}
         return found
 
-    assert at_once([partial(precisions, thread) for thread in range(THREADS)]) == [{20 + k} for k in range(THREADS)]
+    assert at_once([partial(precisions, thread) for thread in range(THREADS)]) == [
+        {20 + k} for k in range(THREADS)
+    ]

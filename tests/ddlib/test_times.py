@@ -1,4 +1,7 @@
-"""Times: one per slice, over ranks and accumulation steps too; every one uniform; less variance than independent."""
+"""Times: one per slice, over ranks and accumulation steps too.
+
+Every one uniform; less variance than independent.
+"""
 
 import pytest
 import scipy.stats
@@ -14,7 +17,9 @@ from ddlib.processes import LevelProcess
 from ddlib.samplers import equal_jump_times
 from ddlib.testing import strategies
 
-unchecked = pytest.mark.usefixtures("as_users_call")  # thousands of calls, faster without shape checks
+unchecked = pytest.mark.usefixtures(
+    "as_users_call"
+)  # thousands of calls, faster without shape checks
 METHODS = ["iid", "stratified", "antithetic"]
 every_method = pytest.mark.parametrize("method", METHODS)
 every_source = pytest.mark.parametrize("source", ["torch", "keyed"])
@@ -23,7 +28,11 @@ each_source = pytest.mark.parametrize("source", slow_but(["torch", "keyed"], "to
 
 
 def times(n, method="stratified", source="torch", seed=0, start=0, **options):
-    generator = dd.KeyedGenerator(seed, 2, torch.arange(start, start + n)) if source == "keyed" else seeded(seed)
+    generator = (
+        dd.KeyedGenerator(seed, 2, torch.arange(start, start + n))
+        if source == "keyed"
+        else seeded(seed)
+    )
     return dd.sample_times(n, method, generator, **{"dtype": F64, **options})
 
 
@@ -81,13 +90,17 @@ def test_keyed_times_stay_stratified_over_ranks_and_gradient_accumulation(rows):
     parts = [times(rows, source="keyed", seed=9, start=32 * 5 + b) for b in range(0, 32, rows)]
     dealt = torch.cat([part for rank in range(4) for part in parts[rank::4]])
     assert slices(dealt, 32).tolist() == [1] * 32
-    assert torch.equal(dealt.sort().values, whole.sort().values) and torch.equal(torch.cat(parts), whole)
+    assert torch.equal(dealt.sort().values, whole.sort().values) and torch.equal(
+        torch.cat(parts), whole
+    )
 
 
 def test_keyed_slots_change_from_step_to_step_and_seed_to_seed():
     index = torch.arange(16)
     order = {
-        tuple(dd.sample_times(16, generator=dd.KeyedGenerator(seed, step, index)).argsort().tolist())
+        tuple(
+            dd.sample_times(16, generator=dd.KeyedGenerator(seed, step, index)).argsort().tolist()
+        )
         for seed in range(4)
         for step in range(8)
     }
@@ -99,7 +112,9 @@ def test_keyed_slots_change_from_step_to_step_and_seed_to_seed():
 def test_antithetic_neighbours_sum_to_one(source, n):
     for seed in range(10):
         t = times(n, "antithetic", source, seed)
-        torch.testing.assert_close(t[0::2] + t[1::2], torch.ones(n // 2, dtype=F64), atol=1e-15, rtol=0)
+        torch.testing.assert_close(
+            t[0::2] + t[1::2], torch.ones(n // 2, dtype=F64), atol=1e-15, rtol=0
+        )
 
 
 @every_source
@@ -120,7 +135,9 @@ def test_antithetic_partners_on_two_ranks_agree_without_communication():
 @each_source
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_time_of_every_row_is_uniform_over_seeds(method, source, n):
-    """A row that always met early times would have a biased bound, however often it is evaluated."""
+    """A row that always met early times would have a biased bound, however often it is
+    evaluated.
+    """
     t = torch.stack([times(n, method, source, seed) for seed in range(400)])
     pvalues = [float(scipy.stats.kstest(row.tolist(), "uniform").pvalue) for row in t.T]
     assert min(pvalues) > 1e-6
@@ -138,7 +155,9 @@ def integral(t):
 @pytest.mark.parametrize("n", [15, 16])
 def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(method, source, n):
     exact = (torch.exp(torch.tensor(2.0, dtype=F64)) + 1).item() / 4
-    estimates = torch.stack([integral(times(n, method, source, seed, start=64)) for seed in range(200)])
+    estimates = torch.stack(
+        [integral(times(n, method, source, seed, start=64)) for seed in range(200)]
+    )
     independent = torch.stack([integral(times(n, "iid", source, seed)) for seed in range(200)])
     error = estimates.std().item() / len(estimates) ** 0.5
     assert abs(estimates.mean().item() - exact) < 5 * error + 1e-12
@@ -149,8 +168,13 @@ def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(m
 @pytest.mark.statistical
 @each_source
 def test_stratified_variance_falls_faster_than_the_number_of_rows_grows(source):
-    few, many = (torch.stack([integral(times(n, source=source, seed=s)) for s in range(200)]).var() for n in (8, 32))
-    assert few / many > 10  # one shift for all slices gives 4^2, a shift for each 4^3, independent times 4
+    few, many = (
+        torch.stack([integral(times(n, source=source, seed=s)) for s in range(200)]).var()
+        for n in (8, 32)
+    )
+    assert (
+        few / many > 10
+    )  # one shift for all slices gives 4^2, a shift for each 4^3, independent times 4
 
 
 @every_source
@@ -168,19 +192,28 @@ def expected_level(process, t):
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
-    process=strategies.processes(strategies.all_schedules()).filter(lambda one: isinstance(one, LevelProcess)),
+    process=strategies.processes(strategies.all_schedules()).filter(
+        lambda one: isinstance(one, LevelProcess)
+    ),
     steps=st.integers(1, 40),
 )
 def test_every_step_has_the_same_expected_number_of_jumps(process, steps):
     times = equal_jump_times(process, steps)
-    assert times.shape == (steps + 1,) and times[0] == 1 and times[-1] == 0 and bool((times.diff() <= 0).all())
+    assert (
+        times.shape == (steps + 1,)
+        and times[0] == 1
+        and times[-1] == 0
+        and bool((times.diff() <= 0).all())
+    )
     levels = expected_level(process, times)
     jumps = (levels[:-1] - levels[1:]) * steps / (levels[0] - levels[-1])
     # next to t = 1 a rounding error of the time moves the level of a deep hierarchy
     assert (jumps - 1).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("process", [dd.presets.mdlm(5), dd.presets.staged([0, 0, 1, 1])], ids=["masks", "staged"])
+@pytest.mark.parametrize(
+    "process", [dd.presets.mdlm(5), dd.presets.staged([0, 0, 1, 1])], ids=["masks", "staged"]
+)
 def test_times_of_jumps_at_a_constant_rate_are_equally_spaced(process):
     found = equal_jump_times(process, 16)
     torch.testing.assert_close(found, torch.linspace(1, 0, 17, dtype=F64), atol=1e-15, rtol=0)
@@ -191,13 +224,17 @@ def test_a_deep_hierarchy_makes_half_of_its_jumps_in_the_first_equal_step():
     parents = [[i // 2 for i in range(2 * size)] for size in (128, 64, 32, 16, 8, 4, 2)]
     process = dd.presets.hdlm_levels(parents)
     shares = {}
-    for name, times in (("time", torch.linspace(1, 0, 65, dtype=F64)), ("jumps", equal_jump_times(process, 64))):
+    for name, times in (
+        ("time", torch.linspace(1, 0, 65, dtype=F64)),
+        ("jumps", equal_jump_times(process, 64)),
+    ):
         shares[name] = -expected_level(process, times).diff() / 8
     assert shares["time"][0] == pytest.approx(0.485, abs=1e-3) and shares["jumps"].max() < 1.02 / 64
 
 
 def test_samples_follow_times_of_equal_jumps():
-    process, seen = dd.presets.hdlm([0, 0, 1, 1]), []
+    process = dd.presets.hdlm([0, 0, 1, 1])
+    seen = []
 
     def network(z, t):
         seen.append(t[0].double())
@@ -206,7 +243,9 @@ def test_samples_follow_times_of_equal_jumps():
     times = equal_jump_times(process, 6)
     drawn = dd.sample(process, network, (64, 8), times=times, compact=False)
     assert tuple(drawn.shape) == (64, 8)
-    torch.testing.assert_close(torch.stack(seen), times[:-1], atol=1e-7, rtol=0)  # networks take times in float32
+    torch.testing.assert_close(
+        torch.stack(seen), times[:-1], atol=1e-7, rtol=0
+    )  # networks take times in float32
 
 
 test_times_of_equal_jumps_are_refused = refuses(r"""

@@ -1,6 +1,9 @@
-"""The bridge to torchtyping, compared with the real package: same annotation, same tensors, same verdict.
+"""The bridge to torchtyping, compared with the real package.
 
-On torch >= 2.13 torchtyping's checks fail on ``tensor.names``. A tensor that has the attribute brings them back.
+Same annotation, same tensors, same verdict.
+
+On torch >= 2.13 torchtyping's checks fail on ``tensor.names``. A tensor that has the attribute
+brings them back.
 """
 # ruff: noqa: UP007, UP037, UP045 (Union, Optional, and the quotes around axes are meant)
 
@@ -31,7 +34,9 @@ class Unnamed(Tensor):
 def accepts(annotations, values):
     """True if a function with one argument for each annotation takes ``values``."""
     namespace = {f"T{i}": annotation for i, annotation in enumerate(annotations)}
-    exec(f"def function({', '.join(f'x{i}: T{i}' for i in range(len(annotations)))}): ...", namespace)
+    exec(
+        f"def function({', '.join(f'x{i}: T{i}' for i in range(len(annotations)))}): ...", namespace
+    )
     try:
         checked(namespace["function"])(*values)
     except TypeError as error:
@@ -56,23 +61,54 @@ def torchtyping_accepts(annotations, values):
     return True
 
 
-AXES = [1, 2, 3, -1, None, Any, "a", "b", slice("a", 2), slice("a", 3), slice("a", "b"), slice("b", "a")]
+AXES = [
+    1,
+    2,
+    3,
+    -1,
+    None,
+    Any,
+    "a",
+    "b",
+    slice("a", 2),
+    slice("a", 3),
+    slice("a", "b"),
+    slice("b", "a"),
+]
 AXES += [slice("b", -1), slice(None, 2), slice(None, "a")]
 VARIADIC = [(), (...,), (slice("x", ...),), (slice("y", ...),)]
-DTYPES = [(), (float,), (int,), (bool,), (torch.float64,), (torch.bfloat16,), (is_float,), (torch.half, is_float)]
+DTYPES = [
+    (),
+    (float,),
+    (int,),
+    (bool,),
+    (torch.float64,),
+    (torch.bfloat16,),
+    (is_float,),
+    (torch.half, is_float),
+]
 
 
 @st.composite
 def signatures(draw: Any) -> tuple[list[Any], list[Tensor]]:
-    """Annotations, and tensors that mostly fit them: one world of sizes, then perhaps one axis is spoilt."""
+    """Annotations, and tensors that mostly fit them.
+
+    One world of sizes, then perhaps one axis is spoilt.
+    """
     size = st.integers(1, 3)
     world = {name: draw(size) for name in ("a", "b")}
     groups = {name: draw(st.lists(size, max_size=2)) for name in ("x", "y")}
-    annotations, values = [], []
+    annotations = []
+    values = []
     for _ in range(draw(st.integers(1, 3))):
-        front, axes = draw(st.sampled_from(VARIADIC)), draw(st.lists(st.sampled_from(AXES), max_size=3))
+        front = draw(st.sampled_from(VARIADIC))
+        axes = draw(st.lists(st.sampled_from(AXES), max_size=3))
         dtype = draw(st.sampled_from(DTYPES))
-        shape = [n for part in front for n in (draw(st.lists(size)) if part is ... else groups[part.start])]
+        shape = [
+            n
+            for part in front
+            for n in (draw(st.lists(size)) if part is ... else groups[part.start])
+        ]
         for axis in axes:
             bound = axis.stop if isinstance(axis, slice) else axis
             name = axis.start if isinstance(axis, slice) else axis
@@ -82,10 +118,19 @@ def signatures(draw: Any) -> tuple[list[Any], list[Tensor]]:
             shape[draw(st.integers(0, len(shape) - 1))] = draw(size)
         if draw(st.integers(0, 9)) == 0:
             shape.insert(0, draw(size))
-        fitting = {(): torch.int8, (float,): torch.float32, (int,): torch.int64, (bool,): torch.bool}
-        kind = fitting.get(dtype, dtype[0] if isinstance((*dtype, 0)[0], torch.dtype) else torch.float16)
+        fitting = {
+            (): torch.int8,
+            (float,): torch.float32,
+            (int,): torch.int64,
+            (bool,): torch.bool,
+        }
+        kind = fitting.get(
+            dtype, dtype[0] if isinstance((*dtype, 0)[0], torch.dtype) else torch.float16
+        )
         if draw(st.integers(0, 5)) == 0:
-            kind = draw(st.sampled_from([torch.float32, torch.float64, torch.bool, torch.float8_e4m3fn]))
+            kind = draw(
+                st.sampled_from([torch.float32, torch.float64, torch.bool, torch.float8_e4m3fn])
+            )
         annotations.append(TensorType[(*front, *axes, *dtype) or ((),)])
         values.append(torch.zeros(shape, dtype=kind))
     return annotations, values
@@ -102,10 +147,13 @@ def test_axes_bind_across_both_kinds_of_annotation(signature, shape, data):
     last = [slice(t[1:], ...) if t[0] == "*" else int(t) if t == "2" else t for t in shape.split()]
     value = torch.zeros(data.draw(st.lists(st.integers(1, 3), max_size=3)))
     where = data.draw(st.integers(0, len(values)))
-    native, foreign = Float[Tensor, shape], TensorType[(*last, is_float)] if last else TensorType[(), is_float]
+    native = Float[Tensor, shape]
+    foreign = TensorType[(*last, is_float)] if last else TensorType[(), is_float]
     values = [*values[:where], value, *values[where:]]
     mixed = accepts([*annotations[:where], native, *annotations[where:]], values)
-    assert mixed == torchtyping_accepts([*annotations[:where], foreign, *annotations[where:]], values)
+    assert mixed == torchtyping_accepts(
+        [*annotations[:where], foreign, *annotations[where:]], values
+    )
 
 
 def ones(*shape, dtype=None):
@@ -175,9 +223,18 @@ def by_item(*args: TensorType["b"], **kwargs: TensorType["b", 2]): ...
     [
         (lambda: by_string(ones(2, 4), ones(2, 3)), None),
         (lambda: by_string(ones(2, 4), ones(3, 3)[:2, :2], ones(4, 2)), None),
-        (lambda: by_string(ones(2, 5), ones(2, 3)), "by_string.\\s.*parameter 'x'|parameter 'x' of .*by_string"),
-        (lambda: by_string(ones(2, 4), ones(3, 3)), "by_string.\\s.*parameter 'y'|parameter 'y' of .*by_string"),
-        (lambda: by_string(ones(2, 4), ones(2, 2), ones(3, 2)), "by_string.\\s.*parameter 'z'|'z' of .*by_string"),
+        (
+            lambda: by_string(ones(2, 5), ones(2, 3)),
+            "by_string.\\s.*parameter 'x'|parameter 'x' of .*by_string",
+        ),
+        (
+            lambda: by_string(ones(2, 4), ones(3, 3)),
+            "by_string.\\s.*parameter 'y'|parameter 'y' of .*by_string",
+        ),
+        (
+            lambda: by_string(ones(2, 4), ones(2, 2), ones(3, 2)),
+            "by_string.\\s.*parameter 'z'|'z' of .*by_string",
+        ),
         (lambda: by_string(ones(2, 4), ones(2, 3), ones(4, 3)), "return value of .*by_string"),
         (lambda: by_item(ones(3), ones(3), x=ones(3, 2)), None),
         (lambda: by_item(ones(3), ones(2)), "args"),
@@ -204,17 +261,30 @@ torch.set_default_dtype(torch.float64)
 DOUBLE = TensorType[float]
 """``float`` is the default dtype at the time when the annotation was made."""
 torch.set_default_dtype(torch.float32)
-MAYBE, EITHER = Optional[TensorType["a":4]], Union[TensorType["a":4, "b"], TensorType["b", "a":5]]
+MAYBE = Optional[TensorType["a":4]]
+EITHER = Union[TensorType["a":4, "b"], TensorType["b", "a":5]]
 PARAMETER = torch.nn.Parameter(ones(3, 2))
 
 
 @pytest.mark.parametrize(
     ("annotations", "values", "verdict"),
     [
-        ([MAYBE, TensorType["a"]], [None, ones(5)], True),  # a sized name that is not given binds nothing
+        (
+            [MAYBE, TensorType["a"]],
+            [None, ones(5)],
+            True,
+        ),  # a sized name that is not given binds nothing
         ([MAYBE, TensorType["a"]], [ones(4), ones(5)], False),
-        ([EITHER, Float[Tensor, "b"]], [ones(3, 5), ones(3)], True),  # nor does a first alternative that does not fit
-        ([Union[TensorType["a":4, "b"], TensorType["b"]]], [ones(3)], True),  # or that has more axes
+        (
+            [EITHER, Float[Tensor, "b"]],
+            [ones(3, 5), ones(3)],
+            True,
+        ),  # nor does a first alternative that does not fit
+        (
+            [Union[TensorType["a":4, "b"], TensorType["b"]]],
+            [ones(3)],
+            True,
+        ),  # or that has more axes
         ([DOUBLE], [ones(2, dtype=torch.float64)], True),
         ([DOUBLE], [ones(2, dtype=torch.float32)], False),
         ([ParameterType["a", 2]], [PARAMETER], True),
@@ -235,7 +305,10 @@ class Contiguous(TensorDetail):
     ("annotation", "reason"),
     [
         (TensorType["b", is_named], "is_named cannot be checked: torch 2.13 removed named tensors"),
-        (TensorType["b", torch.sparse_coo], "torch.sparse_coo cannot be checked: .*not memory layouts"),
+        (
+            TensorType["b", torch.sparse_coo],
+            "torch.sparse_coo cannot be checked: .*not memory layouts",
+        ),
         (TensorType[torch.strided], "torch.strided cannot be checked: .*not memory layouts"),
         (TensorType["b", Contiguous()], "a detail of class Contiguous cannot be checked"),
         (TensorType["time steps"], "axis 'time steps' cannot be checked"),
@@ -245,7 +318,9 @@ class Contiguous(TensorDetail):
     ],
 )
 @pytest.mark.parametrize("inside", [lambda a: a, lambda a: a | None, lambda a: list[tuple[a, int]]])
-def test_uncheckable_annotations_are_refused_when_the_function_is_defined(annotation, reason, inside):
+def test_uncheckable_annotations_are_refused_when_the_function_is_defined(
+    annotation, reason, inside
+):
     def function(x, y): ...
 
     for name in ("y", "return"):

@@ -1,4 +1,6 @@
-"""A network in train mode, or one that keeps its graph, is warned of where it matters, once, and nowhere else."""
+"""A network in train mode, or one that keeps its graph, is warned of where it matters, once, and
+nowhere else.
+"""
 
 import functools
 
@@ -9,7 +11,8 @@ from torch import nn
 import ddlib as dd
 from ddlib.utils.validation import UsageWarning
 
-PROCESS, X = dd.presets.mdlm(6), torch.zeros(3, 4, dtype=torch.int64)
+PROCESS = dd.presets.mdlm(6)
+X = torch.zeros(3, 4, dtype=torch.int64)
 
 
 class Net(nn.Module):
@@ -17,7 +20,11 @@ class Net(nn.Module):
 
     def __init__(self, between=None):
         super().__init__()
-        self.table, self.between, self.out = nn.Embedding(7, 8), between or nn.Identity(), nn.Linear(8, 6)
+        self.table, self.between, self.out = (
+            nn.Embedding(7, 8),
+            between or nn.Identity(),
+            nn.Linear(8, 6),
+        )
 
     def forward(self, z, t):
         return self.out(self.between(self.table(z)))
@@ -42,7 +49,9 @@ ACTIVE = {
     "dropout": lambda: Net(nn.Dropout(0.1)),
     "a dropout of one's own": lambda: Net(nn.Sequential(nn.Linear(8, 8), nn.AlphaDropout(0.2))),
     "dropout by a function": Functional,
-    "attention's own": lambda: Net(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1, batch_first=True)),
+    "attention's own": lambda: Net(
+        nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1, batch_first=True)
+    ),
     "batch normalisation": lambda: Net(Flat(8)),
     "one part alone": lambda: part_in_train_mode(Net(nn.Dropout(0.1)).eval()),
 }
@@ -145,7 +154,9 @@ def test_draws_of_ddlib_from_the_global_state_are_not_those_of_the_network():
 
 def test_a_graph_is_warned_of_where_nothing_is_trained():
     net = Net().eval()
-    with pytest.warns(UsageWarning, match=r"eval mode and its result keeps the autograd graph.*torch.no_grad") as found:
+    with pytest.warns(
+        UsageWarning, match=r"eval mode and its result keeps the autograd graph.*torch.no_grad"
+    ) as found:
         for _ in range(2):
             bound(net)
     assert len(found) == 1

@@ -1,4 +1,7 @@
-"""Trainer, Lightning and accelerate train as a plain loop does, to the bit; they resume, accumulate, and share work."""
+"""Trainer, Lightning and accelerate train as a plain loop does, to the bit.
+
+They resume, accumulate, and share work.
+"""
 
 import importlib.util
 import os
@@ -34,14 +37,20 @@ from ddlib_models import DiT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("as_users_call"),
-    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
+    ),
     pytest.mark.filterwarnings("default"),  # theirs
 ]
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.9)
 DATA = [{"input_ids": [(n * k) % 5 for k in range(1, n % 4 + 4)]} for n in range(20)]
 EVEN = [{"input_ids": [(n * k) % 5 for k in range(1, 7)]} for n in range(20)]
-RATE, STEPS, BATCH = 1e-2, 4, 4
-QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+RATE = 1e-2
+STEPS = 4
+BATCH = 4
+QUIET = dict.fromkeys(
+    ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+)
 
 
 class Small(torch.nn.Module):
@@ -49,7 +58,10 @@ class Small(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embedding, self.head = torch.nn.Embedding(PROCESS.num_states, 16), torch.nn.Linear(16, PROCESS.vocab_size)
+        self.embedding, self.head = (
+            torch.nn.Embedding(PROCESS.num_states, 16),
+            torch.nn.Linear(16, PROCESS.vocab_size),
+        )
 
     def forward(self, z, t):
         hidden = self.embedding(z)
@@ -75,13 +87,18 @@ def optimizer(net):
 
 def loader(data=DATA, batch=BATCH, **options):
     return DataLoader(
-        Positions(data, passes=2), batch, collate_fn=DiffusionCollator(PROCESS, batch_size=BATCH), **options
+        Positions(data, passes=2),
+        batch,
+        collate_fn=DiffusionCollator(PROCESS, batch_size=BATCH),
+        **options,
     )
 
 
 def plain(data=DATA, steps=STEPS, half=False, backend=None):
     """Losses and network of a loop in plain PyTorch."""
-    net, loss_of, losses = network(backend), DiffusionLoss(PROCESS, "clip:5"), []
+    net = network(backend)
+    loss_of = DiffusionLoss(PROCESS, "clip:5")
+    losses = []
     optim = optimizer(net)
     for _, batch in zip(range(steps), loader(data), strict=False):
         labels = batch.pop("labels")
@@ -96,11 +113,19 @@ def plain(data=DATA, steps=STEPS, half=False, backend=None):
 
 
 def weights(net):
-    whole = [getattr(p, "full_tensor", lambda p=p: p)() for p in net.parameters()]  # of shards, if there are any
+    whole = [
+        getattr(p, "full_tensor", lambda p=p: p)() for p in net.parameters()
+    ]  # of shards, if there are any
     return torch.cat([p.detach().flatten() for p in whole])
 
 
-ARGUMENTS = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "use_cpu": True, "max_grad_norm": 0}
+ARGUMENTS = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "logging_steps": 1,
+    "use_cpu": True,
+    "max_grad_norm": 0,
+}
 ARGUMENTS |= {"per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_strategy": "no"}
 ARGUMENTS |= {"lr_scheduler_type": "constant"}
 
@@ -152,9 +177,20 @@ def lightning(folder, data=DATA, batch=BATCH, callbacks=(), net=None, resume=Non
     losses = Losses()
     losses.found = []
     module = Module(net or network(), PROCESS, weighting="clip:5", lr=RATE)
-    options = {"accelerator": "cpu", "num_sanity_val_steps": 0, "devices": 1, "max_steps": STEPS, **QUIET, **options}
+    options = {
+        "accelerator": "cpu",
+        "num_sanity_val_steps": 0,
+        "devices": 1,
+        "max_steps": STEPS,
+        **QUIET,
+        **options,
+    }
     fit = L.Trainer(default_root_dir=folder, callbacks=[losses, *callbacks], **options)
-    fit.fit(module, datamodule=DiffusionDataModule(PROCESS, data, data, batch_size=batch), ckpt_path=resume)
+    fit.fit(
+        module,
+        datamodule=DiffusionDataModule(PROCESS, data, data, batch_size=batch),
+        ckpt_path=resume,
+    )
     return fit, module, losses.found
 
 
@@ -165,7 +201,10 @@ def accelerated(data=DATA, batch=BATCH, steps=STEPS, resume=None, **options):
 
     AcceleratorState._reset_state(True)  # of the test before
     accelerator = Accelerator(cpu=True, **options)
-    net, loss_of, losses, done = network(), DiffusionLoss(PROCESS, "clip:5"), [], 0
+    net = network()
+    loss_of = DiffusionLoss(PROCESS, "clip:5")
+    losses = []
+    done = 0
     model, optim, read = accelerator.prepare(net, optimizer(net), loader(data, batch))
     if resume is not None:
         accelerator.load_state(resume)
@@ -185,20 +224,38 @@ def accelerated(data=DATA, batch=BATCH, steps=STEPS, resume=None, **options):
     raise AssertionError(f"data for {done} steps only")
 
 
-def trained(kind, folder, data=DATA, steps=STEPS, *, half=False, backend=None, accumulate=1, resume=None):
-    """Losses and network of a loop of this kind, which saves itself at the end; ``resume`` is a step that was saved."""
+def trained(
+    kind, folder, data=DATA, steps=STEPS, *, half=False, backend=None, accumulate=1, resume=None
+):
+    """Losses and network of a loop of this kind, which saves itself at the end.
+
+    ``resume`` is a step that was saved.
+    """
     batch = BATCH // accumulate
     if kind == "trainer":
-        options = {"bf16": half, "torch_compile_backend": backend, "gradient_accumulation_steps": accumulate}
-        options |= {"save_strategy": "steps", "save_steps": steps, "per_device_train_batch_size": batch}
+        options = {
+            "bf16": half,
+            "torch_compile_backend": backend,
+            "gradient_accumulation_steps": accumulate,
+        }
+        options |= {
+            "save_strategy": "steps",
+            "save_steps": steps,
+            "per_device_train_batch_size": batch,
+        }
         start = None if resume is None else str(folder / f"checkpoint-{resume}")
         found, losses = trainer(folder, data, start, max_steps=steps, **options)
         return losses[resume or 0 :], found.model
     if kind == "lightning":
-        options = {"precision": "bf16-mixed" if half else "32-true", "accumulate_grad_batches": accumulate}
+        options = {
+            "precision": "bf16-mixed" if half else "32-true",
+            "accumulate_grad_batches": accumulate,
+        }
         start = None if resume is None else folder / f"{resume}.ckpt"
         net = network(backend)
-        fit, module, losses = lightning(folder, data, batch, net=net, max_steps=steps, resume=start, **options)
+        fit, module, losses = lightning(
+            folder, data, batch, net=net, max_steps=steps, resume=start, **options
+        )
         fit.save_checkpoint(folder / f"{steps}.ckpt")
         return losses, module.network
     options = {"mixed_precision": "bf16" if half else "no", "dynamo_backend": backend or "no"}
@@ -217,7 +274,8 @@ def saved(kind, folder, steps=STEPS):
 
         module = DiffusionModule.load_from_checkpoint(folder / f"{steps}.ckpt", network=network())
         return module.network, module.process
-    place, net = folder / f"{'checkpoint' if kind == 'trainer' else 'step'}-{steps}", network()
+    place = folder / f"{'checkpoint' if kind == 'trainer' else 'step'}-{steps}"
+    net = network()
     net.load_state_dict(load_file(place / "model.safetensors"))
     return net, load_process(place)
 
@@ -232,7 +290,9 @@ needs_compiler = pytest.mark.skipif(
     not shutil.which(os.environ.get("CXX", "g++")), reason="inductor needs a C++ compiler"
 )
 inductor = pytest.param(
-    {"backend": "inductor", "data": EVEN}, id="inductor", marks=[pytest.mark.nightly, needs_compiler]
+    {"backend": "inductor", "data": EVEN},
+    id="inductor",
+    marks=[pytest.mark.nightly, needs_compiler],
 )
 each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
 
@@ -269,7 +329,10 @@ def test_weights_and_process_are_saved_and_loaded(kind, tmp_path):
     _, net = trained(kind, tmp_path)
     same, process = saved(kind, tmp_path)
     assert torch.equal(weights(same), weights(net)) and dd.values(process) == dd.values(PROCESS)
-    samples = [dd.sample(PROCESS, each.eval(), (3, 6), steps=4, generator=seeded(1)) for each in (net, same)]
+    samples = [
+        dd.sample(PROCESS, each.eval(), (3, 6), steps=4, generator=seeded(1))
+        for each in (net, same)
+    ]
     assert torch.equal(*samples)
 
 
@@ -297,8 +360,11 @@ def test_trainer_accumulates_tokens_and_evaluates_by_the_bound(tmp_path):
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
     found, losses = trainer(tmp_path, callbacks=[SampleCallback(PROCESS, (2, 6), 4)], **options)
     expected, net = plain()
-    assert losses == pytest.approx(expected, rel=1e-5) and torch.allclose(weights(found.model), weights(net), atol=1e-4)
-    metrics, mean = found.evaluate(), evaluated(found.model)
+    assert losses == pytest.approx(expected, rel=1e-5) and torch.allclose(
+        weights(found.model), weights(net), atol=1e-4
+    )
+    metrics = found.evaluate()
+    mean = evaluated(found.model)
     assert metrics["eval_bound"] == metrics["eval_loss"] == pytest.approx(mean.value)
     assert metrics["eval_bound_error"] == pytest.approx(mean.standard_error)
     text = (tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text()
@@ -318,11 +384,13 @@ def test_a_conditional_network_is_evaluated_with_its_labels(kind, tmp_path, monk
     data = [{**item, "label": n % 5} for n, item in enumerate(DATA)]
     if kind == "trainer":
         found, _ = trainer(tmp_path, data)
-        net, value = found.model, found.evaluate()["eval_bound"]
+        net = found.model
+        value = found.evaluate()["eval_bound"]
     else:
         limits = {"val_check_interval": STEPS, "check_val_every_n_epoch": None}
         fit, module, _ = lightning(tmp_path, data, **limits)
-        net, value = module.network, float(fit.callback_metrics["val_bound"])
+        net = module.network
+        value = float(fit.callback_metrics["val_bound"])
     label = torch.tensor([item["label"] for item in data])
     labels = DiffusionCollator(PROCESS)(list(Positions(DATA, shuffle=False)))["labels"]
     expected = mean_bound(sequence_bounds(PROCESS, partial(net.eval(), label=label), labels))
@@ -331,8 +399,14 @@ def test_a_conditional_network_is_evaluated_with_its_labels(kind, tmp_path, monk
 
 def test_trainer_does_not_resume_with_another_process(tmp_path):
     trained("trainer", tmp_path, steps=2)
-    with pytest.raises(ValueError, match=r"of another process: hierarchy\.xi is 0\.9 there, 0\.8 here"):
-        trainer(tmp_path, resume=str(tmp_path / "checkpoint-2"), process=dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.8))
+    with pytest.raises(
+        ValueError, match=r"of another process: hierarchy\.xi is 0\.9 there, 0\.8 here"
+    ):
+        trainer(
+            tmp_path,
+            resume=str(tmp_path / "checkpoint-2"),
+            process=dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.8),
+        )
 
 
 def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(tmp_path):
@@ -342,11 +416,18 @@ def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(t
 
     average = EMAWeightAveraging(decay=0.5)
     limits = {"val_check_interval": STEPS, "check_val_every_n_epoch": None}
-    fit, module, found = lightning(tmp_path, callbacks=[SampleCallback((2, 6), 4), average], **limits)
-    [losses, net], expected = plain(), evaluated(module.network)  # the average is in place after training
+    fit, module, found = lightning(
+        tmp_path, callbacks=[SampleCallback((2, 6), 4), average], **limits
+    )
+    [losses, net], expected = (
+        plain(),
+        evaluated(module.network),
+    )  # the average is in place after training
     assert found == losses and not torch.equal(weights(net), weights(module.network))
     assert float(fit.callback_metrics["val_bound"]) == pytest.approx(expected.value, rel=1e-6)
-    assert float(fit.callback_metrics["val_bound_error"]) == pytest.approx(expected.standard_error, rel=1e-6)
+    assert float(fit.callback_metrics["val_bound_error"]) == pytest.approx(
+        expected.standard_error, rel=1e-6
+    )
     assert len((tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text().splitlines()) == 2
     path = tmp_path / "last.ckpt"
     fit.save_checkpoint(path, weights_only=True)
@@ -356,24 +437,37 @@ def test_lightning_validates_samples_and_saves_with_the_average_of_the_weights(t
     assert dd.values(loaded.loss.weighting) == dd.values(module.loss.weighting)
     assert loaded.sample((2, 6), 4).shape == (2, 6)
     with pytest.raises(ValueError, match="of another"):
-        DiffusionModule.load_from_checkpoint(path, network=network(), process=dd.presets.hdlm([0, 0, 1, 1, 2]))
+        DiffusionModule.load_from_checkpoint(
+            path, network=network(), process=dd.presets.hdlm([0, 0, 1, 1, 2])
+        )
 
 
 def test_lightning_loads_a_network_of_plain_values(tmp_path):
     from ddlib.integrations.lightning import DiffusionModule
 
     torch.manual_seed(0)
-    dit = {"kind": "dit", "num_states": 9, "vocab_size": 5, "dim": 16, "depth": 1, "heads": 2, "cond_dim": 8}
+    dit = {
+        "kind": "dit",
+        "num_states": 9,
+        "vocab_size": 5,
+        "dim": 16,
+        "depth": 1,
+        "heads": 2,
+        "cond_dim": 8,
+    }
     fit, module, _ = lightning(tmp_path, net=dit)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     loaded = DiffusionModule.load_from_checkpoint(tmp_path / "last.ckpt")
-    assert torch.equal(weights(loaded), weights(module)) and dd.values(loaded.process) == dd.values(PROCESS)
+    assert torch.equal(weights(loaded), weights(module)) and dd.values(loaded.process) == dd.values(
+        PROCESS
+    )
 
 
 def test_the_stock_trainer_has_the_losses_of_a_plain_loop(tmp_path):
     from transformers import Trainer, TrainingArguments
 
-    net, options = network(), {"remove_unused_columns": False, "train_sampling_strategy": "sequential"}
+    net = network()
+    options = {"remove_unused_columns": False, "train_sampling_strategy": "sequential"}
     stock = Trainer(
         net,
         TrainingArguments(str(tmp_path), **ARGUMENTS | options),
@@ -392,7 +486,10 @@ def test_a_batch_that_no_collator_made_is_refused_by_name():
 
     module = DiffusionModule(network(), PROCESS)
     for step in (module.training_step, module.validation_step):
-        with pytest.raises(ValueError, match="a batch has input_ids, label, must have labels: use a DiffusionDataMod"):
+        with pytest.raises(
+            ValueError,
+            match="a batch has input_ids, label, must have labels: use a DiffusionDataMod",
+        ):
             step({"input_ids": torch.zeros(2, 3), "label": torch.zeros(2)}, 0)
 
 
@@ -421,11 +518,19 @@ def test_noise_or_a_loss_of_another_process_is_refused(tmp_path):
         "compute_loss_func": DiffusionLoss(other),
     }.items():
         name = type(part).__name__
-        with pytest.raises(ValueError, match=rf"the {name} is for another process: hierarchy\.xi is 0\.8 there, 0\.9"):
+        with pytest.raises(
+            ValueError,
+            match=rf"the {name} is for another process: hierarchy\.xi is 0\.8 there, 0\.9",
+        ):
             DiffusionTrainer(network(), args, process=PROCESS, **{option: part})
     module = DiffusionModule(network(), other)
-    module.trainer = SimpleNamespace(world_size=1, train_dataloader=loader(), accumulate_grad_batches=1)
-    with pytest.raises(ValueError, match=r"the DiffusionCollator is for another process: hierarchy\.xi is 0\.9 there"):
+    module.trainer = SimpleNamespace(
+        world_size=1, train_dataloader=loader(), accumulate_grad_batches=1
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"the DiffusionCollator is for another process: hierarchy\.xi is 0\.9 there",
+    ):
         module.on_train_start()
 
 
@@ -439,10 +544,16 @@ def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
     from ddlib.integrations.lightning import DiffusionDataModule, DiffusionModule
     from ddlib.integrations.transformers import DiffusionTrainer
 
-    args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    args = TrainingArguments(
+        str(tmp_path), use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=2
+    )
     with pytest.raises(ValueError, match=WRONG):
-        DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS, batch_size=8))
-    derived = DiffusionTrainer(network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS))
+        DiffusionTrainer(
+            network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS, batch_size=8)
+        )
+    derived = DiffusionTrainer(
+        network(), args, process=PROCESS, data_collator=DiffusionCollator(PROCESS)
+    )
     assert derived.data_collator.batch_size == 4
     fit = Trainer(accelerator="cpu", devices=1, max_steps=1, accumulate_grad_batches=2, **QUIET)
     collate = DiffusionCollator(PROCESS, batch_size=8)
@@ -456,7 +567,10 @@ def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
 
 
 def shard_on_cpus():
-    """Lets accelerate, and so the Trainer, shard on CPUs: torch does, but they leave out a plugin of FSDP there."""
+    """Lets accelerate, and so the Trainer, shard on CPUs.
+
+    Torch does, but they leave out a plugin of FSDP there.
+    """
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
 
@@ -465,19 +579,27 @@ def shard_on_cpus():
     def make(self, *args, fsdp_plugin=None, **options):
         made(self, *args, fsdp_plugin=fsdp_plugin, **options)
         if fsdp_plugin is not None:
-            self._shared_state |= {"distributed_type": DistributedType.FSDP, "fsdp_plugin": fsdp_plugin}
+            self._shared_state |= {
+                "distributed_type": DistributedType.FSDP,
+                "fsdp_plugin": fsdp_plugin,
+            }
 
     AcceleratorState.__init__ = make
 
 
 def divided(kind, folder, sharded):
-    """Weights and bound of a loop on one of several processes, which reads its part of each batch."""
+    """Weights and bound of a loop on one of several processes, which reads its part of each
+    batch.
+    """
     if kind == "trainer":
         from ddlib.integrations.transformers import SampleCallback
 
         options = {"ddp_backend": "gloo"}
         if sharded:
-            options = {"fsdp": True, "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+            options = {
+                "fsdp": True,
+                "fsdp_config": {"fsdp_version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+            }
         options |= {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": STEPS}
         options |= {"eval_strategy": "steps", "eval_steps": STEPS}
         found, _ = trainer(folder, callbacks=[SampleCallback(PROCESS, (2, 6), 4)], **options)
@@ -488,9 +610,18 @@ def divided(kind, folder, sharded):
         from ddlib.integrations.lightning import SampleCallback
 
         gloo = {"process_group_backend": "gloo"}
-        mesh = {"data_parallel_size": 2, "tensor_parallel_size": 1, "save_distributed_checkpoint": False}
+        mesh = {
+            "data_parallel_size": 2,
+            "tensor_parallel_size": 1,
+            "save_distributed_checkpoint": False,
+        }
         strategy = ModelParallelStrategy(**mesh, **gloo) if sharded else DDPStrategy(**gloo)
-        options = {"val_check_interval": STEPS, "check_val_every_n_epoch": None, "strategy": strategy, "devices": 2}
+        options = {
+            "val_check_interval": STEPS,
+            "check_val_every_n_epoch": None,
+            "strategy": strategy,
+            "devices": 2,
+        }
         fit, module, _ = lightning(folder, EVEN, 2, [SampleCallback((2, 6), 4)], **options)
         fit.save_checkpoint(folder / f"{STEPS}.ckpt")
         return weights(module.network), float(fit.callback_metrics["val_bound"])
@@ -499,14 +630,26 @@ def divided(kind, folder, sharded):
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if sharded else None
     accelerator, net, _ = accelerated(EVEN, 2, fsdp_plugin=plugin)
     read = DataLoader(Positions(EVEN, shuffle=False), 4, collate_fn=DiffusionCollator(PROCESS))
-    rows = [sequence_bounds(PROCESS, net.eval(), batch["labels"]) for batch in accelerator.prepare(read)]
+    rows = [
+        sequence_bounds(PROCESS, net.eval(), batch["labels"]) for batch in accelerator.prepare(read)
+    ]
     return weights(net), mean_bound(accelerator.gather_for_metrics(torch.cat(rows))).value
 
 
 def worker(rank, kind, sharded, port, folder):
     """One of two processes that train together."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+    }
     warnings.simplefilter("ignore")
     if sharded:
         shard_on_cpus()
@@ -523,7 +666,8 @@ def test_two_processes_train_as_one(kind, sharded, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = {"nprocs": 2, "start_method": "fork", "join": False, "daemon": True}
-    started, end = start_processes(worker, (kind, sharded, port, tmp_path), **options), time() + 120
+    started = start_processes(worker, (kind, sharded, port, tmp_path), **options)
+    end = time() + 120
     while not started.join(1):
         assert time() < end, "one process waits for the other"
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
@@ -535,13 +679,19 @@ def test_two_processes_train_as_one(kind, sharded, tmp_path):
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
     if kind != "accelerate":
         assert len((tmp_path / "samples" / f"step_{STEPS:08d}.txt").read_text().splitlines()) == 2
-        process = saved(kind, tmp_path)[1] if kind == "lightning" else load_process(tmp_path / f"checkpoint-{STEPS}")
+        process = (
+            saved(kind, tmp_path)[1]
+            if kind == "lightning"
+            else load_process(tmp_path / f"checkpoint-{STEPS}")
+        )
         assert dd.values(process) == dd.values(PROCESS)
 
 
 def test_samples_leave_every_module_in_its_mode():
     process = dd.presets.mdlm(4)
-    network = torch.nn.Sequential(torch.nn.Embedding(5, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4))
+    network = torch.nn.Sequential(
+        torch.nn.Embedding(5, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4)
+    )
     network.train()
     network[1].eval()
     called = network.forward

@@ -15,7 +15,8 @@ from ddlib.objective.training import LossOptions
 pytestmark = pytest.mark.gpu
 
 V = 5003
-WORDS, ABOVE = torch.arange(V) % 37, torch.arange(37) % 5
+WORDS = torch.arange(V) % 37
+ABOVE = torch.arange(37) % 5
 MANY = {
     "masked": dd.presets.mdlm(V),
     "clusters": dd.presets.hdlm(WORDS),
@@ -48,43 +49,60 @@ def close(ours, theirs, tolerance):
 
 
 @every
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)]
+)
 @pytest.mark.parametrize("mode", ["standard", "hard", "edges"])
 @pytest.mark.parametrize("own", [False, True])
 def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode, own):
     layer, noisy = batch(process, dtype, own=own)
     options = dict(mode=mode, weighting=dd.weightings.Clip(5.0))
     wide = [p.double().requires_grad_() for p in layer]
-    values = dd.training_loss(process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none")
+    values = dd.training_loss(
+        process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none"
+    )
     gradients = torch.autograd.grad(values.mean(), wide)
     there, on_gpu, noisy = moved(process, layer, noisy)
     assert gpu.usable(noisy[0].device, torch.float32)
     with torch.no_grad():
-        ours = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none")
-    # the kernel keeps float32 sums of exact products; logits of levels that it does not support are in half precision
+        ours = dd.linear_training_loss(
+            there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none"
+        )
+    # the kernel keeps float32 sums of exact products; logits of levels that it does not support are
+    # in half precision
     served = process is not MANY["xi-above"] and mode != "edges"
     close([ours], [values], 1e-4 if served else tolerance)
-    loss, per_token = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True)
+    loss, per_token = dd.linear_training_loss(
+        there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True
+    )
     close([loss, per_token], [values.mean(), values], tolerance)
     close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
 
 
 @every
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)]
+)
 def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
     tree = dd.hierarchies.Tree([WORDS, ABOVE])
     (hidden, _, _), noisy = batch(process, dtype)
     generator = torch.Generator().manual_seed(1)
     shapes = (tree.num_states - 1, hidden.shape[-1]), (tree.num_states - 1,)
-    layer = [hidden, *((torch.randn(shape, generator=generator) * 0.3).to(dtype) for shape in shapes)]
-    wide, meaning = [p.double().requires_grad_() for p in layer], dd.Children(tree)
+    layer = [
+        hidden,
+        *((torch.randn(shape, generator=generator) * 0.3).to(dtype) for shape in shapes),
+    ]
+    wide = [p.double().requires_grad_() for p in layer]
+    meaning = dd.Children(tree)
     logits = torch.nn.functional.linear(*wide)
     options = dict(weighting=dd.weightings.Clip(5.0), parameterization=meaning)
     values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     gradients = torch.autograd.grad(values.mean(), wide)
     there, on_gpu, noisy = moved(process, layer, noisy)
     options |= dict(parameterization=dd.Children(copy.deepcopy(tree).cuda()))
-    loss, per_token = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True)
+    loss, per_token = dd.linear_training_loss(
+        there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True
+    )
     close([loss, per_token], [values.mean(), values], tolerance)
     close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
 
@@ -95,7 +113,9 @@ def test_the_path_without_triton_gives_the_same_result(process, monkeypatch):
     found = []
     for switch in "01":
         monkeypatch.setenv("DDLIB_TRITON", switch)
-        loss = dd.linear_training_loss(there, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
+        loss = dd.linear_training_loss(
+            there, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0)
+        )
         found.append([loss.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, layer))])
     close(found[1], [f.double() for f in found[0]], 1e-4)
 
@@ -156,7 +176,9 @@ def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
 
 
 def test_evaluation_stores_no_logits():
-    there, layer, noisy = moved(MANY["levels"], *batch(MANY["levels"], torch.bfloat16, rows=64, length=128))
+    there, layer, noisy = moved(
+        MANY["levels"], *batch(MANY["levels"], torch.bfloat16, rows=64, length=128)
+    )
     with torch.no_grad():
         dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
         torch.cuda.synchronize()
@@ -167,13 +189,23 @@ def test_evaluation_stores_no_logits():
 
 
 def test_noise_is_that_of_the_cpu():
-    """Keyed numbers, their scramblings and copies, to the bit: one kernel on the GPU, the formula on the CPU."""
+    """Keyed numbers, their scramblings and copies, to the bit.
+
+    One kernel on the GPU, the formula on the CPU.
+    """
     found = []
     for device in ("cpu", "cuda"):
         index = torch.arange(1000, 1016, device=device)
         noise = dd.KeyedGenerator(3, 2**40 + 1, index)
         copies = noise.split(3)
-        numbers = [noise.rand((16, 9)), noise.rand((16,)), copies.rand((48, 5)), noise.scrambled(index)]
-        found.append([*numbers, copies.split(2).rand((96, 2)), dd.sample_times(16, generator=noise)])
+        numbers = [
+            noise.rand((16, 9)),
+            noise.rand((16,)),
+            copies.rand((48, 5)),
+            noise.scrambled(index),
+        ]
+        found.append(
+            [*numbers, copies.split(2).rand((96, 2)), dd.sample_times(16, generator=noise)]
+        )
     for wanted, ours in zip(*found, strict=True):
         assert ours.device.type == "cuda" and torch.equal(ours.cpu(), wanted)

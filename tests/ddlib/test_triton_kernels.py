@@ -1,4 +1,7 @@
-"""The Triton kernels without a GPU: their logic in the interpreter, their code compiled for GPUs that are not here."""
+"""The Triton kernels without a GPU.
+
+Their logic in the interpreter, their code compiled for GPUs that are not here.
+"""
 
 import os
 import re
@@ -64,7 +67,11 @@ print(philox_kernel._words.__name__, len(made.asm["cubin"]) > 0)
 def python(*arguments, **environment):
     """Output of a new process."""
     completed = subprocess.run(
-        [sys.executable, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return completed.stdout
@@ -80,7 +87,9 @@ def python(*arguments, **environment):
     ],
 )
 def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
-    """In a separate process: the variable must be set before Triton is imported, and excludes compiled kernels."""
+    """In a separate process: the variable must be set before Triton is imported, and excludes
+    compiled kernels.
+    """
     tests = Path(__file__).with_name(f"interpreted_{of}.py")
     profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
     arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))
@@ -91,19 +100,26 @@ def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path):
-    """To machine code of an H200, on its tensor cores, in the shared memory it has; ddlib alone imports no Triton."""
+    """To machine code of an H200, on its tensor cores, in the shared memory it has.
+
+    Ddlib alone imports no Triton.
+    """
     output = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
     (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in output[:2])
     assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
     for name, made, shared, tensor_cores in (line.split() for line in output[2:6]):
-        assert made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
+        assert (
+            made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
+        )
     assert output[6] == "_words True"
 
 
 def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
     monkeypatch.setattr(triton_kernels, "_installed", lambda: True)
-    assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(torch.device("cpu"), torch.float32)
+    assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(
+        torch.device("cpu"), torch.float32
+    )
     assert not gpu.usable(torch.device("cuda"), torch.float64)
     monkeypatch.setenv("DDLIB_TRITON", "0")
     assert not gpu.usable(torch.device("cuda"), torch.float32)

@@ -1,4 +1,6 @@
-"""``dd.verify``: right objects are accepted, refutations are small and readable, large processes are reduced."""
+"""``dd.verify``: right objects are accepted, refutations are small and readable, large processes
+are reduced.
+"""
 
 import json
 import math
@@ -29,7 +31,8 @@ from ddlib.testing import strategies
 from ddlib.verification.framework.claim import Claim, Comparison
 from ddlib.verification.framework.inputs import frequencies, tally
 
-WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+WORDS = [0, 0, 1, 1, 2, 3]
+ABOVE = [0, 1, 1, 0]
 PRESETS = {
     "mdlm": dd.presets.mdlm(6),
     "gidd": dd.presets.gidd(6, 0.2),
@@ -40,7 +43,9 @@ PRESETS = {
     "levels-xi-speed": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.8, 0.6], speed=[1.0, 2.0, 0.7]),
 }
 pytestmark = pytest.mark.usefixtures("as_users_call")
-FULLY = slow_but(PRESETS, nightly=[name for name in PRESETS if name not in ("gidd", "levels-xi-speed")])
+FULLY = slow_but(
+    PRESETS, nightly=[name for name in PRESETS if name not in ("gidd", "levels-xi-speed")]
+)
 
 
 @pytest.mark.parametrize("name", FULLY)
@@ -50,7 +55,8 @@ def test_every_preset_is_verified_at_full_level(name):
     assert sum(check.ok is True for check in report.checks) >= 26
 
 
-@pytest.mark.nightly  # a schedule per edge takes 20 s of quadrature; examples of every class are in test_contracts.py
+# a schedule per edge takes 20 s of quadrature; examples of every class are in test_contracts.py
+@pytest.mark.nightly
 @settings(max_examples=examples(8))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted(process):
@@ -69,15 +75,22 @@ def test_right_processes_are_accepted_at_full_level(process):
 FIFTY = [
     dd.presets.mdlm(50),
     dd.presets.gidd(50, 0.2),
-    dd.presets.hdlm_levels([[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]),
-    RateMatrix(torch.eye(50).roll(1, 1) + 0.5 * torch.eye(50).roll(-1, 1) - 1.5 * torch.eye(50), dd.schedules.Linear()),
+    dd.presets.hdlm_levels(
+        [[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]
+    ),
+    RateMatrix(
+        torch.eye(50).roll(1, 1) + 0.5 * torch.eye(50).roll(-1, 1) - 1.5 * torch.eye(50),
+        dd.schedules.Linear(),
+    ),
 ]
 
 
 @pytest.mark.nightly  # beside other work on the machine it measures that too
 @pytest.mark.parametrize("process", FIFTY, ids=repr)
 def test_quick_takes_seconds_for_fifty_words(process):
-    """On a slower processor, or a shared one, the better of two is compared with sums of fifty numbers."""
+    """On a slower processor, or a shared one, the better of two is compared with sums of fifty
+    numbers.
+    """
     most = 5 if process.closed_form else 8
     numbers = torch.ones(50)
 
@@ -109,7 +122,10 @@ LARGE = {
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
-    assert "reduction" in report.note and ("levels=(24, 5, 1)" if name == "hdlm" else "24") in report.note
+    assert (
+        "reduction" in report.note
+        and ("levels=(24, 5, 1)" if name == "hdlm" else "24") in report.note
+    )
     assert "50257" in report.subject and report.note in str(report)
 
 
@@ -120,12 +136,16 @@ def test_a_large_hierarchy_is_reduced_too():
 
 
 @given(strategies.hierarchies(), st.integers(2, 9))
-def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_parent(hierarchy, size):
+def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_parent(
+    hierarchy, size
+):
     reduced = hierarchy.small_copy(max(size, 2 ** (hierarchy.depth - 1)))
     assert type(reduced) is type(hierarchy) and reduced.speeds == hierarchy.speeds
     assert dd.verify(reduced).ok
     for small, large in zip(reduced.maps, hierarchy.maps, strict=True):
-        assert small.num_children <= large.num_children and (small.spread is None) == (large.spread is None)
+        assert small.num_children <= large.num_children and (small.spread is None) == (
+            large.spread is None
+        )
         if small.spread is not None:
             right = [float(edge.entry(torch.tensor(0), edge.parents[0])) for edge in (small, large)]
             assert right[0] == pytest.approx(right[1])
@@ -143,7 +163,9 @@ def test_a_reduction_must_be_of_the_same_class():
         def small_copy(self, vocab_size):
             return Masked(vocab_size, self.schedule)
 
-    with pytest.raises(TypeError, match=r"Other\.small_copy returns a Masked, must return its own class"):
+    with pytest.raises(
+        TypeError, match=r"Other\.small_copy returns a Masked, must return its own class"
+    ):
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
@@ -183,14 +205,20 @@ def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_giv
             return (z + 1) % self.num_states if what == "sample" and self.vocab_size > 60 else z
 
         def likelihood(self, z, x, t):
-            return super().likelihood(z, x, t) * (0.99 if what == "likelihood" and self.vocab_size > 60 else 1)
+            return super().likelihood(z, x, t) * (
+                0.99 if what == "likelihood" and self.vocab_size > 60 else 1
+            )
 
         def marginal(self, x, t):
-            return super().marginal(x, t) * (1.01 if what == "marginal" and self.vocab_size > 60 else 1)
+            return super().marginal(x, t) * (
+                1.01 if what == "marginal" and self.vocab_size > 60 else 1
+            )
 
         def weighted_divergence(self, logits, x, z, t):
             weight, divergence = super().weighted_divergence(logits, x, z, t)
-            return weight, divergence - (50 if what == "weighted_divergence" and self.vocab_size > 60 else 0)
+            return weight, divergence - (
+                50 if what == "weighted_divergence" and self.vocab_size > 60 else 0
+            )
 
     report = dd.verify(Broken(3000, dd.schedules.Linear()))
     assert not report.ok and {check.topic for check in report.failures} == {"as given"}
@@ -220,7 +248,10 @@ def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_tim
     assert found.where["t"] == 0.75 and found.where["x"] == 0 and found.where["z"] == 0
     assert found.expected == pytest.approx(0.25) and found.got == pytest.approx(0.2525)
     text = str(report)
-    assert "q_t(z|x) at t = 0.75, x = 0, z = 0: expected 0.25, got 0.2525" in text and "NOT VERIFIED" in text
+    assert (
+        "q_t(z|x) at t = 0.75, x = 0, z = 0: expected 0.25, got 0.2525" in text
+        and "NOT VERIFIED" in text
+    )
 
 
 def test_an_object_that_raises_is_refuted_by_its_exception():
@@ -237,7 +268,8 @@ def test_an_object_that_raises_is_refuted_by_its_exception():
 @pytest.mark.parametrize(
     "method",
     slow_but(
-        ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"], "sample_jump_times"
+        ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"],
+        "sample_jump_times",
     ),
 )
 def test_verify_returns_a_report_for_any_exception(method):
@@ -270,7 +302,9 @@ class Bare(dd.samplers.Ancestral):
 
 
 def test_a_step_that_returns_a_tensor_is_named():
-    message = r"init and step of Bare must return a ddlib\.samplers\.State\(z, t\), one returned a Tensor"
+    message = (
+        r"init and step of Bare must return a ddlib\.samplers\.State\(z, t\), one returned a Tensor"
+    )
     with pytest.raises(TypeError, match=message):
         dd.sample(dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4), (2, 8), Bare(), 2)
     first, *_ = dd.verify(Bare(), on=dd.presets.mdlm(4)).failures
@@ -294,7 +328,9 @@ def test_the_report_prints_the_claim_and_tolerance_of_every_check():
         assert check.name in text and check.proves in text
         assert check.tolerance in text if check.ok else check.note in text
         assert check.ok is None or (check.compared > 0 and 0 <= check.worst <= 1)
-    assert "verified: " in text and {"schedule", "hierarchy", "process", "objective"} <= set(text.splitlines())
+    assert "verified: " in text and {"schedule", "hierarchy", "process", "objective"} <= set(
+        text.splitlines()
+    )
 
 
 @pytest.mark.slow
@@ -306,7 +342,9 @@ def test_the_report_is_json():
     data = json.loads(dd.verify(Broken(3, dd.schedules.Linear())).to_json())
     assert data["ok"] is False and data["level"] == "quick"
     (check,) = [c for c in data["checks"] if c["name"] == "prior"]
-    assert check["ok"] is False and check["worst"] == "inf" and check["counterexample"]["got"] == "nan"
+    assert (
+        check["ok"] is False and check["worst"] == "inf" and check["counterexample"]["got"] == "nan"
+    )
 
 
 @pytest.mark.slow
@@ -317,7 +355,8 @@ def test_a_verdict_does_not_change_and_disturbs_nothing():
     expected = torch.rand(3)
     torch.manual_seed(5)
     threads = torch.get_num_threads()
-    first, second = dd.verify(process), dd.verify(process)
+    first = dd.verify(process)
+    second = dd.verify(process)
     assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == threads
     assert [c.worst for c in first.checks] == [c.worst for c in second.checks]
     assert all(torch.equal(buffer, before[name]) for name, buffer in process.named_buffers())
@@ -334,7 +373,9 @@ def test_a_sampler_without_supported_processes_is_refused():
         def init(self, run):
             raise TypeError("not with you")
 
-    with pytest.raises(ValueError, match="raises TypeError for masked, hierarchical and uniform processes alike"):
+    with pytest.raises(
+        ValueError, match="raises TypeError for masked, hierarchical and uniform processes alike"
+    ):
         dd.verify(Picky())
 
 
@@ -343,7 +384,9 @@ def test_skipped_claims_have_a_reason():
     report = dd.verify(GIDD(4, 0.3))
     (path,) = [c for c in report.checks if c.name == "path"]
     assert path.ok is None and "depend on the network" in path.note and report.ok
-    torn = torch.block_diag(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), torch.tensor([[-2.0, 2.0], [1.0, -1.0]]))
+    torn = torch.block_diag(
+        torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), torch.tensor([[-2.0, 2.0], [1.0, -1.0]])
+    )
     report = dd.verify(RateMatrix(torn, dd.schedules.Linear()))
     (forgets,) = [c for c in report.checks if c.name == "forgets"]
     assert report.ok and forgets.ok is None and "2 closed classes" in forgets.note
@@ -351,18 +394,27 @@ def test_skipped_claims_have_a_reason():
 
 @pytest.mark.statistical
 def test_bounds_on_counts_have_the_stated_false_alarm_rate():
-    """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they promise."""
+    """Scaled up from 1e-6 per check, which no test could count.
+
+    Refused shares stay below what they promise.
+    """
     probs = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
     generator = seeded()
-    drawn = torch.multinomial(probs[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
+    drawn = torch.multinomial(probs[0], 2000 * 300, replacement=True, generator=generator).view(
+        300, 2000
+    )
     beyond = 0
     for sample in drawn:
         comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), probs, 2000)
         error = (comparison.got - comparison.expected).abs()
         assert (error <= comparison.allowed).all()
         beyond += int((error > comparison.allowed / 2).any())
-    assert 1 < beyond < 60  # bounds near five standard deviations: half of that is passed now and then
-    biased = torch.multinomial(torch.tensor([0.4, 0.4, 0.199, 0.001]), 2000, replacement=True, generator=generator)
+    assert (
+        1 < beyond < 60
+    )  # bounds near five standard deviations: half of that is passed now and then
+    biased = torch.multinomial(
+        torch.tensor([0.4, 0.4, 0.199, 0.001]), 2000, replacement=True, generator=generator
+    )
     comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), probs, 2000)
     assert ((comparison.got - comparison.expected).abs() > comparison.allowed).any()
 
@@ -372,7 +424,9 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
         t = torch.tensor([0.1, 0.4, 0.2]) * point["t"]
         yield Comparison("value", ("i",), t, torch.zeros(3), 1.0)
 
-    check = Claim("room", "name", "proves", "1", compare, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
+    check = Claim("room", "name", "proves", "1", compare, ({"t": 0.5}, {"t": 2.0})).check(
+        object(), False
+    )
     assert check.ok and check.worst == pytest.approx(0.8) and check.worst_at == " at t = 2, i = 1"
     assert check.compared == 6
 

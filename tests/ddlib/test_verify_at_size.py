@@ -8,7 +8,8 @@ import ddlib as dd
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
 
 V = 300
-CLUSTERS, ABOVE = torch.arange(V) % 40, torch.arange(40) % 7
+CLUSTERS = torch.arange(V) % 40
+ABOVE = torch.arange(40) % 7
 
 
 def gaussian(size, width):
@@ -22,9 +23,12 @@ LARGE = {
     "uniform": lambda: Uniform(V, dd.schedules.Linear()),
     "gidd": lambda: GIDD(V, 0.2),
     "hierarchical": lambda: Hierarchical(
-        dd.hierarchies.Tree([CLUSTERS, ABOVE], xi=[0.9, 0.8], speed=[2.0, 1.0, 1.5]), dd.schedules.Linear()
+        dd.hierarchies.Tree([CLUSTERS, ABOVE], xi=[0.9, 0.8], speed=[2.0, 1.0, 1.5]),
+        dd.schedules.Linear(),
     ),
-    "noisy": lambda: Noisy(dd.hierarchies.Tree([CLUSTERS], xi=0.9), dd.schedules.Linear(), p_uniform=0.2),
+    "noisy": lambda: Noisy(
+        dd.hierarchies.Tree([CLUSTERS], xi=0.9), dd.schedules.Linear(), p_uniform=0.2
+    ),
     "per_word": lambda: PerWord(dd.schedules.Linear(), torch.linspace(0.4, 3.0, V).tolist()),
     "rate_matrix": lambda: RateMatrix(gaussian(V, 3.0), dd.schedules.Linear()),
 }
@@ -36,12 +40,19 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
     assert ours <= classes, f"without an example: {ours - classes}"
 
 
-@pytest.mark.parametrize("name", slow_but(LARGE, nightly=[name for name in LARGE if name != "hierarchical"]))
+@pytest.mark.parametrize(
+    "name", slow_but(LARGE, nightly=[name for name in LARGE if name != "hierarchical"])
+)
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
     held = {check.name for check in report.checks if check.topic == "as given" and check.ok}
-    assert {"Chapman-Kolmogorov at size", "rates at size", "posterior at size", "bound = entropy at size"} <= held
+    assert {
+        "Chapman-Kolmogorov at size",
+        "rates at size",
+        "posterior at size",
+        "bound = entropy at size",
+    } <= held
 
 
 @pytest.mark.nightly
@@ -53,7 +64,9 @@ def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     report = dd.verify(Plain(1100, dd.schedules.Linear()))
     assert report.ok, report
     assert "no reduction: 1100 states verified as given" in report.note
-    assert {check.name for check in report.checks if check.ok is None} >= {"bound = entropy at size"}
+    assert {check.name for check in report.checks if check.ok is None} >= {
+        "bound = entropy at size"
+    }
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ def test_a_fingerprint_is_of_the_content():
 
 def test_a_matching_vocabulary_passes():
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]], vocab_size=4, fingerprint=fingerprint(WORDS))
-    dd.check_vocabulary(dd.processes.Hierarchical(tree, dd.schedules.Linear()), WORDS, pad=3, eos=None)
+    dd.check_vocabulary(
+        dd.processes.Hierarchical(tree, dd.schedules.Linear()), WORDS, pad=3, eos=None
+    )
     dd.check_vocabulary(dd.presets.gidd(4, 0.1), WORDS)
 
 

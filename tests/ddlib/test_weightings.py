@@ -22,11 +22,16 @@ from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighti
 
 def evaluated(process, t, x=None):
     """States of some words at a time, and the bound's weight."""
-    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None] if x is None else x
+    x = (
+        torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None]
+        if x is None
+        else x
+    )
     z = torch.arange(process.num_states).repeat(process.vocab_size)[None]
     when = torch.tensor([t], dtype=F64)
     possible = process.likelihood(z, x, when)[0] > 0
-    x, z = x[:, possible], z[:, possible]
+    x = x[:, possible]
+    z = z[:, possible]
     return process.loss_weight(x, z, when), x, z, when
 
 
@@ -52,19 +57,32 @@ RULES = {
     "levels": PerLevel([2.0, 0.5], Clip(2.0)),
     "dynamic": Dynamic(),
 }
-NOISE = {"hdlm": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
+NOISE = {
+    "hdlm": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]),
+    "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8),
+}
 NOISE |= {"gidd": dd.presets.gidd(6, 0.3)}
-SERVED = [(n, r) for n in NOISE for r in RULES if (r != "dynamic" or n == "gidd") and (r != "levels" or n != "gidd")]
+SERVED = [
+    (n, r)
+    for n in NOISE
+    for r in RULES
+    if (r != "dynamic" or n == "gidd") and (r != "levels" or n != "gidd")
+]
 
 
 @pytest.mark.parametrize(("noise", "rule"), SERVED)
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 def test_the_fused_loss_uses_the_same_rule(noise, rule, parameterization):
-    process, layer_of = NOISE[noise], batch(NOISE[noise])
+    process = NOISE[noise]
+    layer_of = batch(NOISE[noise])
     layer, noisy = layer_of
     given = dict(weighting=RULES[rule], parameterization=parameterization)
-    plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given, reduction="none")
-    bound = dd.nelbo(process, torch.nn.functional.linear(*layer), *noisy, parameterization=parameterization)
+    plain = dd.training_loss(
+        process, torch.nn.functional.linear(*layer), *noisy, **given, reduction="none"
+    )
+    bound = dd.nelbo(
+        process, torch.nn.functional.linear(*layer), *noisy, parameterization=parameterization
+    )
     weight = process.loss_weight(*noisy)
     factor = RULES[rule](process, weight, *noisy) / torch.where(weight > 0, weight, 1.0)
     close([plain], [factor * bound])
@@ -72,8 +90,12 @@ def test_the_fused_loss_uses_the_same_rule(noise, rule, parameterization):
 
 
 def released(process, x, z, t, release):
-    """The dynamic weights as releases 1.0 and 1.1 of the authors' code compute them, at the exponent 1."""
-    time, is_x, is_mask = t[:, None], z == x, z == process.vocab_size
+    """The dynamic weights as releases 1.0 and 1.1 of the authors' code compute them, at the
+    exponent 1.
+    """
+    time = t[:, None]
+    is_x = z == x
+    is_mask = z == process.vocab_size
     c = process.scale * (time * (1 - time)) ** 0.5  # for each word
     alpha = (1 - time) / (1 + process.vocab_size * c)
     noisiness = ((1 - alpha) / alpha).log() if release == "1.0" else torch.sigmoid(-time)
@@ -87,8 +109,12 @@ def test_dynamic_weights_are_those_of_gidds_code(release, p_uniform):
     process = dd.presets.gidd(7, p_uniform)
     for t in (1e-3, 0.2, 0.7, 1 - 1e-3):
         found, _, x, z = weights(Dynamic(released=release == "1.1"), process, t)
-        assert torch.allclose(found, released(process, x, z, torch.tensor([t], dtype=F64), release), rtol=1e-9)
-    at_half = {int(s): float(w) for s, w, word in zip(z[0], found[0], x[0], strict=True) if int(word) == 2}
+        assert torch.allclose(
+            found, released(process, x, z, torch.tensor([t], dtype=F64), release), rtol=1e-9
+        )
+    at_half = {
+        int(s): float(w) for s, w, word in zip(z[0], found[0], x[0], strict=True) if int(word) == 2
+    }
     assert at_half[7] == 2.0 and at_half[0] == 1.0 and at_half[2] > 0
 
 
@@ -110,13 +136,19 @@ QUICK = ("gidd", "levels-xi")
 @pytest.mark.parametrize("name", slow_but(PROCESSES, *QUICK))
 @pytest.mark.parametrize("length", [1, 64])
 def test_optimal_weights_make_every_time_as_loud(name, length):
-    """In the middle of a cell of the table but for its floor: the second moment of a text's term, and the mean is 1."""
-    process, rule = PROCESSES[name], Optimal(length)
+    """In the middle of a cell of the table but for its floor.
+
+    The second moment of a text's term, and the mean is 1.
+    """
+    process = PROCESSES[name]
+    rule = Optimal(length)
     edges, middles = grid(process.device)
     factor = rule.factor(process, middles)
     mean, square = process.time_moments(middles)
     size = factor * (mean**2 * (1 - 1 / length) + square / length).sqrt()
-    drawn = process.time_density(length).density(middles)[1:-1] > 0.1  # the floor is a thousandth of its mean
+    drawn = (
+        process.time_density(length).density(middles)[1:-1] > 0.1
+    )  # the floor is a thousandth of its mean
     assert drawn.sum() > 10
     loud = size[1:-1][drawn]
     assert torch.allclose(loud, loud[:1].expand_as(loud), rtol=2e-2)
@@ -125,14 +157,19 @@ def test_optimal_weights_make_every_time_as_loud(name, length):
 
 def test_a_long_text_leaves_masks_their_bound_and_one_token_the_root():
     """For masks m = 1 and E[w^2] = 1/t under the linear schedule."""
-    masked, t = dd.presets.mdlm(4), grid(torch.device("cpu"))[1][40:-40]
+    masked = dd.presets.mdlm(4)
+    t = grid(torch.device("cpu"))[1][40:-40]
     assert torch.allclose(Optimal(10**9).factor(masked, t), torch.ones_like(t), rtol=1e-2)
     root = Optimal().factor(masked, t) / t.sqrt()
     assert torch.allclose(root, torch.full_like(t, 1.5), rtol=1e-2)  # 1 / the mean of sqrt(t)
 
 
-@pytest.mark.parametrize(("rule", "process"), [(Optimal(), NOISE["hdlm"]), (Optimal(4), dd.presets.mdlm(5))], ids=repr)
-def test_optimal_weights_of_a_used_rule_that_is_copied_or_pickled_and_of_a_moved_process(rule, process):
+@pytest.mark.parametrize(
+    ("rule", "process"), [(Optimal(), NOISE["hdlm"]), (Optimal(4), dd.presets.mdlm(5))], ids=repr
+)
+def test_optimal_weights_of_a_used_rule_that_is_copied_or_pickled_and_of_a_moved_process(
+    rule, process
+):
     t = torch.tensor([0.3, 0.7], dtype=F64)
     first = rule.factor(process, t)
     for again in (copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
@@ -153,7 +190,10 @@ def test_each_rule_has_a_description():
     assert [rule for rule in documented if rule.bound] == [next(iter(documented))]
     assert PerLevel([1.0, 1.0]).bound and not PerLevel([1.0], Clip(2.0)).bound
     assert repr(Clip(2.0)) == "Clip(high=2.0, low=0.0)" and repr(Optimal(5)) == "Optimal(length=5)"
-    assert repr(PerLevel([1.0], Constant())) == "PerLevel(factors=(1.0,), weighting=Constant(value=1.0))"
+    assert (
+        repr(PerLevel([1.0], Constant()))
+        == "PerLevel(factors=(1.0,), weighting=Constant(value=1.0))"
+    )
 
 
 class Odd(Weighting):
@@ -166,7 +206,8 @@ class Odd(Weighting):
         return self.found(weight)
 
 
-MASKS, ARGUMENTS = dd.presets.mdlm(4), (torch.tensor([[0, 1]]), torch.full((1, 2), 4), torch.tensor([0.5]))
+MASKS = dd.presets.mdlm(4)
+ARGUMENTS = (torch.tensor([[0, 1]]), torch.full((1, 2), 4), torch.tensor([0.5]))
 LOGITS = torch.zeros(1, 2, 4)
 test_a_rule_that_gives_no_weights_is_named = refuses(r"""
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w[:, :1]))

@@ -9,7 +9,10 @@ LICENCE = "  1 This software and database is provided as is.  \n"
 NOUNS = [
     ("00000001", "03 n 01 entity 0 000"),
     ("00000002", "03 n 01 animal 0 002 @ 00000001 n 0000 ~ 00000003 n 0000"),
-    ("00000003", "05 n 02 dog 0 domestic_dog 0 003 #m 00000001 n 0000 @ 00000002 n 0000 @ 00000004 n 0000"),
+    (
+        "00000003",
+        "05 n 02 dog 0 domestic_dog 0 003 #m 00000001 n 0000 @ 00000002 n 0000 @ 00000004 n 0000",
+    ),
     ("00000004", "03 n 01 object 0 001 @ 00000001 n 0000"),
     ("00000005", "05 n 01 Rex 0 001 @i 00000003 n 0000"),
     ("00000006", "18 n 01 dog 1 001 @ 00000004 n 0000"),
@@ -51,8 +54,12 @@ FILES = {
     "index.adj": [("hasty", "a 1 1 & 1 0 00000002"), ("quick", "a 1 1 & 1 0 00000001")],
     "index.adv": [("quickly", "r 1 1 \\ 1 0 00000001")],
 }
-FREQUENCIES = "run%2:38:00:: 1 106\nrun%1:04:00:: 1 50\nrun%1:04:01:: 2 900\nhasty%5:00:00:quick:00 1 1\n"
-ENTITY, ANIMAL, DOG = "entity.n.01", "animal.n.01", "dog.n.01"
+FREQUENCIES = (
+    "run%2:38:00:: 1 106\nrun%1:04:00:: 1 50\nrun%1:04:01:: 2 900\nhasty%5:00:00:quick:00 1 1\n"
+)
+ENTITY = "entity.n.01"
+ANIMAL = "animal.n.01"
+DOG = "dog.n.01"
 
 
 @pytest.fixture
@@ -70,7 +77,10 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "chain"),
     [
-        ("dog", ["noun", ENTITY, ANIMAL, DOG]),  # of two senses the first, of two hypernyms the first
+        (
+            "dog",
+            ["noun", ENTITY, ANIMAL, DOG],
+        ),  # of two senses the first, of two hypernyms the first
         (" Dogs\n", ["noun", ENTITY, ANIMAL, DOG]),
         ("domestic dog", ["noun", ENTITY, ANIMAL, DOG]),
         ("Rex", ["noun", ENTITY, ANIMAL, DOG, "rex.n.01"]),  # an instance
@@ -88,15 +98,26 @@ def folder(tmp_path):
 )
 def test_a_token_has_the_ancestors_of_its_most_frequent_sense(folder, text, chain):
     table = wordnet_table(folder, {"token": text, "known": "entity"}, range(9, -1, -1))
-    expected = None if chain is None else [chain[min(depth, len(chain) - 1)] for depth in range(9, -1, -1)]
+    expected = (
+        None if chain is None else [chain[min(depth, len(chain) - 1)] for depth in range(9, -1, -1)]
+    )
     assert table.get("token") == expected
     assert table["known"][-2:] == [ENTITY, "noun"]
 
 
 def test_the_table_makes_a_tree_with_a_cluster_for_tokens_outside_wordnet(folder):
-    texts = {"Ġdog": " dog", "Ġcow": " cow", "Ġran": " ran", "ing": "ing", "Ġgo": " go", "Ġrex": " rex"}
+    texts = {
+        "Ġdog": " dog",
+        "Ġcow": " cow",
+        "Ġran": " ran",
+        "ing": "ing",
+        "Ġgo": " go",
+        "Ġrex": " rex",
+    }
     table = wordnet_table(folder, texts, depths=[3, 1])
-    parents, names = table_parents(table, {token: i for i, token in enumerate(texts)}, other="other")
+    parents, names = table_parents(
+        table, {token: i for i, token in enumerate(texts)}, other="other"
+    )
     assert names == [["a.n.01", DOG, "go.v.01", "other", "run.v.01"], [ENTITY, "go.v.01", "other"]]
     assert [vector.tolist() for vector in parents] == [[1, 0, 4, 3, 2, 1], [0, 0, 1, 2, 1]]
     assert Tree(parents).levels == (6, 5, 3, 1)
@@ -105,7 +126,12 @@ def test_the_table_makes_a_tree_with_a_cluster_for_tokens_outside_wordnet(folder
 def test_a_sense_with_few_tokens_gives_them_to_the_sense_above(folder):
     texts = {text: text for text in ("dog", "rex", "cow", "quick")}
     table = wordnet_table(folder, texts, depths=[4, 0], min_words=2)
-    assert table == {"dog": [DOG, "noun"], "rex": [DOG, "noun"], "cow": [ANIMAL, "noun"], "quick": ["adj", "adj"]}
+    assert table == {
+        "dog": [DOG, "noun"],
+        "rex": [DOG, "noun"],
+        "cow": [ANIMAL, "noun"],
+        "quick": ["adj", "adj"],
+    }
     table = wordnet_table(folder, texts, depths=[4, 0], min_words=3)
     assert table["dog"] == table["cow"] == [ANIMAL, "noun"]
 
@@ -122,7 +148,9 @@ def test_bad_depths_files_and_words_are_refused_by_name(folder):
     """)
     with (folder / "data.adv").open("a", encoding="utf-8") as file:
         file.write("00000002 02 r\n")
-    with pytest.raises(ValueError, match=r"data\.adv, line 3 is not in the format of WordNet: '00000002 02 r"):
+    with pytest.raises(
+        ValueError, match=r"data\.adv, line 3 is not in the format of WordNet: '00000002 02 r"
+    ):
         wordnet_table(folder, {"dog": "dog"})
     (folder / "cntlist.rev").unlink()
     (folder / "data.adv").write_text("", encoding="utf-8")

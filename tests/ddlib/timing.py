@@ -25,7 +25,10 @@ def drawn(process, t, seed=0):
 
 
 def answers(process, x, z, logits, s, t):
-    """Every answer that depends on times, by name: called alike with times per sequence and per position."""
+    """Every answer that depends on times, by name.
+
+    Called alike with times per sequence and per position.
+    """
     p = logits.softmax(-1)
     found = {
         "marginal": process.marginal(x, t), "likelihood": process.likelihood(z, x, t),
@@ -54,7 +57,9 @@ def answers(process, x, z, logits, s, t):
 
 
 def draws(process, x, z, logits, s, t):
-    """Everything that is drawn. One seed gives a batch of (B, L) and one of (B L, 1) the same numbers in one order."""
+    """Everything that is drawn. One seed gives a batch of (B, L) and one of (B L, 1) the same
+    numbers in one order.
+    """
     noise = lambda: torch.Generator().manual_seed(3)  # noqa: E731
     found = {
         "sample": process.sample(x, t, noise()),
@@ -69,13 +74,18 @@ def draws(process, x, z, logits, s, t):
 
 
 def agrees(process, s, t, seed):
-    """Compares every answer at times (B, L) with those of B L texts of one position at times (B L,)."""
+    """Compares every answer at times (B, L) with those of B L texts of one position at times (B
+    L,).
+    """
     x, z, logits = drawn(process, t, seed)
     alike = *map(split, (x, z, logits)), s.flatten(), t.flatten()
     drawn_alone = draws(process, *alike)
     for name, states in draws(process, x, z, logits, s, t).items():
         assert torch.equal(states, drawn_alone[name].view(t.shape)), f"{name} of {process!r}"
-    whole, alone = answers(process, x, z, logits, s, t), answers(process, *alike)
+    whole = answers(process, x, z, logits, s, t)
+    alone = answers(process, *alike)
     for name, value in whole.items():
         expected = alone[name].view(value.shape)
-        assert torch.allclose(value, expected, rtol=1e-11, atol=1e-13, equal_nan=True), f"{name} of {process!r}"
+        assert torch.allclose(value, expected, rtol=1e-11, atol=1e-13, equal_nan=True), (
+            f"{name} of {process!r}"
+        )

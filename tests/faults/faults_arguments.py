@@ -10,16 +10,29 @@ from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatr
 from ddlib.schedules import Linear, Polynomial
 from ddlib.weightings import Clip
 
-COUNT, RING = count(1), torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
+COUNT = count(1)
+RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 
-@fault("a constant follows from the arguments and is not in the state dict", Hierarchical, deep(), Linear())
+@fault(
+    "a constant follows from the arguments and is not in the state dict",
+    Hierarchical,
+    deep(),
+    Linear(),
+)
 def the_level_sizes_are_saved_in_the_state_dict(__init__, self, hierarchy, schedule):
     __init__(hierarchy, schedule)
     self.register_buffer("sizes", torch.tensor(hierarchy.levels))
 
 
-@fault("a constant of the hierarchy is not in the state dict", Tree, [WORDS], xi=0.8, speed=[2.0, 1.0], build=over)
+@fault(
+    "a constant of the hierarchy is not in the state dict",
+    Tree,
+    [WORDS],
+    xi=0.8,
+    speed=[2.0, 1.0],
+    build=over,
+)
 def the_parents_of_a_map_are_saved_in_the_state_dict(__init__, self, parents, **more):
     __init__(parents, **more)
     for edge in self.maps:
@@ -28,7 +41,13 @@ def the_parents_of_a_map_are_saved_in_the_state_dict(__init__, self, parents, **
         edge.register_buffer("parents", held)
 
 
-@fault("an average of weights does not change integer constants", Tree, [[0, 0, 1, 1, 2, 2]], xi=0.7, build=over)
+@fault(
+    "an average of weights does not change integer constants",
+    Tree,
+    [[0, 0, 1, 1, 2, 2]],
+    xi=0.7,
+    build=over,
+)
 def the_first_state_of_each_level_is_a_non_persistent_buffer(__init__, self, parents, **more):
     __init__(parents, **more)
     held = self.starts
@@ -72,12 +91,18 @@ def arguments_returns_a_name_that_the_constructor_does_not_take(patch):
             super().__init__(hierarchy, schedule, share)
 
         def arguments(self):
-            return {"hierarchy": self.hierarchy, "schedule": self.schedule, "p_uniform": self.p_uniform}
+            return {
+                "hierarchy": self.hierarchy,
+                "schedule": self.schedule,
+                "p_uniform": self.p_uniform,
+            }
 
     return Broken(tree(), Linear(), 0.2)
 
 
-@fault("loading a state dict compares the schedule and does not replace it", RateMatrix, RING, Linear())
+@fault(
+    "loading a state dict compares the schedule and does not replace it", RateMatrix, RING, Linear()
+)
 def loading_a_state_dict_replaces_the_schedule(set_extra_state, self, state):
     self.schedule = Polynomial(3.0)
 

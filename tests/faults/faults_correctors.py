@@ -1,4 +1,6 @@
-"""Correctors (theory sections 8 and 9), and the sampler that applies one after each of its steps."""
+"""Correctors (theory sections 8 and 9), and the sampler that applies one after each of its
+steps.
+"""
 
 import sys
 
@@ -15,16 +17,23 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 def words_from_cavity(run, z, t, where):
-    u, words = rand(z.shape, run.generator, z.device), torch.zeros_like(z)
+    u = rand(z.shape, run.generator, z.device)
+    words = torch.zeros_like(z)
     for out in run.network.at(z, t, where):
-        words[out.b, out.i] = draw_logits(out.token_logits(torch.zeros_like(out.z))[:, 0], u[out.b, out.i])
+        words[out.b, out.i] = draw_logits(
+            out.token_logits(torch.zeros_like(out.z))[:, 0], u[out.b, out.i]
+        )
     return words
 
 
 @fault("a proposal outside the states reachable from all tokens is rejected", Gibbs)
-def proposals_outside_the_states_reachable_from_all_tokens_are_accepted(correct, self, run, z, t, h):
+def proposals_outside_the_states_reachable_from_all_tokens_are_accepted(
+    correct, self, run, z, t, h
+):
     order = rand(z.shape, run.generator, z.device)
-    where_redrawn = (order == order.amax(1, keepdim=True)) & run.process.reachable_from_all_tokens(z)
+    where_redrawn = (order == order.amax(1, keepdim=True)) & run.process.reachable_from_all_tokens(
+        z
+    )
     words = words_from_cavity(run, z, t, where_redrawn)
     return torch.where(where_redrawn, run.process.sample(words, t, run.generator), z)
 
@@ -70,8 +79,15 @@ def edges_are_balanced_at_the_time_before_the_step(correct, self, run, z, t, h):
     return shift(run, z, u, u, target, force=False)
 
 
-@fault("ascents sigma_i a_i(t) from level i equal the descents to it", EdgeBalance, 3.0, within=LEVELLED)
-def tokens_ascend_in_a_correction_without_compensating_descents(remask_coupling, joint, level, lift):
+@fault(
+    "ascents sigma_i a_i(t) from level i equal the descents to it",
+    EdgeBalance,
+    3.0,
+    within=LEVELLED,
+)
+def tokens_ascend_in_a_correction_without_compensating_descents(
+    remask_coupling, joint, level, lift
+):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
@@ -103,11 +119,17 @@ def a_correction_makes_an_additional_network_call(correct, self, run, z, t, h):
 
 @fault("a correction is computed at the time at which the step ended", Corrected, Psi(0.9), Gibbs())
 def the_sampler_passes_the_time_before_the_step_to_its_corrector(step, self, run, state, k):
-    z, t, s = self.predictor.step(run, state, k).z, at(run, k), at(run, k + 1)
+    z = self.predictor.step(run, state, k).z
+    t = at(run, k)
+    s = at(run, k + 1)
     return state._replace(z=self.corrector.correct(run, z, t, t - s), t=s)
 
 
-@fault("a correction does not change the prompt", ForwardBackward, build=lambda cls: Corrected(Ancestral(), cls(30.0)))
+@fault(
+    "a correction does not change the prompt",
+    ForwardBackward,
+    build=lambda cls: Corrected(Ancestral(), cls(30.0)),
+)
 def a_correction_changes_the_prompt(correct, self, run, z, t, h):
     free = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
     return correct(free, z, t, h)

@@ -1,4 +1,7 @@
-"""One schedule per edge, windows and rates (theory section 15); kernels between levels (section 16)."""
+"""One schedule per edge, windows and rates (theory section 15).
+
+Kernels between levels (section 16).
+"""
 
 import math
 import sys
@@ -14,7 +17,8 @@ from ddlib.schedules import Cosine, Linear, Polynomial, Rate, Symbolic, Window
 
 EDGE_CHAIN = sys.modules["ddlib.processes.edge_chain"]
 DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]
-UNLIKE, STAGED = [Cosine(), Linear()], [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
+UNLIKE = [Cosine(), Linear()]
+STAGED = [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
 OVERLAPPING = [Window(Linear(), 0.0, 0.6), Window(Linear(), 0.4, 1.0)]
 DIVERGING = [Window(Polynomial(0.25), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
 """alpha^2, the speed of the edge above the tokens, is (1 - 2 t)^(1/2) before t = 1/2."""
@@ -97,12 +101,24 @@ def the_time_of_a_hazard_in_a_window_omits_its_start(time_of, self, hazard):
     return time_of(hazard) - self.start
 
 
-@fault("times of float32 have the integral of the flux", Hierarchical, tree(), DIVERGING, within=EDGE_CHAIN)
+@fault(
+    "times of float32 have the integral of the flux",
+    Hierarchical,
+    tree(),
+    DIVERGING,
+    within=EDGE_CHAIN,
+)
 def a_flux_diverges_at_an_end_between_two_times_of_float32(finite_flux, schedule, speed):
     return schedule
 
 
-@fault("times of float32 have the integral of the flux", Hierarchical, tree(), LATE_ROOT, within=EDGE_CHAIN)
+@fault(
+    "times of float32 have the integral of the flux",
+    Hierarchical,
+    tree(),
+    LATE_ROOT,
+    within=EDGE_CHAIN,
+)
 def a_flux_diverges_at_a_start_between_two_times_of_float32(finite_flux, schedule, speed):
     return schedule
 
@@ -119,7 +135,9 @@ def the_inverse_of_a_window_omits_its_start(inverse, self, alpha):
 
 @fault("hazard(t) is the integral of the rate from 0 to t", Rate, "2/(1 - t)", build=made)
 def the_hazard_of_a_rate_restarts_at_0_in_each_panel(hazard, self, t):
-    panel = (torch.searchsorted(self._grid, t.double().contiguous(), right=True) - 1).clamp(0, len(self._grid) - 2)
+    panel = (torch.searchsorted(self._grid, t.double().contiguous(), right=True) - 1).clamp(
+        0, len(self._grid) - 2
+    )
     return hazard(t) - hazard(self._grid[panel].to(t))
 
 
@@ -128,8 +146,12 @@ def the_times_of_hazards_are_rounded_to_three_decimals(time_of, self, hazard):
     return (time_of(hazard) * 1000).round() / 1000
 
 
-@fault("K(parent|child), rows sum to 1", lambda: Kernels([Banded(5, [1.0, 2.0, 1.0])]), within=Banded)
-def a_banded_kernel_is_normalised_over_children_in_place_of_parents(__init__, self, *arguments, **options):
+@fault(
+    "K(parent|child), rows sum to 1", lambda: Kernels([Banded(5, [1.0, 2.0, 1.0])]), within=Banded
+)
+def a_banded_kernel_is_normalised_over_children_in_place_of_parents(
+    __init__, self, *arguments, **options
+):
     __init__(*arguments, **options)
     self.values = self.values / self.matrix().sum(0)[self.index]
 
@@ -146,7 +168,11 @@ def push_multiplies_by_the_transposed_matrix(push, self, probs):
 
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))
 def the_product_of_two_matrices_starts_with_the_upper_one(then, self, upper):
-    return Dense(upper.matrix() @ self.values) if upper.num_parents == self.num_parents else then(upper)
+    return (
+        Dense(upper.matrix() @ self.values)
+        if upper.num_parents == self.num_parents
+        else then(upper)
+    )
 
 
 @levels("log u_1(z|p) is accurate for very small probabilities", Kernel, Dense(MEMBERS))
@@ -206,7 +232,10 @@ def the_product_of_sparse_kernels_uses_only_the_likeliest_upper_parents(patch):
     patch.setattr(Sparse, "then", lambda self, upper: Sparse(upper.parents[self.index], self.values, upper.num_parents)
                   if isinstance(upper, Sparse) else upper.after(self.matrix()))  # fmt: skip
     return Kernels(
-        [Sparse([[0, 1], [1, 2], [2, 0]], [[0.5, 0.5]] * 3), Sparse([[0, 1], [1, 0], [0, 1]], [[0.7, 0.3]] * 3)]
+        [
+            Sparse([[0, 1], [1, 2], [2, 0]], [[0.5, 0.5]] * 3),
+            Sparse([[0, 1], [1, 0], [0, 1]], [[0.7, 0.3]] * 3),
+        ]
     )
 
 
@@ -217,14 +246,18 @@ def plain_is_true_for_a_kernel_with_several_parents(patch):
 
 
 @fault("the mean is over the children of positive probability", *OF_KERNELS, within=DIVERGENCE)
-def children_of_probability_0_are_not_excluded_from_the_mean(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
+def children_of_probability_0_are_not_excluded_from_the_mean(
+    _members_term, hierarchy, i, j, log_probs, x, local, u_z
+):
     given = hierarchy.between(0, i).row(x)
     pi = hierarchy.between(i, j).column(local) * given / u_z.clamp_min(1e-300)[..., None]
     return (pi.to(log_probs.dtype) * (given.log().to(log_probs.dtype) - log_probs)).sum(-1)
 
 
 @fault("pi(y|z, x) = K(z|y) u(y|x) / u(z|x)", *OF_KERNELS, within=DIVERGENCE)
-def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, j, log_probs, x, local, u_z):
+def the_mean_over_children_is_not_conditioned_on_z(
+    _members_term, hierarchy, i, j, log_probs, x, local, u_z
+):
     given = hierarchy.between(0, i).row(x)
     ratio = torch.where(given > 0, given.log().to(log_probs.dtype) - log_probs, 0.0)
     return (given.to(log_probs.dtype) * ratio).sum(-1)
@@ -233,7 +266,11 @@ def the_mean_over_children_is_not_conditioned_on_z(_members_term, hierarchy, i, 
 @fault("KL(q_t(.|x) || q_t) is a sum over all clusters", Hierarchical, Blur(5, [1.0]), Linear())
 def the_prior_kl_uses_only_the_likeliest_parent_of_each_token(prior_kl, self, x, t=None):
     times = self._one().expand(len(x)) if t is None else t
-    occupied, size = unsqueeze_times(self.occupancies(times), 1), self.vocab_size
+    occupied = unsqueeze_times(self.occupancies(times), 1)
+    size = self.vocab_size
     typical = self.hierarchy.level_probs(torch.full((size,), 1 / size, dtype=torch.float64))
-    found = sum(occupied[..., i] * -typical[i][self.hierarchy.between(0, i).parents[x]].log() for i in (1, 2))
+    found = sum(
+        occupied[..., i] * -typical[i][self.hierarchy.between(0, i).parents[x]].log()
+        for i in (1, 2)
+    )
     return found + occupied[..., 0] * torch.tensor(float(size)).log()

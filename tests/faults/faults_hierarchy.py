@@ -11,12 +11,15 @@ ROOT = Map(torch.zeros(4, dtype=torch.int64), 1)
 def with_map(cls, xi=0.8):
     """Hierarchy whose first edge is of the class."""
     right = parent_map(WORDS, xi)
-    return type("Planted", (Hierarchy,), {})([cls(right.parents, 4, right.keep, right.spread), ROOT], [2.0, 1.0])
+    return type("Planted", (Hierarchy,), {})(
+        [cls(right.parents, 4, right.keep, right.spread), ROOT], [2.0, 1.0]
+    )
 
 
 @fault("every other parent has the probability (1-xi)/(N-1)")
 def map_rows_sum_to_less_than_1_as_in_the_published_code(patch):
-    xi, stray = 0.8, 0.2 / 4
+    xi = 0.8
+    stray = 0.2 / 4
     edge = Map(torch.tensor(WORDS), 4, xi - stray, torch.full((4,), stray, dtype=torch.float64))
     return type("Planted", (Hierarchy,), {})([edge, ROOT])
 
@@ -38,7 +41,9 @@ def entry_exchanges_child_and_parent(entry, self, child, parent):
 
 @fault("u_1(.|p) = K p", Map, build=with_map)
 def push_omits_the_probability_of_the_other_parents(push, self, probs):
-    return torch.zeros(*probs.shape[:-1], 4, dtype=probs.dtype).scatter_add(-1, self.parents.expand_as(probs), probs)
+    return torch.zeros(*probs.shape[:-1], 4, dtype=probs.dtype).scatter_add(
+        -1, self.parents.expand_as(probs), probs
+    )
 
 
 @fault("log u_1(.|p) = log K p", Map, build=with_map)

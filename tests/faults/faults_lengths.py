@@ -1,4 +1,6 @@
-"""Rules for lengths: rows are independent, the prompt is kept, and rule and step share a network call."""
+"""Rules for lengths: rows are independent, the prompt is kept, and rule and step share a network
+call.
+"""
 
 import torch
 from planting import fault
@@ -14,7 +16,16 @@ def the_density_of_end_tokens_is_averaged_over_the_batch(observe, self, canvas):
     return density.mean().expand_as(density)
 
 
-@fault("positions are inserted after the prompt", Daedal, 1, start=3, low=0.9, enough=0.1, step=2, positions=4)
+@fault(
+    "positions are inserted after the prompt",
+    Daedal,
+    1,
+    start=3,
+    low=0.9,
+    enough=0.1,
+    step=2,
+    positions=4,
+)
 def masks_are_inserted_before_the_prompt(resize, self, canvas, observed, window, k):
     place, count = resize(canvas, observed, window, k)
     return torch.zeros_like(place), count

@@ -10,8 +10,10 @@ from ddlib.processes.broadcasting import gather_last
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip, Constant, Weighting
 
-TRAINING, PLANS = sys.modules["ddlib.objective.training"], sys.modules["ddlib.kernels.dispatch"]
-SIBLINGS, DIVERGENCE = sys.modules["ddlib.kernels.sibling_loss"], sys.modules["ddlib.processes.hierarchical_kl"]
+TRAINING = sys.modules["ddlib.objective.training"]
+PLANS = sys.modules["ddlib.kernels.dispatch"]
+SIBLINGS = sys.modules["ddlib.kernels.sibling_loss"]
+DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]
 STATISTICS = sys.modules["ddlib.kernels.cluster_mass"]
 
 
@@ -19,7 +21,9 @@ fault("a weight of 0 stays 0", Weighting)(
     a_lower_limit_makes_the_zero_weight_of_tokens_positive=lambda __call__, self, process, weight, x, z, t: (
         weight.clamp(0.5, 2.0)
     ),
-    a_constant_weight_also_applies_to_tokens=lambda __call__, self, process, weight, x, z, t: torch.ones_like(weight),
+    a_constant_weight_also_applies_to_tokens=lambda __call__, self, process, weight, x, z, t: (
+        torch.ones_like(weight)
+    ),
 )
 
 
@@ -44,15 +48,21 @@ def weights_are_divided_by_their_mean_over_the_batch(__call__, self, process, we
 
 
 @fault("a token's weight depends on no other token", Weighting)
-def positive_weights_are_replaced_by_the_largest_weight_of_the_batch_row(__call__, self, process, weight, x, z, t):
+def positive_weights_are_replaced_by_the_largest_weight_of_the_batch_row(
+    __call__, self, process, weight, x, z, t
+):
     return torch.where(weight > 0, weight.amax(1, keepdim=True), 0.0)
 
 
 fault("the given weight is not modified", Weighting)(
-    the_given_weight_is_clamped_in_place=lambda __call__, self, process, weight, x, z, t: weight.clamp_(max=2.0)
+    the_given_weight_is_clamped_in_place=lambda __call__, self, process, weight, x, z, t: (
+        weight.clamp_(max=2.0)
+    )
 )
 fault("at every time some state has a positive weight", Weighting)(
-    the_weight_is_0_at_late_times=lambda __call__, self, process, weight, x, z, t: weight * (t < 0.9).double()[:, None]
+    the_weight_is_0_at_late_times=lambda __call__, self, process, weight, x, z, t: (
+        weight * (t < 0.9).double()[:, None]
+    )
 )
 fault("a weighting that changes weights is not declared to be the bound", Clip, 2.0)(
     a_clipped_weighting_is_declared_to_be_the_bound=lambda bound, self: True
@@ -76,15 +86,26 @@ def all_edges_below_a_state_have_share_1(edge_shares, self, z, t, edge_weights=N
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
-def the_flux_of_an_edge_is_divided_evenly_among_all_levels(edge_shares, self, z, t, edge_weights=None):
-    found, weights, level = edge_shares(z, t, edge_weights), self.weights(t), self.level_of(z)
+def the_flux_of_an_edge_is_divided_evenly_among_all_levels(
+    edge_shares, self, z, t, edge_weights=None
+):
+    found = edge_shares(z, t, edge_weights)
+    weights = self.weights(t)
+    level = self.level_of(z)
     occupied, own = (gather_last(of, level)[..., None] for of in (self.occupancies(t), weights))
-    evenly = unsqueeze_times(weights * self.occupancies(t), 1)[..., 1:] / self.hierarchy.depth / occupied / own
+    evenly = (
+        unsqueeze_times(weights * self.occupancies(t), 1)[..., 1:]
+        / self.hierarchy.depth
+        / occupied
+        / own
+    )
     return found if edge_weights is not None else torch.where(found > 0, evenly, 0.0)
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)", Hierarchical, deep(), Linear())
-def each_edge_below_a_state_has_the_share_of_the_next_edge(edge_shares, self, z, t, edge_weights=None):
+def each_edge_below_a_state_has_the_share_of_the_next_edge(
+    edge_shares, self, z, t, edge_weights=None
+):
     found = edge_shares(z, t, edge_weights)
     outwards = torch.cat([found[..., 1:], found[..., -1:]], -1) * (found > 0)
     return found if edge_weights is not None else outwards
@@ -100,35 +121,70 @@ def the_divergence_at_a_cluster_includes_the_edge_above_it(
     return weight, torch.where(self.level_of(z) == 1, divergence - cluster, divergence)
 
 
-@fault("the path from z has the distribution P(y|z, x)", Hierarchical, deep(), Linear(), within=DIVERGENCE)
-def the_distribution_of_the_path_is_not_conditioned_on_z(_members_term, hierarchy, i, j, probs, x, here, u_z):
+@fault(
+    "the path from z has the distribution P(y|z, x)",
+    Hierarchical,
+    deep(),
+    Linear(),
+    within=DIVERGENCE,
+)
+def the_distribution_of_the_path_is_not_conditioned_on_z(
+    _members_term, hierarchy, i, j, probs, x, here, u_z
+):
     given = hierarchy.between(0, i).row(x)
     return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - probs), 0.0).sum(-1)
 
 
-@fault("the terms of all edges below a state sum to its term of the bound", Hierarchical, tree(), Linear())
-def edge_shares_omit_the_lowest_edge_at_states_above_the_first_level(edge_shares, self, z, t, edge_weights=None):
+@fault(
+    "the terms of all edges below a state sum to its term of the bound",
+    Hierarchical,
+    tree(),
+    Linear(),
+)
+def edge_shares_omit_the_lowest_edge_at_states_above_the_first_level(
+    edge_shares, self, z, t, edge_weights=None
+):
     found = edge_shares(z, t, edge_weights).clone()
     found[..., 0] = torch.where(self.level_of(z) > 1, 0.0, found[..., 0])
     return found
 
 
-@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=PLANS)
+@fault(
+    "the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=PLANS
+)
 def the_fused_loss_gives_share_1_to_the_edges_below_clusters(_shares, process, weights, rows):
     found = _shares(process, weights, rows)
     return torch.where(process.level_of(rows.z[:, None]) == 1, (found > 0).double(), found)
 
 
-@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
+@fault(
+    "the fused losses equal the unfused losses",
+    Hierarchical,
+    tree(xi=1.0),
+    Linear(),
+    within=SIBLINGS,
+)
 def the_gradient_of_the_bias_omits_the_edge_shares(add_product, into, columns, left, scaled):
     add_product(into, columns, left, torch.ones_like(scaled) if scaled.shape[1] == 1 else scaled)
 
 
-@fault("the fused losses equal the unfused losses", Hierarchical, tree(xi=1.0), Linear(), within=SIBLINGS)
-def the_sibling_loss_uses_the_edge_shares_in_reverse_order(parts, children, levels, rows, level, hard, shares=None):
+@fault(
+    "the fused losses equal the unfused losses",
+    Hierarchical,
+    tree(xi=1.0),
+    Linear(),
+    within=SIBLINGS,
+)
+def the_sibling_loss_uses_the_edge_shares_in_reverse_order(
+    parts, children, levels, rows, level, hard, shares=None
+):
     return parts(children, levels, rows, level, hard, None if shares is None else shares.flip(-1))
 
 
-@fault("the fused losses equal the unfused losses", Hierarchical, deep(), Linear(), within=STATISTICS)
-def the_fused_loss_counts_only_the_edge_directly_below_a_state(children, hierarchy, log_px, finest, x, z, shares=None):
+@fault(
+    "the fused losses equal the unfused losses", Hierarchical, deep(), Linear(), within=STATISTICS
+)
+def the_fused_loss_counts_only_the_edge_directly_below_a_state(
+    children, hierarchy, log_px, finest, x, z, shares=None
+):
     return children(hierarchy, log_px, finest, x, z)

@@ -14,10 +14,14 @@ RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.ey
 
 
 @fault("a step may descend by several levels", Hierarchical, deep(), Linear())
-def the_discrete_term_omits_descents_by_more_than_one_level(step_divergence, self, logits, x, z, t, s):
+def the_discrete_term_omits_descents_by_more_than_one_level(
+    step_divergence, self, logits, x, z, t, s
+):
     chances = self.level_posterior(self.level_of(z), t, s)
     below = torch.nn.functional.one_hot((self.level_of(z) - 1).clamp_min(0), chances.shape[-1])
-    return DIVERGENCE.descendants(self.hierarchy, *self._model_terms(logits, x), x, z, chances * below)
+    return DIVERGENCE.descendants(
+        self.hierarchy, *self._model_terms(logits, x), x, z, chances * below
+    )
 
 
 @fault(
@@ -38,27 +42,55 @@ def the_discrete_term_of_gidd_is_halved_where_z_equals_x(step_divergence, self, 
     return torch.where(z == x, 0.5 * value, value)
 
 
-@fault("the discrete term contains the probability of resampling between s and t", Uniform, 5, Linear())
+@fault(
+    "the discrete term contains the probability of resampling between s and t", Uniform, 5, Linear()
+)
 def the_discrete_term_of_uniform_noise_replaces_s_by_0(step_divergence, self, logits, x, z, t, s):
     return step_divergence(logits, x, z, t, torch.zeros_like(s))
 
 
-@fault("the discrete term is KL(p(z_s|z_t, x) || p(z_s|z_t, p))", RateMatrix, RING, Linear(), within=ForwardProcess)
+@fault(
+    "the discrete term is KL(p(z_s|z_t, x) || p(z_s|z_t, p))",
+    RateMatrix,
+    RING,
+    Linear(),
+    within=ForwardProcess,
+)
 def the_dense_discrete_term_exchanges_truth_and_model(step_divergence, self, logits, x, z, t, s):
     words = torch.nn.functional.one_hot(x, self.vocab_size).double()
-    truth, believed = self.posterior(words, z, t, s), self.posterior(logits.double().softmax(-1), z, t, s)
+    truth = self.posterior(words, z, t, s)
+    believed = self.posterior(logits.double().softmax(-1), z, t, s)
     ratio = torch.where(truth > 0, believed / truth.clamp_min(1e-300), 1.0).log()
     return (believed * ratio).sum(-1).clamp_min(0).to(logits.dtype)
 
 
-@fault("the discrete term compares posteriors given z_t", RateMatrix, RING, Linear(), within=ForwardProcess)
-def the_dense_discrete_term_compares_marginals_at_s_in_place_of_posteriors(step_divergence, self, logits, x, z, t, s):
+@fault(
+    "the discrete term compares posteriors given z_t",
+    RateMatrix,
+    RING,
+    Linear(),
+    within=ForwardProcess,
+)
+def the_dense_discrete_term_compares_marginals_at_s_in_place_of_posteriors(
+    step_divergence, self, logits, x, z, t, s
+):
     words = torch.nn.functional.one_hot(x, self.vocab_size).double()
-    truth, believed = self.predictive(words, s), self.predictive(logits.double().softmax(-1), s)
-    return (torch.xlogy(truth, truth) - torch.xlogy(truth, believed)).sum(-1).clamp_min(0).to(logits.dtype)
+    truth = self.predictive(words, s)
+    believed = self.predictive(logits.double().softmax(-1), s)
+    return (
+        (torch.xlogy(truth, truth) - torch.xlogy(truth, believed))
+        .sum(-1)
+        .clamp_min(0)
+        .to(logits.dtype)
+    )
 
 
-@fault("the importance weight is the mean weight divided by the weight of the sequence", Masked, 5, Linear())
+@fault(
+    "the importance weight is the mean weight divided by the weight of the sequence",
+    Masked,
+    5,
+    Linear(),
+)
 def the_importance_weight_is_inverted(importance_weight, self, x, z, t):
     found = importance_weight(x, z, t)
     return torch.where(found > 0, 1 / found, 0.0)
@@ -70,16 +102,28 @@ def the_mean_weight_includes_only_the_flux_into_the_mask(_weight_and_mean, self,
     return self._inflow(t)[:, -1:].expand_as(mean), here
 
 
-@fault("a balanced draw draws one token in proportion to its weight, the others from q_t", Masked, 5, Linear())
+@fault(
+    "a balanced draw draws one token in proportion to its weight, the others from q_t",
+    Masked,
+    5,
+    Linear(),
+)
 def balanced_draws_mask_all_tokens(sample, self, x, t, generator=None, levels="independent"):
     z = sample(x, t, generator, levels)
     return torch.full_like(z, self.vocab_size) if levels == "balanced" else z
 
 
-@fault("the level of the chosen token is drawn in proportion to the fluxes", Hierarchical, tree(), Linear())
+@fault(
+    "the level of the chosen token is drawn in proportion to the fluxes",
+    Hierarchical,
+    tree(),
+    Linear(),
+)
 def balanced_draws_always_mask_the_chosen_token(_inflow, self, t):
     flux = _inflow(t)
-    return torch.nn.functional.one_hot(torch.full_like(t, 2, dtype=torch.int64), flux.shape[-1]) * flux
+    return (
+        torch.nn.functional.one_hot(torch.full_like(t, 2, dtype=torch.int64), flux.shape[-1]) * flux
+    )
 
 
 @fault("the importance weight is 0 only where the bound is 0")
@@ -100,18 +144,24 @@ def the_importance_weight_omits_the_clusters(patch):
 def balanced_draws_of_gidd_resample_by_the_mixture_of_a_fixed_time(patch):
     class Broken(GIDD):
         def _resample(self, mixture, like, generator):
-            return super()._resample(self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator)
+            return super()._resample(
+                self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator
+            )
 
         def sample(self, x, t, generator=None, levels="independent"):
             if levels != "balanced":
-                return GIDD(self.vocab_size, self.p_uniform, self.gamma).sample(x, t, generator, levels)
+                return GIDD(self.vocab_size, self.p_uniform, self.gamma).sample(
+                    x, t, generator, levels
+                )
             return super().sample(x, t, generator, levels)
 
     return Broken(5, 0.3)
 
 
 @fault("the chosen token may be at any position of the sequence", Masked, 5, Linear())
-def balanced_draws_always_choose_the_first_token(sample, self, x, t, generator=None, levels="independent"):
+def balanced_draws_always_choose_the_first_token(
+    sample, self, x, t, generator=None, levels="independent"
+):
     z = sample(x, t, generator, "independent" if levels == "balanced" else levels)
     if levels == "balanced":
         z[:, 0] = self.vocab_size
@@ -119,7 +169,9 @@ def balanced_draws_always_choose_the_first_token(sample, self, x, t, generator=N
 
 
 @fault("balanced draws of an example do not depend on the rest of the batch", Masked, 5, Linear())
-def balanced_draws_choose_the_same_position_in_all_batch_rows(sample, self, x, t, generator=None, levels="independent"):
+def balanced_draws_choose_the_same_position_in_all_batch_rows(
+    sample, self, x, t, generator=None, levels="independent"
+):
     z = sample(x, t, generator, "independent" if levels == "balanced" else levels)
     if levels == "balanced":
         which = int(rand((len(x), 1), generator, x.device).sum() * x.shape[1]) % x.shape[1]

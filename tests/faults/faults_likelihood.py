@@ -1,4 +1,6 @@
-"""Exact likelihood of a sequence under an order that depends on the states alone (theory section 10)."""
+"""Exact likelihood of a sequence under an order that depends on the states alone (theory section
+10).
+"""
 
 import sys
 
@@ -15,7 +17,10 @@ READS, COSTS = (sys.modules[f"ddlib.samplers.{name}"] for name in ("likelihood",
 
 
 def choosing(patch, look):
-    """Order whose likelihood of x uses ``look`` as scores, which depend on x; draws follow the given order."""
+    """Order whose likelihood of x uses ``look`` as scores, which depend on x.
+
+    Draws follow the given order.
+    """
     right = READING.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
@@ -50,17 +55,25 @@ def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
 
 
 @fault("the probability of a cluster is the sum over its tokens", Confidence, within=READS)
-def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, run, out, landed, force):
+def the_likelihood_of_a_cluster_is_that_of_its_first_token(
+    transition_log_prob, run, out, landed, force
+):
     level = run.process.level_of(landed[:, None])[:, 0]
     words = out.token_logits(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
     parents = run.process.ascend(everyone, level[:, None].expand_as(words))
     own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
-    return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force))
+    return torch.where(
+        level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force)
+    )
 
 
-@fault("the probability of a token is conditioned on its cluster", EntropyBounded, 0.0, within=READS)
-def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob, run, out, landed, force):
+@fault(
+    "the probability of a token is conditioned on its cluster", EntropyBounded, 0.0, within=READS
+)
+def the_likelihood_of_a_token_is_normalised_over_all_tokens(
+    transition_log_prob, run, out, landed, force
+):
     words = out.token_logits(torch.zeros_like(landed))[:, 0].log_softmax(-1)
     word = landed < run.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
@@ -69,12 +82,16 @@ def the_likelihood_of_a_token_is_normalised_over_all_tokens(transition_log_prob,
 
 @fault("the likelihood includes the descents over all edges", LeftToRight, within=READS)
 def the_likelihood_omits_descents_from_the_mask(transition_log_prob, run, out, landed, force):
-    return torch.where(out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force))
+    return torch.where(
+        out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force)
+    )
 
 
 @fault("the likelihood includes the descents over all edges", Confidence, within=READS)
 def the_likelihood_omits_descents_to_clusters(transition_log_prob, run, out, landed, force):
-    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0)
+    return torch.where(
+        landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0
+    )
 
 
 @fault("the likelihood uses the model times of sampling", LeftToRight, within=READS)
@@ -99,11 +116,15 @@ def an_order_with_random_noise_is_declared_to_be_deterministic(patch):
 
 
 @fault("positions of a set are independent given the states", Confidence, within=READS)
-def the_likelihood_evaluates_the_positions_of_a_group_one_at_a_time(read_steps, order, run, x, group):
+def the_likelihood_evaluates_the_positions_of_a_group_one_at_a_time(
+    read_steps, order, run, x, group
+):
     return read_steps(order, run, x, None if group is None else 1)
 
 
-@fault("each position of a chain is conditioned on all positions before it", LeftToRight, within=COSTS)
+@fault(
+    "each position of a chain is conditioned on all positions before it", LeftToRight, within=COSTS
+)
 def the_chain_has_the_log_probabilities_of_the_sets(_chain, order, run, x, start, moves):
     return moves
 
@@ -111,11 +132,18 @@ def the_chain_has_the_log_probabilities_of_the_sets(_chain, order, run, x, start
 @fault("the order of a chain depends only on the states")
 def the_chain_orders_positions_by_the_log_probability_of_the_true_tokens(patch):
     right = COSTS._Moves.of
-    patch.setattr(COSTS._Moves, "of", lambda run, step: right(run, step._replace(preference=step.log_probs)))
+    patch.setattr(
+        COSTS._Moves, "of", lambda run, step: right(run, step._replace(preference=step.log_probs))
+    )
     return Confidence()
 
 
-@fault("a block is conditioned on the tokens of the blocks before it", EntropyBounded, 0.0, within=READS.BlockContexts)
+@fault(
+    "a block is conditioned on the tokens of the blocks before it",
+    EntropyBounded,
+    0.0,
+    within=READS.BlockContexts,
+)
 def the_likelihood_replaces_all_tokens_before_a_block_by_token_0(at, self, before, *behind):
     return at(torch.zeros_like(before), *behind)
 

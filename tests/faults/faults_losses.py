@@ -18,7 +18,9 @@ def ring(size=18):
 
 
 @fault("the loss of a token is its bound in every dtype", ring, within=LossOptions)
-def the_integrand_is_divided_by_a_weight_in_the_dtype_of_the_logits(per_token, self, process, logits, x, z, t):
+def the_integrand_is_divided_by_a_weight_in_the_dtype_of_the_logits(
+    per_token, self, process, logits, x, z, t
+):
     values = per_token(process, logits, x, z, t)
     truth = torch.nn.functional.one_hot(x, process.vocab_size).double()
     weight = process.reverse_rate(truth, z, t.double()).sum(-1).to(values.dtype)
@@ -34,10 +36,18 @@ def path(size=5):
 
 @fault("no weight is 0 where the bound is not", path, within=RateMatrix)
 def the_weight_is_the_reverse_rate_of_the_token_alone(loss_weight, self, x, z, t):
-    return self.reverse_rate(torch.nn.functional.one_hot(x, self.vocab_size).double(), z, t.double()).sum(-1)
+    return self.reverse_rate(
+        torch.nn.functional.one_hot(x, self.vocab_size).double(), z, t.double()
+    ).sum(-1)
 
 
-@fault("the loss of a token is its bound for every vocabulary", Masked, 300, Linear(), within=LossOptions)
+@fault(
+    "the loss of a token is its bound for every vocabulary",
+    Masked,
+    300,
+    Linear(),
+    within=LossOptions,
+)
 def probabilities_of_many_tokens_are_rounded_to_bfloat16(per_token, self, process, logits, x, z, t):
     if process.vocab_size > 64:
         logits = logits.log_softmax(-1).bfloat16()

@@ -12,7 +12,9 @@ from ddlib.utils.random import rand
 
 def noisy(cls, xi=0.8, frequency=(3.0, 1.0, 1.0, 2.0, 5.0, 1.0)):
     """Process of the class that resamples tokens and clusters, with the linear schedule."""
-    return cls(dd.hierarchies.Tree([WORDS], xi=xi, speed=[2.0, 1.0]), Linear(), [0.3, 0.2], frequency)
+    return cls(
+        dd.hierarchies.Tree([WORDS], xi=xi, speed=[2.0, 1.0]), Linear(), [0.3, 0.2], frequency
+    )
 
 
 @fault("pi_{i+1} = pi_i K_i")
@@ -32,7 +34,8 @@ def the_probability_of_resampled_clusters_is_counted_as_kept(shares, self, t):
 
 @fault("q_{t|s} contains only resampling after s", Noisy, build=noisy)
 def the_transition_from_tokens_starts_at_time_0(transition, self, s, t):
-    result, first = transition(s, t), transition(0.0, t)
+    result = transition(s, t)
+    first = transition(0.0, t)
     result[:6] = first[:6]
     return result
 
@@ -49,7 +52,9 @@ def tokens_are_resampled_uniformly_in_place_of_by_frequency(_resample, self, lik
 
 
 @fault("resampled clusters follow pi_i", Noisy, build=noisy)
-def resampled_clusters_are_drawn_as_clusters_of_the_original_token(_ascend, self, z, state, generator):
+def resampled_clusters_are_drawn_as_clusters_of_the_original_token(
+    _ascend, self, z, state, generator
+):
     return _ascend(z, torch.where(state == 3, 2, state), generator)
 
 
@@ -64,14 +69,22 @@ def the_bound_computes_the_marginals_without_resampling(_sides, self, shares, i,
     return _sides(LevelProbs(shares.kept, shares.redrawn * 1e-9), i, log_probs, x)
 
 
-@fault("the divergence within a level is A (e^m - 1 - m) / A(z), m the difference between y and z", Noisy, build=noisy)
-def the_divergence_at_z_equal_to_x_is_a_scaled_cross_entropy(weighted_divergence, self, logits, x, z, t):
+@fault(
+    "the divergence within a level is A (e^m - 1 - m) / A(z), m the difference between y and z",
+    Noisy,
+    build=noisy,
+)
+def the_divergence_at_z_equal_to_x_is_a_scaled_cross_entropy(
+    weighted_divergence, self, logits, x, z, t
+):
     weight, divergence = weighted_divergence(logits, x, z, t)
     log_p = logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     return weight, torch.where(z == x, -log_p * 0.1, divergence)
 
 
-@fault("the mean weight is the sum of all fluxes, including those of resampling", Noisy, build=noisy)
+@fault(
+    "the mean weight is the sum of all fluxes, including those of resampling", Noisy, build=noisy
+)
 def the_mean_weight_omits_the_fluxes_of_resampling(_weight_and_mean, self, x, z, t):
     mean, here = _weight_and_mean(x, z, t)
     kept, redrawn = self.shares(t)
@@ -114,8 +127,20 @@ def the_prior_kl_omits_resampling(prior_kl, self, x, t=None):
     return dd.processes.Hierarchical(self.hierarchy, self.schedule).prior_kl(x, t)
 
 
-@fault("states in the levels between tokens and mask are resampled too", Noisy, deep(), Linear(), [0.2, 0.3, 0.1])
+@fault(
+    "states in the levels between tokens and mask are resampled too",
+    Noisy,
+    deep(),
+    Linear(),
+    [0.2, 0.3, 0.1],
+)
 def the_rate_matrix_omits_resampling_in_the_first_level_of_clusters(rate_matrix, self, t):
-    chain, q = self.chain, rate_matrix(t)
-    other = Noisy(self.hierarchy, self.schedule, [*self.p_uniform[:1], 0.0, *self.p_uniform[2:]], self.frequency)
+    chain = self.chain
+    q = rate_matrix(t)
+    other = Noisy(
+        self.hierarchy,
+        self.schedule,
+        [*self.p_uniform[:1], 0.0, *self.p_uniform[2:]],
+        self.frequency,
+    )
     return q if float(chain.rates[1]) == 0 else other.rate_matrix(t)

@@ -6,26 +6,42 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, each_time, gather_columns, interior, unsqueeze_times
+from ddlib.processes import (
+    GIDD,
+    Hierarchical,
+    Masked,
+    each_time,
+    gather_columns,
+    interior,
+    unsqueeze_times,
+)
 from ddlib.schedules import Linear
 
-NELBO, BOUND = sys.modules["ddlib.objective.nelbo"], sys.modules["ddlib.objective.bound"]
-DENOISER, CHILDREN = (sys.modules[f"ddlib.parameterization.{name}"] for name in ("logits", "tree_softmax"))
+NELBO = sys.modules["ddlib.objective.nelbo"]
+BOUND = sys.modules["ddlib.objective.bound"]
+DENOISER, CHILDREN = (
+    sys.modules[f"ddlib.parameterization.{name}"] for name in ("logits", "tree_softmax")
+)
 DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]
 MAP = sys.modules["ddlib.hierarchies.maps"].Map
 
 
 def generic_sum(term, process, logits, x, z, t):
     """Sum of theory section 1 with ``term`` as D(a, b)."""
-    t, here = interior(t), z[..., None]
-    noisy, believed = process.marginal(x, t), process.predictive(logits.double().softmax(-1), t)
-    a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
+    t = interior(t)
+    here = z[..., None]
+    noisy = process.marginal(x, t)
+    believed = process.predictive(logits.double().softmax(-1), t)
+    a = noisy / noisy.gather(-1, here)
+    b = believed / believed.gather(-1, here)
     rates = gather_columns(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
     return (torch.where(rates > 0, rates * term(a, b), 0.0)).sum(-1).to(logits.dtype)
 
 
 fault("D(a, b) = a log(a/b) - a + b", dd.processes.Uniform, 5, Linear(), within=NELBO._METHODS)(
-    the_generic_sum_omits_b_minus_a=lambda generic, *given: generic_sum(lambda a, b: torch.xlogy(a, a / b), *given),
+    the_generic_sum_omits_b_minus_a=lambda generic, *given: generic_sum(
+        lambda a, b: torch.xlogy(a, a / b), *given
+    ),
     the_generic_sum_exchanges_a_and_b=lambda generic, *given: generic_sum(
         lambda a, b: torch.xlogy(b, b / a.clamp_min(1e-30)) - b + a, *given
     ),
@@ -38,7 +54,9 @@ fault("D(a, b) = a log(a/b) - a + b", dd.processes.Uniform, 5, Linear(), within=
 def odds(process, logits, x, z, t):
     """Ratio q_t(z|x) / q_t(z|p)."""
     time = interior(t)
-    believed = process.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[..., 0]
+    believed = process.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[
+        ..., 0
+    ]
     return process.likelihood(z, x, time) / believed
 
 
@@ -53,32 +71,47 @@ class Closed(Hierarchical):
 
 
 @fault("w_i = F_{i-1} / a_i", Closed, tree(), Linear())
-def the_weight_of_the_mask_is_doubled_as_in_the_published_code(bend, self, weight, divergence, logits, x, z, t):
+def the_weight_of_the_mask_is_doubled_as_in_the_published_code(
+    bend, self, weight, divergence, logits, x, z, t
+):
     return torch.where(self.level_of(z) == 2, 2 * weight, weight), divergence
 
 
 @fault("w_{t,m}: denominator g t + (1-t)^g - 1 (section 6)", Closed, tree(), Linear())
-def the_weight_of_the_mask_follows_the_formula_printed_in_the_paper(bend, self, weight, divergence, logits, x, z, t):
-    u, g = 1 - interior(t), 2.0
+def the_weight_of_the_mask_follows_the_formula_printed_in_the_paper(
+    bend, self, weight, divergence, logits, x, z, t
+):
+    u = 1 - interior(t)
+    g = 2.0
     printed = g * (1 - u ** (g - 1)) / (g * (1 - u) + u**g)
-    return torch.where(self.level_of(z) == 2, unsqueeze_times(printed).to(weight), weight), divergence
+    return torch.where(
+        self.level_of(z) == 2, unsqueeze_times(printed).to(weight), weight
+    ), divergence
 
 
 @fault("w_i = F_{i-1} / a_i, F the flux into the level", Closed, tree(), Linear())
-def the_weight_of_clusters_uses_the_speed_of_the_edge_above(bend, self, weight, divergence, logits, x, z, t):
+def the_weight_of_clusters_uses_the_speed_of_the_edge_above(
+    bend, self, weight, divergence, logits, x, z, t
+):
     flux = self.chain.speeds[1] / self.chain.speeds[0]
     return torch.where(self.level_of(z) == 1, flux.to(weight) * weight, weight), divergence
 
 
-@fault("the mask term is KL(pi(.|z,x) || pi(.|z,p)), including the entropy", Closed, tree(), Linear())
-def the_mask_term_omits_the_entropy_of_the_cluster_given_the_token(bend, self, weight, divergence, logits, x, z, t):
+@fault(
+    "the mask term is KL(pi(.|z,x) || pi(.|z,p)), including the entropy", Closed, tree(), Linear()
+)
+def the_mask_term_omits_the_entropy_of_the_cluster_given_the_token(
+    bend, self, weight, divergence, logits, x, z, t
+):
     row = self.hierarchy.maps[0].row(x).to(logits.dtype)
     constant = torch.xlogy(row, row).sum(-1)
     return weight, torch.where(self.level_of(z) == 2, divergence - constant, divergence)
 
 
 @fault("cluster term -log [K(z|x) p(x) / u_1(z|p)]", Closed, tree(), Linear())
-def the_cluster_term_is_the_cross_entropy_of_the_token(bend, self, weight, divergence, logits, x, z, t):
+def the_cluster_term_is_the_cross_entropy_of_the_token(
+    bend, self, weight, divergence, logits, x, z, t
+):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     return weight, torch.where(self.level_of(z) == 1, word, divergence)
 
@@ -92,7 +125,9 @@ def the_divergence_at_clusters_other_than_the_parent_has_an_additional_constant(
     return weight, torch.where(stray, divergence + 0.1, divergence)
 
 
-@fault("the divergence is over the children of z, not over the tokens", Hierarchical, tree(), Linear())
+@fault(
+    "the divergence is over the children of z, not over the tokens", Hierarchical, tree(), Linear()
+)
 def the_mask_term_is_the_cross_entropy_of_the_token(weighted_divergence, self, logits, x, z, t):
     word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
     weight, divergence = weighted_divergence(logits, x, z, t)
@@ -117,7 +152,13 @@ def the_weight_depends_on_the_model(bend, self, weight, divergence, logits, x, z
     return weight * scale, divergence / scale
 
 
-@fault("the divergence is a sum over the children in each level", Hierarchical, deep(), Linear(), within=DIVERGENCE)
+@fault(
+    "the divergence is a sum over the children in each level",
+    Hierarchical,
+    deep(),
+    Linear(),
+    within=DIVERGENCE,
+)
 def the_divergence_is_the_cross_entropy_of_the_tokens_likeliest_ancestor(
     _members_term, hierarchy, i, j, probs, x, here, u_z
 ):
@@ -140,45 +181,81 @@ def logits_are_normalised_in_place(weighted_divergence, self, logits, x, z, t):
 @fault("results in float32 agree with those in float64", Masked, 5, Linear())
 def the_divergence_is_rounded_to_bfloat16(weighted_divergence, self, logits, x, z, t):
     weight, divergence = weighted_divergence(logits, x, z, t)
-    return weight, divergence if logits.dtype == torch.float64 else divergence.bfloat16().to(logits.dtype)
+    return weight, divergence if logits.dtype == torch.float64 else divergence.bfloat16().to(
+        logits.dtype
+    )
 
 
 @fault("the divergence of GIDD is KL + IS", GIDD, 5, 0.3)
-def the_closed_form_of_gidd_omits_the_itakura_saito_term(weighted_divergence, self, logits, x, z, t):
+def the_closed_form_of_gidd_omits_the_itakura_saito_term(
+    weighted_divergence, self, logits, x, z, t
+):
     weight, divergence = weighted_divergence(logits, x, z, t)
     ratio = odds(self, logits, x, z, t)
     return weight, divergence - (ratio - ratio.log() - 1).to(divergence)
 
 
 @fault("IS(a, b) = a/b - log(a/b) - 1", GIDD, 5, 0.3)
-def the_itakura_saito_term_of_gidd_has_its_arguments_exchanged(weighted_divergence, self, logits, x, z, t):
+def the_itakura_saito_term_of_gidd_has_its_arguments_exchanged(
+    weighted_divergence, self, logits, x, z, t
+):
     weight, divergence = weighted_divergence(logits, x, z, t)
     ratio = odds(self, logits, x, z, t)
     return weight, divergence + (1 / ratio + 2 * ratio.log() - ratio).to(divergence)
 
 
 @fault("w(z, x) = r_t(z) / q_t(z|x)", GIDD, 5, 0.3)
-def the_weight_of_gidd_is_divided_by_the_models_marginal(weighted_divergence, self, logits, x, z, t):
+def the_weight_of_gidd_is_divided_by_the_models_marginal(
+    weighted_divergence, self, logits, x, z, t
+):
     weight, divergence = weighted_divergence(logits, x, z, t)
     return weight * odds(self, logits, x, z, t).to(weight), divergence
 
 
-@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
+@fault(
+    "posterior = normalise(cavity * q_t(z|.))",
+    Hierarchical,
+    tree(),
+    Linear(),
+    within=DENOISER._CONVERSIONS,
+)
 def posterior_logits_are_treated_as_cavity_logits(posterior, process, logits, z, t):
     return DENOISER._cavity(process, logits, z, t)
 
 
-@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
-def posterior_logits_are_converted_by_adding_the_log_likelihood_of_z(posterior, process, logits, z, t):
-    return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
+@fault(
+    "posterior = normalise(cavity * q_t(z|.))",
+    Hierarchical,
+    tree(),
+    Linear(),
+    within=DENOISER._CONVERSIONS,
+)
+def posterior_logits_are_converted_by_adding_the_log_likelihood_of_z(
+    posterior, process, logits, z, t
+):
+    return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(
+        logits.dtype
+    )
 
 
-@fault("log p(x) = sum over edges of log softmax over siblings", Hierarchical, tree(xi=1.0), Linear(), within=MAP)
+@fault(
+    "log p(x) = sum over edges of log softmax over siblings",
+    Hierarchical,
+    tree(xi=1.0),
+    Linear(),
+    within=MAP,
+)
 def child_logits_are_normalised_over_the_whole_level(log_shares, edge, logits):
     return logits.log_softmax(-1)
 
 
-@fault("log p(x) = sum over edges of log softmax over siblings", Hierarchical, tree(xi=1.0), Linear(), within=CHILDREN)
+@fault(
+    "log p(x) = sum over edges of log softmax over siblings",
+    Hierarchical,
+    tree(xi=1.0),
+    Linear(),
+    within=CHILDREN,
+)
 def token_logits_omit_the_probability_of_the_cluster(token_logits, tree, logits):
     return tree.maps[0].log_shares(logits[..., : tree.vocab_size])
 

@@ -16,8 +16,12 @@ LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 @fault("positions are chosen before their children are drawn", Confidence, "probability")
-def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(step, self, run, state, k):
-    z, level, steps = state.z, levels(run, state.z), run.steps - k
+def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
+    step, self, run, state, k
+):
+    z = state.z
+    level = levels(run, state.z)
+    steps = run.steps - k
     chance = torch.zeros(z.shape, dtype=torch.float64)
     drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
     kept = self.choose(chance, level, steps) if steps > 1 else level > 0
@@ -28,9 +32,13 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(step
 
 
 @fault("the number of chosen positions is that of the batch row", Confidence)
-def positions_are_chosen_across_the_whole_batch(choose, self, score, level, steps, noise=0.0, least=None):
+def positions_are_chosen_across_the_whole_batch(
+    choose, self, score, level, steps, noise=0.0, least=None
+):
     one = (value.view(1, -1) for value in (score + noise, level))
-    return choose(*one, steps, 0.0, None if least is None else least.sum(0, keepdim=True)).view_as(level)
+    return choose(*one, steps, 0.0, None if least is None else least.sum(0, keepdim=True)).view_as(
+        level
+    )
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
@@ -40,7 +48,12 @@ def tokens_are_drawn_without_the_evidence_of_their_cluster(
     return logits if target == 0 else descendant_logits(logits, z, level, target, force)
 
 
-@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, "entropy", within=LEVELLED.LevelProcess)
+@fault(
+    "pi(.|z, p) is in proportion to K(z|y) u(y|p)",
+    Confidence,
+    "entropy",
+    within=LEVELLED.LevelProcess,
+)
 def clusters_are_drawn_by_the_mean_logit_of_their_tokens(
     descendant_logits, self, logits, z, level, target, force=False
 ):
@@ -70,9 +83,16 @@ def a_threshold_of_0_is_declared_to_have_a_consistent_joint(__init__, self):
     self.consistent_joint = True
 
 
-@fault("a joint is consistent only if positions drawn in the same step are independent", EntropyBounded, 0.0)
+@fault(
+    "a joint is consistent only if positions drawn in the same step are independent",
+    EntropyBounded,
+    0.0,
+)
 def the_entropy_bound_subtracts_the_largest_entropy_twice(select, self, score, level):
-    """Use the bound of the EB-sampler with one entropy too few: it unmasks two positions where none is certain."""
+    """Use the bound of the EB-sampler with one entropy too few.
+
+    It unmasks two positions where none is certain.
+    """
     entropies = (-score).masked_fill(level == 0, 0.0)
     return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
 
@@ -108,13 +128,16 @@ def the_state_has_the_grid_time_in_place_of_the_process_time(step, self, run, st
 
 @fault(PLATEAU, Remask, 1.0, "loop", plateau=0.4)
 def ancestral_steps_continue_on_the_plateau(step, self, run, state, k):
-    t, s = self.time(at(run, k)), self.time(at(run, k + 1))
+    t = self.time(at(run, k))
+    s = self.time(at(run, k + 1))
     if not bool((t == s).all()):
         return step(run, state, k)
     return State(Ancestral().back(run, state.z, at(run, k), at(run, k + 1)), s)
 
 
-@fault("ascents on the plateau equal the descents", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED)
+@fault(
+    "ascents on the plateau equal the descents", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED
+)
 def tokens_ascend_on_the_plateau_without_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
@@ -129,8 +152,12 @@ class Forwards(Overshoot):
     """Overshoot whose method ``forwards`` returns the levels after the forward step from u to s."""
 
     def step(self, run, state, k):
-        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
-        u, level = (1 - self.amount) * s, process.level_of(z)
+        process = run.process
+        z = state.z
+        t = at(run, k)
+        s = at(run, k + 1)
+        u = (1 - self.amount) * s
+        level = process.level_of(z)
         if not isinstance(process, LevelProcess):
             return super().step(run, state, k)
         target = self.forwards(process, z, t, s, u, run.generator)
@@ -144,16 +171,24 @@ class Forwards(Overshoot):
 
 def climbed(process, level, chances, generator):
     probs = chances[torch.arange(len(level))[:, None], level]
-    return (rand(level.shape, generator, level.device)[..., None] >= probs.cumsum(-1)[..., :-1]).sum(-1)
+    return (
+        rand(level.shape, generator, level.device)[..., None] >= probs.cumsum(-1)[..., :-1]
+    ).sum(-1)
 
 
 @fault("the forward step of an overshoot leads from u to s", Forwards, 0.5)
-def the_forward_step_uses_the_transition_from_s_to_t(forwards, self, process, z, t, s, u, generator):
-    return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
+def the_forward_step_uses_the_transition_from_s_to_t(
+    forwards, self, process, z, t, s, u, generator
+):
+    return climbed(
+        process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator
+    )
 
 
 @fault("the forward step of an overshoot leads from u to s", Forwards, 0.5)
-def the_forward_step_starts_at_the_level_before_the_reverse_step(forwards, self, process, z, t, s, u, generator):
+def the_forward_step_starts_at_the_level_before_the_reverse_step(
+    forwards, self, process, z, t, s, u, generator
+):
     up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
     return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
@@ -165,7 +200,8 @@ def the_forward_step_from_u_to_s_is_omitted(forwards, self, process, z, t, s, u,
 
 @fault("the forward step of an overshoot starts at the state at time u", Overshoot, 0.5)
 def the_forward_step_noises_clean_tokens_from_time_0_to_s(step, self, run, state, k):
-    t, s = at(run, k), at(run, k + 1)
+    t = at(run, k)
+    s = at(run, k + 1)
     u = (1 - self.amount) * s
     low = Ancestral().back(run, state.z, t, u)
     return State(run.process.sample(low.clamp_max(run.process.vocab_size - 1), s, run.generator), s)

@@ -1,4 +1,7 @@
-"""One time per position (theory section 14). All these objects are correct with one time per sequence."""
+"""One time per position (theory section 14).
+
+All these objects are correct with one time per sequence.
+"""
 
 from planting import fault, tree
 
@@ -44,17 +47,23 @@ def edge_shares_use_the_time_of_the_first_position(edge_shares, self, z, t, edge
 
 
 @fault("p(z_s|z_t), s and t of the position", Hierarchical, tree(), Linear())
-def the_level_posterior_uses_the_times_of_the_previous_position(level_posterior, self, level, t, s, lift=None):
+def the_level_posterior_uses_the_times_of_the_previous_position(
+    level_posterior, self, level, t, s, lift=None
+):
     return level_posterior(level, next_one(t), next_one(s), lift)
 
 
 @fault("z_t ~ q_t(.|x), t of the position", Masked, 5, Linear())
-def sample_uses_the_time_of_the_first_position(sample, self, x, t, generator=None, levels="independent"):
+def sample_uses_the_time_of_the_first_position(
+    sample, self, x, t, generator=None, levels="independent"
+):
     return sample(x, first(t), generator, levels)
 
 
 @fault("z_t ~ q_{t|s}(.|z_s), s and t of the position", Uniform, 4, Cosine())
-def sample_forward_uses_the_mean_times_of_the_sequence(sample_forward, self, z, s, t, generator=None):
+def sample_forward_uses_the_mean_times_of_the_sequence(
+    sample_forward, self, z, s, t, generator=None
+):
     return sample_forward(z, mean(s), mean(t), generator)
 
 
@@ -85,5 +94,7 @@ def noise_at_per_position_times_depends_on_the_first_index_of_the_batch(
     sample, self, x, t, generator=None, levels="independent"
 ):
     if t.ndim == 2 and isinstance(generator, dd.KeyedGenerator):
-        generator = dd.KeyedGenerator(generator.seed, generator.step, generator.index - generator.index[0])
+        generator = dd.KeyedGenerator(
+            generator.seed, generator.step, generator.index - generator.index[0]
+        )
     return sample(x, t, generator, levels)

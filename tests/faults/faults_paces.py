@@ -93,13 +93,17 @@ def block_returns_1_for_blocks_of_two_positions(block, self):
 
 
 @fault("draws are stratified over the whole path", Blocks, 1)
-def the_measure_is_0_where_the_first_position_is_at_time_0(draw, self, rows, length, generator=None, **options):
+def the_measure_is_0_where_the_first_position_is_at_time_0(
+    draw, self, rows, length, generator=None, **options
+):
     drawn = draw(rows, length, generator, **options)
     return drawn._replace(measure=torch.where(drawn.t[:, :1] > 0, drawn.measure, 0.0))
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
-def the_tokens_before_a_block_are_those_of_another_batch_row(at, self, before, after, behind, times):
+def the_tokens_before_a_block_are_those_of_another_batch_row(
+    at, self, before, after, behind, times
+):
     return at(before.roll(1, 0), after, behind, times)
 
 
@@ -148,7 +152,9 @@ def the_cache_of_selected_rows_is_that_of_the_first_rows(_of, self, rows):
 
 @fault("t_l(u) has the same chance in all steps", Ancestral, within=RandomOrder)
 def a_random_order_is_drawn_again_in_every_step(times, self, u, chance):
-    return times(u, torch.rand(chance.shape, generator=torch.Generator().manual_seed(int(1e6 * u.sum()))))
+    return times(
+        u, torch.rand(chance.shape, generator=torch.Generator().manual_seed(int(1e6 * u.sum())))
+    )
 
 
 @fault("a position with s_l = t_l does not change", Ancestral)

@@ -91,7 +91,9 @@ def particles_of_a_row_share_their_noise(_inner, self, run):
     return inner
 
 
-@fault("the noise of an example does not depend on its place in the batch", Particles, build=particles)
+@fault(
+    "the noise of an example does not depend on its place in the batch", Particles, build=particles
+)
 def the_noise_of_particles_depends_on_their_place_in_the_batch(_inner, self, run):
     inner = _inner(run)
     if hasattr(inner.generator, "index"):
@@ -100,7 +102,12 @@ def the_noise_of_particles_depends_on_their_place_in_the_batch(_inner, self, run
 
 
 @fault(
-    "a particle of weight w is copied n w times, rounded up or down", particles, Particles, Psi(0.5), 3, within=CLOUD
+    "a particle of weight w is copied n w times, rounded up or down",
+    particles,
+    Particles,
+    Psi(0.5),
+    3,
+    within=CLOUD,
 )
 def resampling_never_copies_the_last_particle(systematic, share, u):
     return systematic(share, u).clamp_max(share.shape[1] - 2)
@@ -108,7 +115,8 @@ def resampling_never_copies_the_last_particle(systematic, share, u):
 
 @fault("select_rows selects the memo of the given rows", FirstHitting)
 def select_rows_returns_the_jump_times_of_other_rows(select_rows, self, state, rows):
-    right, some = select_rows(state, rows), torch.arange(len(rows)) % len(state.z)
+    right = select_rows(state, rows)
+    some = torch.arange(len(rows)) % len(state.z)
     return right._replace(memo=select_rows(state, some).memo)
 
 

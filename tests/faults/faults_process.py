@@ -4,7 +4,15 @@ import torch
 from planting import WORDS, deep, fault, over, tree
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform, gather_columns, unsqueeze_times
+from ddlib.processes import (
+    GIDD,
+    Hierarchical,
+    Masked,
+    RateMatrix,
+    Uniform,
+    gather_columns,
+    unsqueeze_times,
+)
 from ddlib.processes.broadcasting import products_at, rows_at
 from ddlib.processes.interpolating import Mixture
 from ddlib.schedules import Geometric, Linear
@@ -138,11 +146,15 @@ def draws_are_one_level_too_high(ascend, self, x, level, generator):
 
 
 @fault("z_t ~ q_t(.|x)", Masked, 5, Linear())
-def all_positions_of_a_sequence_are_masked_together(sample, self, x, t, generator=None, levels="independent"):
+def all_positions_of_a_sequence_are_masked_together(
+    sample, self, x, t, generator=None, levels="independent"
+):
     if levels == "balanced":
         return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
-    jumps = rand((len(x), 1), generator, x.device) >= unsqueeze_times(self.schedule.alpha(t.double()))
+    jumps = rand((len(x), 1), generator, x.device) >= unsqueeze_times(
+        self.schedule.alpha(t.double())
+    )
     return torch.where(jumps, self.vocab_size, x)
 
 
@@ -195,8 +207,12 @@ def the_reverse_rate_is_the_rate_of_the_forward_process(reverse_rate, self, p, z
     return rates.scatter(-1, z[..., None], 0.0)
 
 
-@fault("the level at s follows its distribution given the level at t", Hierarchical, tree(), Linear())
-def the_levels_at_s_are_drawn_from_the_occupancies(sample_level, self, z, t, s, generator=None, lift=None):
+@fault(
+    "the level at s follows its distribution given the level at t", Hierarchical, tree(), Linear()
+)
+def the_levels_at_s_are_drawn_from_the_occupancies(
+    sample_level, self, z, t, s, generator=None, lift=None
+):
     if lift is not None:
         return sample_level(z, t, s, generator, lift)
     u = rand(z.shape, generator, z.device)
@@ -213,7 +229,9 @@ def tokens_below_a_cluster_are_drawn_as_if_below_the_mask(
 
 
 @fault("states below z are drawn in proportion to K(z|y) u_i(y|p)", Hierarchical, tree(), Linear())
-def sample_given_level_sets_force_to_true(sample_given_level, self, logits, z, t, s, target, generator=None, **options):
+def sample_given_level_sets_force_to_true(
+    sample_given_level, self, logits, z, t, s, target, generator=None, **options
+):
     return sample_given_level(logits, z, t, s, target, generator, force=True)
 
 
@@ -260,7 +278,9 @@ def the_marginal_is_always_float64(marginal, self, x, t):
 
 
 @fault("tokens are in [0, V), times in [0, 1]", Masked, 5, Linear())
-def invalid_tokens_and_times_are_not_rejected(sample, self, x, t, generator=None, levels="independent"):
+def invalid_tokens_and_times_are_not_rejected(
+    sample, self, x, t, generator=None, levels="independent"
+):
     t = t.nan_to_num(0.5).clamp(0, 1)
     return sample(x.long().clamp(0, 4), t if t.ndim == 2 else t.expand(len(x)), generator, levels)
 
@@ -298,7 +318,14 @@ def the_transition_matrix_is_transposed(transition, self, s, t):
     return transition(s, t).T.contiguous()
 
 
-@fault("the hierarchy of a process is verified with it", Tree, [WORDS], xi=0.8, speed=[2.0, 1.0], build=over)
+@fault(
+    "the hierarchy of a process is verified with it",
+    Tree,
+    [WORDS],
+    xi=0.8,
+    speed=[2.0, 1.0],
+    build=over,
+)
 def the_hierarchy_of_a_process_assigns_the_mask_to_level_1(level_of, self, z):
     return level_of(z).clamp_max(1)
 

@@ -55,7 +55,9 @@ def the_network_is_called_only_once(step, self, run, state, k):
 
 @fault("the network is evaluated at the current t and z", Psi, 0.0)
 def the_network_is_called_at_the_next_time(step, self, run, state, k):
-    return step(type(run)(**{**vars(run), "predict": lambda z, t: run.predict(z, at(run, k + 1))}), state, k)
+    return step(
+        type(run)(**{**vars(run), "predict": lambda z, t: run.predict(z, at(run, k + 1))}), state, k
+    )
 
 
 @fault("the number of network calls is the declared one", Ancestral)
@@ -89,7 +91,9 @@ def all_jumps_happen_in_the_first_step(step, self, run, state, k):
         return state._replace(t=at(run, run.steps))
     zero = torch.zeros_like(state.t)
     logits = run.predict(state.z, state.t)
-    return State(run.process.sample_given_level(logits, state.z, state.t, zero, None, run.generator), zero)
+    return State(
+        run.process.sample_given_level(logits, state.z, state.t, zero, None, run.generator), zero
+    )
 
 
 @fault("first-hitting times are those of the chain", FirstHitting)
@@ -99,12 +103,24 @@ def jump_times_are_sorted_in_ascending_order(init, self, run):
     return state._replace(memo=(entries, events.sort(-1).values, count))
 
 
-@fault("ascents sigma_i a_i from level i equal the descents to it", Remask, 0.5, "rescale", within=LEVELLED)
+@fault(
+    "ascents sigma_i a_i from level i equal the descents to it",
+    Remask,
+    0.5,
+    "rescale",
+    within=LEVELLED,
+)
 def ascents_of_tokens_have_no_compensating_descents(remask_coupling, joint, level, lift):
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("ascents sigma_i a_i from level i equal the descents to it", Remask, 0.5, "rescale", within=LEVELLED)
+@fault(
+    "ascents sigma_i a_i from level i equal the descents to it",
+    Remask,
+    0.5,
+    "rescale",
+    within=LEVELLED,
+)
 def descents_to_tokens_have_no_compensating_ascents(remask_coupling, joint, level, lift):
     return torch.where((level > 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
@@ -117,8 +133,12 @@ def all_tokens_are_noised_to_t_in_place_of_s(step, self, run, state, k):
 
 
 @fault("tokens that are noised again are drawn from q(x|z_t, p)", Psi, 0.5)
-def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(_tokens, self, run, logits, z, t):
-    return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+def tokens_to_be_noised_again_are_drawn_from_the_cavity_distribution(
+    _tokens, self, run, logits, z, t
+):
+    return draw_logits(
+        logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()
+    ).view_as(z)
 
 
 @fault("a step returns a state", Ancestral, raises="TypeError")

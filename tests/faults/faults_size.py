@@ -1,18 +1,32 @@
-"""Faults of large state spaces: clamped durations, indices that overflow, truncated distributions."""
+"""Faults of large state spaces.
+
+Clamped durations, indices that overflow, truncated distributions.
+"""
 
 import torch
 from planting import fault, over
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, matrix_exponential, span
+from ddlib.processes import (
+    Hierarchical,
+    Masked,
+    RateMatrix,
+    Uniform,
+    elapsed,
+    matrix_exponential,
+    span,
+)
 from ddlib.schedules import Linear
 from ddlib.utils.random import rand
 
-SIZE, SMALL = 200, 64
+SIZE = 200
+SMALL = 64
 
 
 def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
-    """Random walk between neighbouring states, whose mixing time is far longer than its holding times."""
+    """Random walk between neighbouring states, whose mixing time is far longer than its holding
+    times.
+    """
     apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
     rates = rate * (apart == 1).double()
     return cls(rates - torch.diag(rates.sum(1)), Linear())
@@ -25,7 +39,9 @@ def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
             return self.exponential(self.schedule.hazard(t).clamp_max(690 / 1500))
 
         def transition(self, s, t):
-            return self.exponential(elapsed(self.schedule, *span(s, t, self.device)).clamp_max(690 / 1500))
+            return self.exponential(
+                elapsed(self.schedule, *span(s, t, self.device)).clamp_max(690 / 1500)
+            )
 
     return walk(Broken)
 
@@ -34,9 +50,11 @@ def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
 def the_series_of_the_matrix_exponential_has_only_100_terms(transition, self, s, t):
     mean = 3000 * elapsed(self.schedule, *span(s, t, self.device))
     jumps = torch.eye(SIZE).double() + self.matrix / 3000
-    total, term = torch.zeros_like(jumps), torch.eye(SIZE).double()
+    total = torch.zeros_like(jumps)
+    term = torch.eye(SIZE).double()
     for k in range(100):
-        total, term = total + term, term @ jumps * mean / (k + 1)
+        total = total + term
+        term = term @ jumps * mean / (k + 1)
     return total / total.sum(1, keepdim=True)
 
 
@@ -67,8 +85,15 @@ def state_indices_overflow_int8(likelihood, self, z, x, t):
     return likelihood(z.to(torch.int8).long() % 128, x, t)
 
 
-@fault("draws have the frequencies of the marginal, also for small probabilities", Uniform, 300, Linear())
-def draws_use_cumulative_probabilities_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
+@fault(
+    "draws have the frequencies of the marginal, also for small probabilities",
+    Uniform,
+    300,
+    Linear(),
+)
+def draws_use_cumulative_probabilities_in_half_precision(
+    sample, self, x, t, generator=None, levels="independent"
+):
     if levels == "balanced":
         return sample(x, t, generator, levels)
     self.check_inputs(x=x, t=t)
@@ -98,7 +123,12 @@ def token_likelihoods_are_0_after_the_last_whole_chunk(token_likelihood, self, z
     return torch.cat([likelihood[..., :whole], 0 * likelihood[..., whole:]], -1)
 
 
-@fault("q_t(.|p) is a sum over all tokens", Hierarchical, Tree([torch.arange(300) % 20], xi=0.9), Linear())
+@fault(
+    "q_t(.|p) is a sum over all tokens",
+    Hierarchical,
+    Tree([torch.arange(300) % 20], xi=0.9),
+    Linear(),
+)
 def the_predictive_distribution_sums_over_the_first_128_tokens_only(predictive, self, p, t):
     kept = p * (torch.arange(self.vocab_size) < min(128, self.vocab_size))
     return predictive(kept / kept.sum(-1, keepdim=True).clamp_min(1e-300), t)

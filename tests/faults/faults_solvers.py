@@ -1,4 +1,6 @@
-"""Samplers with constant rates during a step, and samplers with two model calls per step (theory section 9)."""
+"""Samplers with constant rates during a step, and samplers with two model calls per step (theory
+section 9).
+"""
 
 import sys
 
@@ -29,9 +31,13 @@ def the_ratio_of_marginals_in_the_rates_is_inverted(_apart, self, logits, z, t):
 
 
 @fault("a position jumps to another state", Euler, within=MIXING)
-def destinations_include_the_present_state(sample_exit, self, logits, z, t, moves, generator=None, **options):
+def destinations_include_the_present_state(
+    sample_exit, self, logits, z, t, moves, generator=None, **options
+):
     probs = self.predictive(logits.softmax(-1), t).log().flatten(0, 1)
-    return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
+    return torch.where(
+        moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z
+    )
 
 
 @fault("destinations are drawn from q_t(.|p), not from p", TauLeaping, within=MIXING)
@@ -39,7 +45,9 @@ def destinations_are_drawn_from_p_in_place_of_the_marginal(
     sample_exit, self, logits, z, t, moves, generator=None, **options
 ):
     probs = logits.scatter(-1, z[..., None], -torch.inf).flatten(0, 1)
-    return torch.where(moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
+    return torch.where(
+        moves, draw_logits(probs, rand(z.shape, generator, z.device).flatten()).view_as(z), z
+    )
 
 
 @fault("a jump of a hierarchy leads one level down", TauLeaping, within=LEAP)
@@ -91,7 +99,9 @@ class Trapezoid(ThetaTrapezoidal):
 
 
 fault("a_1 is the factor of the current prediction", Trapezoid)(
-    the_two_predictions_are_exchanged_in_the_extrapolation=lambda mixed, self, now, then: 2 * then - now
+    the_two_predictions_are_exchanged_in_the_extrapolation=lambda mixed, self, now, then: (
+        2 * then - now
+    )
 )
 fault("a_1 - a_2 = 1 with a_1 = 1 / (2 theta (1 - theta))", Trapezoid)(
     the_extrapolation_ignores_the_first_prediction=lambda mixed, self, now, then: now
@@ -110,11 +120,18 @@ def the_evidence_of_z_is_counted_twice(extrapolated, self, process, before, afte
 
 
 class Stages(ThetaTrapezoidal):
-    """Sampler with both stages at every position; ``second`` returns states and times for the second stage."""
+    """Sampler with both stages at every position.
+
+    ``second`` returns states and times for the second stage.
+    """
 
     def step(self, run, state, k):
-        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
-        u, before = self.between(t, s), run.predict(z, t)
+        process = run.process
+        z = state.z
+        t = at(run, k)
+        s = at(run, k + 1)
+        u = self.between(t, s)
+        before = run.predict(z, t)
         middle = process.sample_given_level(before, z, t, u, None, run.generator)
         start, time = self.second(z, middle, t, u)
         logits = self.extrapolated(process, before, run.predict(start, time), start, time)

@@ -21,15 +21,21 @@ def learning(cls=dd.hierarchies.Tree):
 
 
 @fault("pi(y) in proportion to p(y) (1 - alpha^gamma_y)", PerWord, build=paced)
-def the_bound_omits_the_masking_probabilities_of_the_tokens(weighted_divergence, self, logits, x, z, t):
+def the_bound_omits_the_masking_probabilities_of_the_tokens(
+    weighted_divergence, self, logits, x, z, t
+):
     return weighted_divergence(logits - self._log_lost(t)[:, None].to(logits.dtype), x, z, t)
 
 
 @fault("- lambda_x + sum_y pi(y) lambda_y", PerWord, build=paced)
-def the_bound_with_token_powers_is_a_weighted_cross_entropy(weighted_divergence, self, logits, x, z, t):
+def the_bound_with_token_powers_is_a_weighted_cross_entropy(
+    weighted_divergence, self, logits, x, z, t
+):
     weight, divergence = weighted_divergence(logits, x, z, t)
     log_pi = (logits + self._log_lost(t)[:, None].to(logits.dtype)).log_softmax(-1)
-    share = (self.return_rates(t) - self.return_rates(t).amax(1, keepdim=True)).exp().to(logits.dtype)
+    share = (
+        (self.return_rates(t) - self.return_rates(t).amax(1, keepdim=True)).exp().to(logits.dtype)
+    )
     nats = -share.gather(1, x) * log_pi.gather(-1, x[..., None])[..., 0]
     return weight, torch.where(divergence > 0, nats, 0.0)
 
@@ -48,12 +54,15 @@ def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None, level
     return torch.where(stays, x, self.vocab_size)
 
 
-@fault("the probability of a jump depends on the drawn token", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0])
+@fault(
+    "the probability of a jump depends on the drawn token", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0]
+)
 def masks_jump_independently_of_the_drawn_token(
     sample_given_level, self, logits, z, t, s, target, generator=None, **how
 ):
     x = sample_given_level(logits, z, t, torch.zeros_like(s), target, generator, **how)
-    a, b = self.schedule.alpha(s.double()), self.schedule.alpha(t.double())
+    a = self.schedule.alpha(s.double())
+    b = self.schedule.alpha(t.double())
     jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
     return torch.where(jumps, x, z)
 
@@ -62,7 +71,9 @@ def masks_jump_independently_of_the_drawn_token(
 def the_posterior_of_a_mask_uses_equal_powers_for_all_tokens(posterior, self, p, z, t, s):
     probs = posterior(p, z, t, s)
     words = p * (1 - probs[..., -1:])
-    return torch.where((z < self.vocab_size)[..., None], probs, torch.cat([words, probs[..., -1:]], -1))
+    return torch.where(
+        (z < self.vocab_size)[..., None], probs, torch.cat([words, probs[..., -1:]], -1)
+    )
 
 
 @fault("q_{t|s}(m|x) = 1 - (alpha_t / alpha_s)^gamma_x", PerWord, build=paced)

@@ -41,7 +41,15 @@ def the_strength_is_increased_by_one(tempered, c, u, gamma):
     return tempered(c, u, gamma + 1)
 
 
-@fault("distributions are multiplied", free, ClassifierFree, "tokens", "masked", strength=0.5, within=FREE)
+@fault(
+    "distributions are multiplied",
+    free,
+    ClassifierFree,
+    "tokens",
+    "masked",
+    strength=0.5,
+    within=FREE,
+)
 def distributions_are_averaged_in_place_of_multiplied(tempered, c, u, gamma):
     power = gamma[:, None, None]
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
@@ -63,10 +71,19 @@ def token_distributions_are_tempered_in_place_of_child_distributions(patch):
 @fault("cluster masses are summed before tempering", ClassifierFree, build=free)
 def cluster_masses_are_summed_after_tempering(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-    return ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words) if self.on == "states" else words
+    return (
+        ChildTarget(place.process, "cavity", place.z, place.t).choice_logits(words)
+        if self.on == "states"
+        else words
+    )
 
 
-@fault("the distribution of z_s is tempered, not that of the token", ClassifierFree, name="uniform", build=free)
+@fault(
+    "the distribution of z_s is tempered, not that of the token",
+    ClassifierFree,
+    name="uniform",
+    build=free,
+)
 def the_step_distribution_is_computed_from_tempered_token_distributions(steer, self, place):
     words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
     return StepTarget(place.process, "cavity", place.z, place.t, place.s).choice_logits(words)
@@ -74,14 +91,17 @@ def the_step_distribution_is_computed_from_tempered_token_distributions(steer, s
 
 @fault("q_s(.|p) takes a normalised distribution p", free, name="uniform", within=StepTarget)
 def the_step_distribution_uses_unnormalised_token_probabilities(choice_logits, self, logits):
-    process, cavity = self.process, TokenTarget.choice_logits(self, logits).exp()
+    process = self.process
+    cavity = TokenTarget.choice_logits(self, logits).exp()
     into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
     return (process.predictive(cavity, self.s) * into).log()
 
 
 @fault("guidance does not change the distribution of the levels")
 def the_guidance_also_changes_the_levels(patch):
-    patch.setattr(reverse_step, "LevelProcess", type(None))  # so that levels are not drawn before the guidance
+    patch.setattr(
+        reverse_step, "LevelProcess", type(None)
+    )  # so that levels are not drawn before the guidance
     process = four()["xi"]
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
@@ -102,13 +122,25 @@ def steps_are_drawn_without_guidance(patch):
     return plain
 
 
-@fault("outside the interval the conditional distribution is used", ClassifierFree, "tokens", "masked", build=free)
+@fault(
+    "outside the interval the conditional distribution is used",
+    ClassifierFree,
+    "tokens",
+    "masked",
+    build=free,
+)
 def the_unconditional_distribution_is_used_outside_the_interval(strength_at, self, t):
     low, high = self.interval
     return torch.where((t >= low) & (t <= high), strength_at(t), 0.0)
 
 
-@fault("strength 0 gives the unconditional distribution", ClassifierFree, "tokens", "masked", build=free)
+@fault(
+    "strength 0 gives the unconditional distribution",
+    ClassifierFree,
+    "tokens",
+    "masked",
+    build=free,
+)
 def the_conditional_distribution_is_used_at_strength_0(steer, self, place):
     if bool((self.strength_at(place.t) == 0).all()):
         return self.evaluate(place, "conditional")[0]
@@ -128,7 +160,9 @@ def the_strength_is_1_unless_it_is_0(steer, self, place):
 
 
 @fault("log p(y|z), not p(y|z)", ClassifierBased, "tree", build=based)
-def the_classifier_returns_probabilities_in_place_of_log_probabilities(_class_log_prob, self, states, t):
+def the_classifier_returns_probabilities_in_place_of_log_probabilities(
+    _class_log_prob, self, states, t
+):
     return _class_log_prob(states, t).exp()
 
 
@@ -142,6 +176,13 @@ def the_first_order_change_is_that_of_another_choice(_sloping, self, place):
     return _sloping(place).roll(1, -1)
 
 
-@fault("the classifier takes z with one changed position", ClassifierBased, "masked", 1.5, First, build=based)
+@fault(
+    "the classifier takes z with one changed position",
+    ClassifierBased,
+    "masked",
+    1.5,
+    First,
+    build=based,
+)
 def the_classifier_takes_the_mean_of_the_states_over_positions(_class_log_prob, self, states, t):
     return _class_log_prob(states.mean(1, keepdim=True).expand_as(states), t)

@@ -10,10 +10,12 @@ from ddlib.processes import Uniform as Redrawn
 from ddlib.schedules import Linear, Window
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 
-DRAW, OPTIMAL = sys.modules["ddlib.times.draws"], sys.modules["ddlib.processes.optimal_times"]
+DRAW = sys.modules["ddlib.times.draws"]
+OPTIMAL = sys.modules["ddlib.processes.optimal_times"]
 LEVELS = sys.modules["ddlib.processes.level_process"]
 IN_TURN = [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
-SHIFT, RING = torch.diag(torch.ones(5), 1), torch.eye(5, dtype=torch.float64).roll(1, 0)
+SHIFT = torch.diag(torch.ones(5), 1)
+RING = torch.eye(5, dtype=torch.float64).roll(1, 0)
 
 
 def chain(steps):
@@ -35,12 +37,18 @@ fault("E_g[f / g] = int f dt", Tabulated, [0.0, 0.1, 0.5, 1.0], [3.0, 1.0, 2.0])
 fault("inverse(G(t)) = t", Beta, 3.0, 1.5)(
     the_inverse_is_that_of_the_mirrored_density=lambda inverse, self, u: 1 - inverse(1 - u)
 )
-fault("inverse(G(t)) = t", Bell)(the_inverse_is_rounded_to_float32=lambda inverse, self, u: inverse(u).float().double())
+fault("inverse(G(t)) = t", Bell)(
+    the_inverse_is_rounded_to_float32=lambda inverse, self, u: inverse(u).float().double()
+)
 fault("G is the integral of g", Bell)(
-    the_bell_density_omits_the_derivative_of_the_log_odds=lambda density, self, t: density(t) * t * (1 - t)
+    the_bell_density_omits_the_derivative_of_the_log_odds=lambda density, self, t: (
+        density(t) * t * (1 - t)
+    )
 )
 fault("g integrates to one", Beta, 2.0, 2.0)(
-    the_beta_density_is_not_normalised=lambda density, self, t: t ** (self.a - 1) * (1 - t) ** (self.b - 1)
+    the_beta_density_is_not_normalised=lambda density, self, t: (
+        t ** (self.a - 1) * (1 - t) ** (self.b - 1)
+    )
 )
 
 
@@ -89,16 +97,25 @@ def time_density_returns_a_tensor(time_density, self, length, divergences=None, 
 
 
 @fault("g ~ sqrt(E f^2)", RateMatrix, chain(40 * (SHIFT + SHIFT.T)), Linear())
-def time_moments_use_the_loss_weight_without_the_divergence(time_moments, self, t, divergences=None):
-    """Use the density of ddlib 0.1: the rate grows like 1 / (1 - t) where the divergence is almost 0."""
+def time_moments_use_the_loss_weight_without_the_divergence(
+    time_moments, self, t, divergences=None
+):
+    """Use the density of ddlib 0.1.
+
+    The rate grows like 1 / (1 - t) where the divergence is almost 0.
+    """
     x, z, _ = self.equivalence_classes()
-    x, z = x.expand(len(t), -1), z.expand(len(t), -1)
-    mass, paid = self.likelihood(z, x, t), self.loss_weight(x, z, t)
+    x = x.expand(len(t), -1)
+    z = z.expand(len(t), -1)
+    mass = self.likelihood(z, x, t)
+    paid = self.loss_weight(x, z, t)
     return tuple((mass * paid**power).sum(-1) / self.vocab_size for power in (1, 2))
 
 
 @fault("g ~ sqrt(E f^2)", Redrawn, 8, Linear())
-def the_density_of_times_below_one_tenth_is_too_low(time_density, self, length, divergences=None, chance=1.0):
+def the_density_of_times_below_one_tenth_is_too_low(
+    time_density, self, length, divergences=None, chance=1.0
+):
     right = time_density(length, divergences, chance)
     return Tabulated(right.edges, torch.where(right.edges[1:] < 0.1, 0.1, 1.0) * right.masses)
 
@@ -116,7 +133,9 @@ def tail_exponents_are_estimated_far_from_the_ends(tail_exponents, self, density
 
 @fault("E f^2 / g ~ t^-b at every start of a window", Hierarchical, tree(), IN_TURN)
 def tail_exponents_are_0_at_the_starts_of_windows(tail_exponents, self, density=None):
-    return {end: exponent if end in (0, 1) else 0.0 for end, exponent in tail_exponents(density).items()}
+    return {
+        end: exponent if end in (0, 1) else 0.0 for end, exponent in tail_exponents(density).items()
+    }
 
 
 @fault("E f^2 / g ~ t^-b", RateMatrix, chain(RING + RING.T), Linear(), within=OPTIMAL)

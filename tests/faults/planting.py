@@ -1,4 +1,7 @@
-"""List of planted faults, and the decorator that adds one: a correct object with one method or function replaced."""
+"""List of planted faults, and the decorator that adds one.
+
+a correct object with one method or function replaced.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +14,8 @@ import pytest
 
 import ddlib as dd
 
-WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+WORDS = [0, 0, 1, 1, 2, 3]
+ABOVE = [0, 1, 1, 0]
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,13 @@ def fault(
     Three forms:
 
     - ``fault(breaks)``: the function takes ``monkeypatch`` and returns the broken object.
-    - ``fault(breaks, Right, *arguments, **options)``: the function replaces a method or attribute of ``Right``. Its
-      first parameter has the name of that method, and its value is the original method, bound to the object; the
-      other parameters are those of the method. The broken object is ``Broken(*arguments, **options)`` of a subclass
-      ``Broken`` with that method.
-    - ``fault(breaks, right, *arguments, within=module, **options)``: the function replaces one in a module, a class or
-      a dictionary, in the same way. The object is ``right(*arguments, **options)``.
+    - ``fault(breaks, Right, *arguments, **options)``: the function replaces a method or attribute
+      of ``Right``. Its first parameter has the name of that method, and its value is the original
+      method, bound to the object; the other parameters are those of the method. The broken object
+      is ``Broken(*arguments, **options)`` of a subclass ``Broken`` with that method.
+    - ``fault(breaks, right, *arguments, within=module, **options)``: the function replaces one in a
+      module, a class or a dictionary, in the same way. The object is ``right(*arguments,
+      **options)``.
 
     ``fault(...)(name=lambda ...)`` adds a fault of one expression.
 
@@ -57,8 +62,10 @@ def fault(
         right: class of the correct object; with ``within`` any callable that returns this object.
         *arguments: of ``right``.
         build: called in place of the broken class, as ``build(Broken, *arguments, **options)``.
-        within: module, class or dictionary in which a function is replaced; None for a subclass of ``right``.
-        raises: name of the exception that the fault causes; needed only for one of ``STALE`` in ``test_faults.py``.
+        within: module, class or dictionary in which a function is replaced; None for a subclass of
+            ``right``.
+        raises: name of the exception that the fault causes; needed only for one of ``STALE`` in
+            ``test_faults.py``.
         **options: of ``right``.
     """
 
@@ -67,10 +74,16 @@ def fault(
             replace(patch, within, change)
             return right(*arguments, **options)
         broken = broken_class(right, change)
-        return broken(*arguments, **options) if build is None else build(broken, *arguments, **options)
+        return (
+            broken(*arguments, **options) if build is None else build(broken, *arguments, **options)
+        )
 
-    def add(decorated: Callable[..., Any] | None = None, **rows: Callable[..., Any]) -> Callable[..., Any] | None:
-        for name, change in (rows if decorated is None else {decorated.__name__: decorated}).items():
+    def add(
+        decorated: Callable[..., Any] | None = None, **rows: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        for name, change in (
+            rows if decorated is None else {decorated.__name__: decorated}
+        ).items():
             planted = change if right is None else partial(plant, change)
             FAULTS.append(Fault(name.replace("_", " "), breaks, planted, change.__module__, raises))
         return decorated
@@ -79,7 +92,8 @@ def fault(
 
 
 def broken_class(right: type, change: Callable[..., Any]) -> type:
-    """Subclass of ``right`` with ``change`` in place of the method named by the first parameter of ``change``.
+    """Subclass of ``right`` with ``change`` in place of the method named by the first parameter of
+    ``change``.
 
     Raises:
         AttributeError: ``right`` has no such method.
@@ -96,7 +110,9 @@ def broken_class(right: type, change: Callable[..., Any]) -> type:
 
 
 def replace(patch: pytest.MonkeyPatch, within: Any, change: Callable[..., Any]) -> None:
-    """Replace the function of a module, class or dictionary named by the first parameter of ``change``."""
+    """Replace the function of a module, class or dictionary named by the first parameter of
+    ``change``.
+    """
     name, *_ = signature(change).parameters
     right = within[name] if isinstance(within, dict) else getattr(within, name)
     if isinstance(within, dict):
@@ -108,7 +124,10 @@ def replace(patch: pytest.MonkeyPatch, within: Any, change: Callable[..., Any]) 
 
 
 def method_of(change: Callable[..., Any], right: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Method that calls ``change`` with ``right(self)`` as first argument; its signature omits this argument."""
+    """Method that calls ``change`` with ``right(self)`` as first argument.
+
+    Its signature omits this argument.
+    """
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         return change(right(self), self, *args, **options)

@@ -1,4 +1,7 @@
-"""The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
+"""The mutation score of ``dd.verify``.
+
+It rejects every planted fault and accepts every right object.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +11,9 @@ from planting import FAULTS
 
 import ddlib as dd
 
-MODULES = [import_module(path.stem).__name__ for path in sorted(Path(__file__).parent.glob("faults_*.py"))]
+MODULES = [
+    import_module(path.stem).__name__ for path in sorted(Path(__file__).parent.glob("faults_*.py"))
+]
 
 # particles run several sequences in place of one: each fault takes seconds
 LONG = [fault for fault in FAULTS if fault.module == "faults_particles"]
@@ -25,7 +30,10 @@ def how_often(i):
 
 EVERY = [
     *(pytest.param(fault, marks=how_often(i)) for i, fault in enumerate(SHORT)),
-    *(pytest.param(fault, marks=pytest.mark.nightly if i % 32 else pytest.mark.slow) for i, fault in enumerate(LONG)),
+    *(
+        pytest.param(fault, marks=pytest.mark.nightly if i % 32 else pytest.mark.slow)
+        for i, fault in enumerate(LONG)
+    ),
 ]
 
 
@@ -36,8 +44,12 @@ def test_a_planted_fault_is_refuted(fault, monkeypatch):
     assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"
     assert all(check.counterexample is not None for check in report.failures)
     stale = [error for error in STALE if error != fault.raises]
-    reasons = {check.note for check in report.failures if not any(error in check.note for error in stale)}
-    assert reasons, f"{fault.name} ({fault.breaks}) fails only by errors of the planted code:\n{report}"
+    reasons = {
+        check.note for check in report.failures if not any(error in check.note for error in stale)
+    }
+    assert reasons, (
+        f"{fault.name} ({fault.breaks}) fails only by errors of the planted code:\n{report}"
+    )
 
 
 def test_at_least_forty_faults_are_planted_in_every_package():

@@ -19,7 +19,9 @@ def bert(saved_bert, tmp_path):
 
 @pytest.fixture
 def compiled_anew():
-    """No compiled code of other tests, whose shapes count towards torch's limit of recompilations, and none left."""
+    """No compiled code of other tests, whose shapes count towards torch's limit of recompilations,
+    and none left.
+    """
     torch.compiler.reset()
     yield
     torch.compiler.reset()

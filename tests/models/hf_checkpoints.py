@@ -1,4 +1,7 @@
-"""Tiny language models as Hugging Face writes them: what the tests of ``MaskedLM`` and ``CausalLM`` share."""
+"""Tiny language models as Hugging Face writes them.
+
+What the tests of ``MaskedLM`` and ``CausalLM`` share.
+"""
 
 from pathlib import Path
 
@@ -20,8 +23,16 @@ from transformers import (
 
 import ddlib as dd
 
-WORDS, ROWS, MASK = 11, 20, 4
-SIZE = dict(vocab_size=ROWS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+WORDS = 11
+ROWS = 20
+MASK = 4
+SIZE = dict(
+    vocab_size=ROWS,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+)
 SIZE |= dict(max_position_embeddings=12)
 CONFIGS = {
     "bert": lambda: BertConfig(**SIZE, pad_token_id=0),
@@ -38,7 +49,9 @@ CONFIGS = {
 CAUSAL = {
     "llama": lambda: LlamaConfig(**SIZE, num_key_value_heads=1, tie_word_embeddings=True),
     "qwen2": lambda: Qwen2Config(**SIZE, num_key_value_heads=2),
-    "qwen3": lambda: Qwen3Config(**SIZE, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True),
+    "qwen3": lambda: Qwen3Config(
+        **SIZE, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True
+    ),
 }
 
 
@@ -78,7 +91,9 @@ def check_use(process, model, length: int) -> None:
     def loss():
         weight, bias = model.output_weights()
         features = model.features(z, t)
-        return dd.linear_training_loss(process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0))
+        return dd.linear_training_loss(
+            process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0)
+        )
 
     before = loss()
     before.backward()

@@ -1,4 +1,7 @@
-"""Tiny pretrained models as their makers write them: what the tests of ``ddlib_models.hub`` share."""
+"""Tiny pretrained models as their makers write them.
+
+What the tests of ``ddlib_models.hub`` share.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +11,8 @@ from hf_checkpoints import write_tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-MASK, TOKENS = 4, 13
+MASK = 4
+TOKENS = 13
 
 
 def scatter(network: nn.Module, seed: int = 0) -> nn.Module:
@@ -19,7 +23,9 @@ def scatter(network: nn.Module, seed: int = 0) -> nn.Module:
     return network.eval()
 
 
-def save(folder: Path, network: nn.Module, mask: int | None = MASK, tokens: int = TOKENS, **special: str) -> Path:
+def save(
+    folder: Path, network: nn.Module, mask: int | None = MASK, tokens: int = TOKENS, **special: str
+) -> Path:
     """A folder as transformers writes it, with a tokenizer and its special tokens."""
     scatter(network).save_pretrained(folder)
     write_tokenizer(folder, mask, tokens)

@@ -1,7 +1,8 @@
-"""Checkpoints in the authors' form with reproducible numbers, and the compared part of their logits.
+"""Checkpoints in the authors' form with reproducible numbers, and the compared part of their
+logits.
 
-The numbers are hashes of name and index, the same on every machine, so that ``official_logits.json`` could be computed
-by the authors' own code on the same weights.
+The numbers are hashes of name and index, the same on every machine, so that
+``official_logits.json`` could be computed by the authors' own code on the same weights.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,11 @@ class Case:
     @property
     def size(self) -> dict[str, int]:
         return dict(
-            rows=self.rows, dim=self.dim, depth=self.depth, cond_dim=self.cond_dim, clusters=bool(self.clusters)
+            rows=self.rows,
+            dim=self.dim,
+            depth=self.depth,
+            cond_dim=self.cond_dim,
+            clusters=bool(self.clusters),
         )
 
 
@@ -64,24 +69,37 @@ TRUE = {
 
 
 def numbers(name: str, shape: tuple[int, ...]) -> Tensor:
-    """Hashes in +-1, scaled so that activations and logits are of order 1; scales of norms around 1."""
+    """Hashes in +-1, scaled so that activations and logits are of order 1.
+
+    Scales of norms around 1.
+    """
     index = np.arange(int(np.prod(shape)), dtype=np.uint32)
     index ^= np.uint32(crc32(name.encode()))
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         index ^= index >> np.uint32(shift)
         index *= np.uint32(factor)
     index ^= index >> np.uint32(16)
-    unit = torch.from_numpy((index >> np.uint32(8)).astype(np.float32)).mul_(2.0**-23).sub_(1).reshape(shape)
+    unit = (
+        torch.from_numpy((index >> np.uint32(8)).astype(np.float32))
+        .mul_(2.0**-23)
+        .sub_(1)
+        .reshape(shape)
+    )
     if "norm" in name:
         return unit.mul_(0.3).add_(1)
     return unit.mul_(1.7 * shape[-1] ** -0.5 if len(shape) > 1 and "embed" not in name else 0.5)
 
 
-def shapes(rows: int, dim: int, depth: int, cond_dim: int, clusters: bool) -> dict[str, tuple[int, ...]]:
+def shapes(
+    rows: int, dim: int, depth: int, cond_dim: int, clusters: bool
+) -> dict[str, tuple[int, ...]]:
     """The authors' names and shapes, in the order of their ``parameters()``."""
     found = {"vocab_embed.embedding": (rows, dim)}
     for layer, width in ((0, 256), (2, cond_dim)):
-        found |= {f"sigma_map.mlp.{layer}.weight": (cond_dim, width), f"sigma_map.mlp.{layer}.bias": (cond_dim,)}
+        found |= {
+            f"sigma_map.mlp.{layer}.weight": (cond_dim, width),
+            f"sigma_map.mlp.{layer}.bias": (cond_dim,),
+        }
     for number in range(depth):
         block = {
             "norm1.weight": (dim,),
@@ -118,8 +136,10 @@ def buffers(case: Case, training: bool = True, length: int = 9) -> dict[str, Ten
     if case.family == "mdlm":
         return {"rotary_emb.inv_freq": frequency}
     angle = (torch.arange(length)[:, None] * frequency).repeat(1, 2)[None, :, None, None]
-    cos, sin = angle.cos().repeat(1, 1, 3, 1, 1), angle.sin().repeat(1, 1, 3, 1, 1)
-    cos[:, :, 2], sin[:, :, 2] = 1, 0
+    cos = angle.cos().repeat(1, 1, 3, 1, 1)
+    sin = angle.sin().repeat(1, 1, 3, 1, 1)
+    cos[:, :, 2] = 1
+    sin[:, :, 2] = 0
     tables = {"rotary_emb.cos_cached": cos, "rotary_emb.sin_cached": sin}
     return tables | ({"logit_bias": torch.zeros(1, 1, 1)} if training else {})
 
@@ -135,7 +155,8 @@ def inputs(case: Case) -> tuple[Tensor, Tensor]:
     z = (numbers("inputs", (2, 9)).double().add(1).mul(used / 2).long() * 7919) % used
     z[0, 2] = z[1, 4] = case.mask
     if case.clusters:
-        z[0, 5], z[1, 7] = case.tokens, used - 1
+        z[0, 5] = case.tokens
+        z[1, 7] = used - 1
     return z, torch.tensor([0.15, 0.9])
 
 
@@ -155,7 +176,10 @@ def predictable(case: Case) -> Tensor:
 
 
 def digest(logits: Tensor) -> dict[str, float | list[float]]:
-    """Some logits, and three numbers that all of them enter: their sum, their norm, a sum with signs."""
+    """Some logits, and three numbers that all of them enter.
+
+    Their sum, their norm, a sum with signs.
+    """
     flat = logits.double().flatten()
     signs = numbers("digest", tuple(flat.shape)).double()
     return {

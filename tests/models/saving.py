@@ -10,7 +10,13 @@ SAVED = ["README.md", "config.json", "ddlib_manifest.json", "model.safetensors"]
 
 
 class Small(Pretrained, nn.Module):
-    def __init__(self, dim: int, names: tuple[str, ...] = ("a",), options: dict | None = None, scale: float = 1 / 3):
+    def __init__(
+        self,
+        dim: int,
+        names: tuple[str, ...] = ("a",),
+        options: dict | None = None,
+        scale: float = 1 / 3,
+    ):
         super().__init__()
         self.linear = nn.Linear(dim, len(names))
         self.options = options.pop("kind") if options else None

@@ -1,4 +1,7 @@
-"""Any callable (z, t) -> logits is a backbone: here Hugging Face's masked language models, in ten lines."""
+"""Any callable (z, t) -> logits is a backbone.
+
+Here Hugging Face's masked language models, in ten lines.
+"""
 
 import pytest
 import torch
@@ -20,13 +23,16 @@ class MaskedLM(nn.Module):
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess) -> None:
         super().__init__()
         model.resize_token_embeddings(process.num_states)
-        self.model, self.vocab_size = model, process.vocab_size
+        self.model = model
+        self.vocab_size = process.vocab_size
 
     def forward(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=z).logits[..., : self.vocab_size]
 
 
-SIZE = dict(vocab_size=7, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SIZE = dict(
+    vocab_size=7, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+)
 SIZE |= dict(max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CONFIGS = {"bert": BertConfig(**SIZE), "roberta": RobertaConfig(**SIZE, pad_token_id=1)}
 PROCESSES = {
@@ -42,7 +48,8 @@ def test_a_masked_language_model_trains_and_samples_with_every_process(name, con
     torch.manual_seed(0)
     process = PROCESSES[name]()
     denoiser = MaskedLM(AutoModelForMaskedLM.from_config(config), process)
-    optimizer, x = torch.optim.Adam(denoiser.parameters(), 1e-2), torch.arange(7).repeat(8, 1)
+    optimizer = torch.optim.Adam(denoiser.parameters(), 1e-2)
+    x = torch.arange(7).repeat(8, 1)
     losses = []
     for _ in range(40):
         t = dd.sample_times(len(x))

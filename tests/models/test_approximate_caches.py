@@ -1,4 +1,7 @@
-"""Sampling with approximate caches: what is exact, what a sequence depends on, and what is refused."""
+"""Sampling with approximate caches.
+
+What is exact, what a sequence depends on, and what is refused.
+"""
 
 import re
 from dataclasses import replace
@@ -32,7 +35,10 @@ def network(**more):
 
 
 def drawn(model, keep, sampler=None, shape=(3, 12), **more):
-    how = dict(pace=Blocks(4), steps=4, seeds=list(range(len(more.get("seeds", range(shape[0])))))) | more
+    how = (
+        dict(pace=Blocks(4), steps=4, seeds=list(range(len(more.get("seeds", range(shape[0]))))))
+        | more
+    )
     return dd.sample(PROCESS, model, shape, sampler or Confidence(), keep=keep, **how)
 
 
@@ -46,8 +52,11 @@ SAMPLERS = [Ancestral(), Remask(0.5), Confidence(threshold=0.6)]
 @rules()
 @pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[2]), ids=str)
 def test_a_sequence_does_not_depend_on_the_others_of_the_batch(keep, sampler):
-    """Sequences make their own calls, as those without a jump in a step make none, and count them alone."""
-    model, seeds = network(), [3, 1, 4, 1]
+    """Sequences make their own calls, as those without a jump in a step make none, and count them
+    alone.
+    """
+    model = network()
+    seeds = [3, 1, 4, 1]
     together = drawn(model, keep, sampler, (4, 12), seeds=seeds)
     for row, seed in enumerate(seeds):
         assert torch.equal(drawn(model, keep, sampler, (1, 12), seeds=[seed])[0], together[row])
@@ -61,7 +70,8 @@ def test_a_network_with_blocks_has_its_exact_cache(keep):
 
 @rules()
 def test_prompts_gaps_and_endings_work(keep):
-    model, gap = network(), PROCESS.num_states - 1
+    model = network()
+    gap = PROCESS.num_states - 1
     prompt = torch.tensor([[1, 2, gap, gap, gap, gap, 3, gap, gap, gap, 0, 4]]).expand(3, -1)
     words = drawn(model, keep, infill=True, prompt=prompt, temperature=0.7, endings=[EndOfText(0)])
     assert torch.equal(words[:, :2], prompt[:, :2]) and (words < WORDS).all()
@@ -75,27 +85,51 @@ def test_the_cache_is_approximate():
 
 @pytest.mark.parametrize("keep", slow_but(["prefix", "dual", "dual:refresh=2"], "dual"))
 def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(keep):
-    model, process = trained(num_states=3, vocab_size=2).double().eval(), dd.presets.mdlm(2)
+    model = trained(num_states=3, vocab_size=2).double().eval()
+    process = dd.presets.mdlm(2)
     every = torch.cartesian_prod(*[torch.arange(2)] * 6)
     for order in (Confidence(), dd.samplers.LeftToRight()):
-        likely = [dd.likelihood(process, model, every, order, pace=Blocks(3), keep=rule) for rule in (keep, True)]
+        likely = [
+            dd.likelihood(process, model, every, order, pace=Blocks(3), keep=rule)
+            for rule in (keep, True)
+        ]
         cached, plain = (one.log_likelihood for one in likely)
         torch.testing.assert_close(cached.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
         assert (cached - plain).abs().max() > 1e-6
     noise = torch.Generator().manual_seed(0)
-    words = dd.sample(process, model, (4000, 6), order, 3, pace=Blocks(3), keep=keep, generator=noise)
-    counts = torch.bincount((words * 2 ** torch.arange(5, -1, -1)).sum(-1), minlength=64) / len(words)
+    words = dd.sample(
+        process, model, (4000, 6), order, 3, pace=Blocks(3), keep=keep, generator=noise
+    )
+    counts = torch.bincount((words * 2 ** torch.arange(5, -1, -1)).sum(-1), minlength=64) / len(
+        words
+    )
     assert (counts - cached.exp()).abs().max() < 4 * 0.5 / len(words) ** 0.5 and counts.max() > 0.05
 
 
 PARTICLES = Particles(Ancestral(), lambda z, t: torch.zeros(len(z)), 1)
 REFUSED = [
-    (dict(keep="triple"), ValueError, "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last"),
+    (
+        dict(keep="triple"),
+        ValueError,
+        "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last",
+    ),
     (dict(keep="dual:refresh=0"), ValueError, "keep is 'dual:refresh=0', must be"),
     (dict(keep=3), TypeError, "keep is 3, must be"),
-    (dict(pace=None), TypeError, "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside"),
-    (dict(pace=None, sampler=Remask(0.5)), TypeError, "may change (remask) any position of a sequence in each step"),
-    (dict(pace=RandomOrder(), sampler=Ancestral()), TypeError, "pace is RandomOrder(size=1), must be Blocks(n)"),
+    (
+        dict(pace=None),
+        TypeError,
+        "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside",
+    ),
+    (
+        dict(pace=None, sampler=Remask(0.5)),
+        TypeError,
+        "may change (remask) any position of a sequence in each step",
+    ),
+    (
+        dict(pace=RandomOrder(), sampler=Ancestral()),
+        TypeError,
+        "pace is RandomOrder(size=1), must be Blocks(n)",
+    ),
     (dict(sampler=PARTICLES), TypeError, "does not support: a row has several sequences"),
 ]
 
@@ -118,11 +152,15 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
     alike.own_times = True
     for model, process in ((encoder, dd.presets.mdlm(HF_WORDS)), (alike, PROCESS)):
         name = "MaskedLM" if model is encoder else alike.__qualname__
-        named = f"keep is 'dual', which the denoiser {name} does not support: it must evaluate a window"
+        named = (
+            f"keep is 'dual', which the denoiser {name} does not support: it must evaluate a window"
+        )
         with pytest.raises(TypeError, match=re.escape(named)):
             dd.sample(process, model, (2, 8), keep="dual", pace=Blocks(4), steps=2)
         with pytest.raises(TypeError, match=re.escape(named)):
-            dd.likelihood(process, model, torch.zeros(2, 8, dtype=torch.int64), keep="dual", pace=Blocks(4))
+            dd.likelihood(
+                process, model, torch.zeros(2, 8, dtype=torch.int64), keep="dual", pace=Blocks(4)
+            )
 
 
 def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
@@ -134,8 +172,13 @@ def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
 @pytest.mark.parametrize("shift", [0, 1])
 def test_a_causal_class_of_the_hub_draws_through_its_cache(tmp_path, shift):
     family = replace(a2d(), shift=shift)
-    process, denoiser, _, _ = hub.load(save(tmp_path, LlamaForCausalLM(CAUSAL["llama"]())), family=family)
+    process, denoiser, _, _ = hub.load(
+        save(tmp_path, LlamaForCausalLM(CAUSAL["llama"]())), family=family
+    )
     assert isinstance(denoiser, WindowDenoiser)
     how = dict(sampler=Confidence(), steps=3, pace=Blocks(3), seeds=[0, 1])
-    drawn = [dd.sample(process, denoiser, (2, 9), keep=keep, **how) for keep in (False, "dual:refresh=1", "dual")]
+    drawn = [
+        dd.sample(process, denoiser, (2, 9), keep=keep, **how)
+        for keep in (False, "dual:refresh=1", "dual")
+    ]
     assert torch.equal(drawn[0], drawn[1])

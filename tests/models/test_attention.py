@@ -40,8 +40,12 @@ def test_attention_is_the_formula(attend):
 @pytest.mark.parametrize("attend", HERE)
 def test_packed_sequences_attend_as_separate_ones(attend):
     packed = heads(1, 15)
-    separate = [by_hand(*parts) for parts in zip(*(x.split(LENGTHS, 1) for x in packed), strict=True)]
-    torch.testing.assert_close(attend(*packed, attend.mask(OFFSETS)), torch.cat(separate, 1), atol=1e-6, rtol=1e-5)
+    separate = [
+        by_hand(*parts) for parts in zip(*(x.split(LENGTHS, 1) for x in packed), strict=True)
+    ]
+    torch.testing.assert_close(
+        attend(*packed, attend.mask(OFFSETS)), torch.cat(separate, 1), atol=1e-6, rtol=1e-5
+    )
 
 
 RULES = [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)]
@@ -52,21 +56,29 @@ RULES = [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)]
 def test_a_rule_sets_which_positions_attend_to_which(attend, rule):
     """For the first queries, and for those of each sequence."""
     _, k, v = heads(2, 16)
-    some, device = torch.tensor([[7, 0, 5], [1, 1, 6]]), torch.device("cpu")
+    some = torch.tensor([[7, 0, 5], [1, 1, 6]])
+    device = torch.device("cpu")
     for queries, chosen in ((8, torch.arange(8).expand(2, 8)), (some, some)):
         q = heads(2, chosen.shape[1])[0]
         scores = torch.einsum("bihk,bjhk->bhij", q, k) / 4
         seen = rule(chosen[:, None, :, None], torch.arange(16))
-        expected = torch.einsum("bhij,bjhk->bihk", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+        expected = torch.einsum(
+            "bhij,bjhk->bihk", scores.masked_fill(~seen, -torch.inf).softmax(-1), v
+        )
         mask = attend.mask_by(rule, queries, 16, device)
         torch.testing.assert_close(attend(q, k, v, mask), expected, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
-def packed_as_separate(attend: Attention, time_conditioned: bool, dtype: torch.dtype, tolerance: float) -> None:
+def packed_as_separate(
+    attend: Attention, time_conditioned: bool, dtype: torch.dtype, tolerance: float
+) -> None:
     model = trained(time_conditioned=time_conditioned, attention=attend, **EVERYTHING).to(dtype)
-    z, t = torch.randint(STATES, (1, 15), generator=torch.Generator().manual_seed(3)), torch.rand(4)
-    separate = [model.with_clusters(part, t[i : i + 1]) for i, part in enumerate(z.split(LENGTHS, 1))]
+    z = torch.randint(STATES, (1, 15), generator=torch.Generator().manual_seed(3))
+    t = torch.rand(4)
+    separate = [
+        model.with_clusters(part, t[i : i + 1]) for i, part in enumerate(z.split(LENGTHS, 1))
+    ]
     for offsets in (OFFSETS, OFFSETS.long(), model.pack(OFFSETS)):
         packed = model.with_clusters(z, t, offsets)
         for one, parts in zip(packed, zip(*separate, strict=True), strict=True):
@@ -82,12 +94,15 @@ def test_packed_sequences_give_the_logits_of_separate_ones(attend, time_conditio
 
 @pytest.mark.parametrize("time_conditioned", slow_but([True, False], False))
 @pytest.mark.parametrize("attend", HERE[:2])  # the compiled kernel has no float64
-def test_packed_sequences_give_the_logits_of_separate_ones_to_twelve_digits(attend, time_conditioned):
+def test_packed_sequences_give_the_logits_of_separate_ones_to_twelve_digits(
+    attend, time_conditioned
+):
     packed_as_separate(attend, time_conditioned, torch.float64, 1e-12)
 
 
 def test_packed_sequences_give_the_gradients_of_separate_ones():
-    model, t = trained().double(), torch.rand(4)
+    model = trained().double()
+    t = torch.rand(4)
     z = torch.randint(STATES, (1, 15), generator=torch.Generator().manual_seed(3))
     model(z, t, OFFSETS).square().sum().backward()
     packed = [parameter.grad.clone() for parameter in model.parameters()]
@@ -106,8 +121,10 @@ def test_positions_restart_with_every_sequence():
 
 @pytest.mark.slow
 def test_a_packed_model_compiles_to_one_graph():
-    model, t = trained(**EVERYTHING), torch.rand(4)
-    z, packing = torch.randint(STATES, (1, 15)), model.pack(OFFSETS)
+    model = trained(**EVERYTHING)
+    t = torch.rand(4)
+    z = torch.randint(STATES, (1, 15))
+    packing = model.pack(OFFSETS)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(z, t, packing), model(z, t, packing))
 
@@ -122,7 +139,9 @@ def test_mask_of_sdpa_is_block_diagonal():
 def test_rows_of_a_pack_have_the_attention_of_the_dense_mask(lengths, seed):
     generator = torch.Generator().manual_seed(seed)
     offsets = torch.tensor([0, *lengths]).cumsum(0)
-    owner, total, width = owners(offsets), sum(lengths), max(lengths)
+    owner = owners(offsets)
+    total = sum(lengths)
+    width = max(lengths)
     rows = Rows.of(owner)
     assert rows.mask.numel() <= 2 * total * width + width**2
     q, k, v, weight = torch.randn(4, 1, total, 2, 4, generator=generator, dtype=torch.float64)
@@ -150,7 +169,9 @@ def test_refuses_a_pack_of_another_size(as_users_call):
 def test_every_back_end_has_a_name():
     assert set(attention.BACKENDS) == {"sdpa", "varlen", "flex", "xformers"}
     assert backend("sdpa") == SDPA() and backend("flex") == Flex()
-    with pytest.raises(ValueError, match="attention='paged': must be one of sdpa, varlen, flex, xformers"):
+    with pytest.raises(
+        ValueError, match="attention='paged': must be one of sdpa, varlen, flex, xformers"
+    ):
         backend("paged")
 
 
@@ -182,7 +203,9 @@ def test_gpu_back_ends_refuse_rules_before_any_work_and_single_precision(kind, m
     monkeypatch.setattr(attention, "find_spec", lambda module: module)
     name = kind.__name__
     build(attention=name.lower())
-    with pytest.raises(ValueError, match=f"attention {name}: does not support this attention mask; 'sdpa'"):
+    with pytest.raises(
+        ValueError, match=f"attention {name}: does not support this attention mask; 'sdpa'"
+    ):
         build(attention=name.lower(), block_size=2)
     with pytest.raises(TypeError, match=r"got torch\.float32: needs bfloat16 or float16"):
         kind()(*heads(1, 4))

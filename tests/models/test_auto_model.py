@@ -1,4 +1,6 @@
-"""One saved folder for ``DiT.from_pretrained`` and, without remote code, transformers' ``AutoModel``."""
+"""One saved folder for ``DiT.from_pretrained`` and, without remote code, transformers'
+``AutoModel``.
+"""
 
 import os
 import subprocess
@@ -34,12 +36,19 @@ def test_auto_model_loads_saved_weights_bit_for_bit(tmp_path, options, dtype):
     assert torch.equal(loaded(z, t), model(z, t))
 
 
-@pytest.mark.parametrize("options", [dict(memory=True), dict(tree=[[0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2]])], ids=str)
+@pytest.mark.parametrize(
+    "options", [dict(memory=True), dict(tree=[[0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2]])], ids=str
+)
 def test_samplers_call_it_as_they_call_a_dit(tmp_path, options):
     model = trained(**options).eval()
     model.save_pretrained(tmp_path)
-    loaded, process = AutoModel.from_pretrained(tmp_path), dd.presets.hdlm(PARENTS[0])
-    assert Capabilities.of(loaded).takes_memory == Capabilities.of(model).takes_memory == ("memory" in options)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    process = dd.presets.hdlm(PARENTS[0])
+    assert (
+        Capabilities.of(loaded).takes_memory
+        == Capabilities.of(model).takes_memory
+        == ("memory" in options)
+    )
     drawn = [
         dd.sample(
             process, one, (2, 6), steps=4, generator=torch.Generator().manual_seed(0),
@@ -49,7 +58,9 @@ def test_samplers_call_it_as_they_call_a_dit(tmp_path, options):
     ]  # fmt: skip
     assert torch.equal(*drawn) and loaded.num_classes == 0
     z, t = inputs()
-    assert torch.equal(loaded.features_at(z, t, z[:, :2] * 0), model.features_at(z, t, z[:, :2] * 0))
+    assert torch.equal(
+        loaded.features_at(z, t, z[:, :2] * 0), model.features_at(z, t, z[:, :2] * 0)
+    )
 
 
 def test_auto_model_saves_the_same_folder(tmp_path):
@@ -62,8 +73,11 @@ def test_auto_model_saves_the_same_folder(tmp_path):
 
 def test_publishing_is_that_of_the_backbone(tmp_path, monkeypatch):
     trained().save_pretrained(tmp_path)
-    model, seen = AutoModel.from_pretrained(tmp_path), []
-    monkeypatch.setattr(DiT, "push_to_hub", lambda *args, **kwargs: seen.append((*args, kwargs)) or "commit")
+    model = AutoModel.from_pretrained(tmp_path)
+    seen = []
+    monkeypatch.setattr(
+        DiT, "push_to_hub", lambda *args, **kwargs: seen.append((*args, kwargs)) or "commit"
+    )
     assert model.push_to_hub("me/model", private=True) == "commit"
     assert seen == [(model.backbone, "me/model", {"private": True})]
 
@@ -72,7 +86,10 @@ def test_dtype_back_end_and_arguments_are_chosen_at_load(tmp_path):
     trained().save_pretrained(tmp_path)
     model = AutoModel.from_pretrained(tmp_path, attention="flex", dropout=0.5, dtype=torch.bfloat16)
     assert model.backbone.attention == Flex() and model.backbone.blocks[0].dropout.p == 0.5
-    assert model.dtype == torch.bfloat16 and DiTModel.from_pretrained(tmp_path, dtype="float64").dtype == torch.float64
+    assert (
+        model.dtype == torch.bfloat16
+        and DiTModel.from_pretrained(tmp_path, dtype="float64").dtype == torch.float64
+    )
     assert DiTModel.from_pretrained(tmp_path, dtype="auto").dtype == torch.float32
     with pytest.raises(TypeError, match="device_map"):
         AutoModel.from_pretrained(tmp_path, device_map="cpu")
@@ -103,7 +120,9 @@ def test_altered_files_are_refused_on_this_path_too(tmp_path, name, message):
     trained(dropout=0.25).save_pretrained(tmp_path)
     content = (tmp_path / name).read_bytes()
     changed = content.replace(b"0.25", b"0.75").replace(b'"size": ', b'"size": 1')
-    (tmp_path / name).write_bytes(changed if changed != content else content[:-1] + bytes([content[-1] ^ 1]))
+    (tmp_path / name).write_bytes(
+        changed if changed != content else content[:-1] + bytes([content[-1] ^ 1])
+    )
     with pytest.raises(ManifestError, match=message):
         AutoModel.from_pretrained(tmp_path)
 
@@ -120,4 +139,6 @@ def test_another_class_is_refused(tmp_path):
 @pytest.mark.slow
 def test_transformers_is_imported_only_on_use():
     code = "import sys, ddlib_models; assert 'transformers' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"DDLIB_SHAPECHECK": "0"})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=os.environ | {"DDLIB_SHAPECHECK": "0"}
+    )

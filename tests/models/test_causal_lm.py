@@ -1,4 +1,7 @@
-"""Hugging Face's causal language models as backbones: whom a position sees, whose logits stand where, what is kept."""
+"""Hugging Face's causal language models as backbones.
+
+Whom a position sees, whose logits stand where, what is kept.
+"""
 
 import copy
 import json
@@ -52,11 +55,14 @@ def at(z: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def test_looking_both_ways_is_the_models_own_forward_without_causality(folders, kind):
     """Their classes read ``is_causal`` of their configuration; masks of ones mean the same."""
-    z, model = texts(), made(folders[kind])
+    z = texts()
+    model = made(folders[kind])
     theirs = stock(folders[kind], is_causal=False)
     every = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool)
     for logits in (theirs(z).logits, stock(folders[kind])(z, attention_mask=every).logits):
-        assert torch.allclose(model(z, at(z)), logits[..., :WORDS], atol=1e-5) and logits.std() > 0.1
+        assert (
+            torch.allclose(model(z, at(z)), logits[..., :WORDS], atol=1e-5) and logits.std() > 0.1
+        )
     assert torch.equal(model(z, at(z)), model(z, 1 - at(z))), "the time is ignored"
     assert not model.training and model.max_length == 12
 
@@ -64,15 +70,20 @@ def test_looking_both_ways_is_the_models_own_forward_without_causality(folders, 
 @every_kind
 @torch.no_grad()
 def test_causal_attention_is_the_model_as_it_was_bit_for_bit(folders, kind):
-    z, model, theirs = texts(), made(folders[kind], attention="causal"), stock(folders[kind])
+    z = texts()
+    model = made(folders[kind], attention="causal")
+    theirs = stock(folders[kind])
     assert torch.equal(model.features(z, at(z)), theirs.model(z).last_hidden_state)
-    assert torch.allclose(model(z, at(z)), theirs(z).logits[..., :WORDS], atol=1e-6), "of fewer rows at once"
+    assert torch.allclose(model(z, at(z)), theirs(z).logits[..., :WORDS], atol=1e-6), (
+        "of fewer rows at once"
+    )
 
 
 @kinds
 @torch.no_grad()
 def test_eager_attention_takes_the_same_masks(folders, kind):
-    z, model = texts(), made(folders[kind])
+    z = texts()
+    model = made(folders[kind])
     sdpa = model(z, at(z))
     model.network.set_attn_implementation("eager")
     assert torch.allclose(model(z, at(z)), sdpa, atol=1e-5)
@@ -80,7 +91,8 @@ def test_eager_attention_takes_the_same_masks(folders, kind):
 
 def influence(model, z: torch.Tensor, **kwargs) -> torch.Tensor:
     """Positions (rows) that change when a token (columns) does."""
-    before, columns = model(z, at(z), **kwargs), []
+    before = model(z, at(z), **kwargs)
+    columns = []
     for place in range(z.shape[1]):
         other = z.clone()
         other[:, place] = (other[:, place] + 1) % WORDS
@@ -105,14 +117,19 @@ def test_visible_positions(folders, kind):
 
 @torch.no_grad()
 def test_the_future_comes_into_sight_step_by_step(folders):
-    """With 30 draws per pair a share of 1/2 that lay outside 0.4..0.6 over 28 pairs would be 5.8 sigma off."""
+    """With 30 draws per pair a share of 1/2 that lay outside 0.4..0.6 over 28 pairs would be 5.8
+    sigma off.
+    """
     model = made(folders["llama"], anneal=4).train()
-    ones, seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool), []
+    ones = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    seen = []
     for step, share in [(0, 0.0), (1, 0.25), (2, 0.5), (4, 1.0), (9, 1.0)]:
         model.at_step(step)
         assert model.sight == share
     model.at_step(0)
-    assert torch.equal(model(texts(), at(texts())), made(folders["llama"], anneal=4).train()(texts(), at(texts())))
+    assert torch.equal(
+        model(texts(), at(texts())), made(folders["llama"], anneal=4).train()(texts(), at(texts()))
+    )
     assert torch.equal(influence(model, texts()), ones.tril())
     model.at_step(2)
     torch.manual_seed(0)
@@ -127,7 +144,9 @@ def test_the_future_comes_into_sight_step_by_step(folders):
     torch.manual_seed(3)
     again = model(texts(), at(texts()))
     torch.manual_seed(3)
-    assert torch.equal(model(texts(), at(texts())), again), "the draw is that of torch's generator, as dropout's is"
+    assert torch.equal(model(texts(), at(texts())), again), (
+        "the draw is that of torch's generator, as dropout's is"
+    )
 
 
 class Echo(nn.Module):
@@ -135,7 +154,8 @@ class Echo(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.table, self.config = network.get_input_embeddings(), network.config
+        self.table = network.get_input_embeddings()
+        self.config = network.config
 
     def get_input_embeddings(self) -> nn.Module:
         return self.table
@@ -157,14 +177,19 @@ def test_a_model_that_copies_its_token_reveals_the_shift(folders, shift):
     late = torch.arange(LENGTH)[None] >= torch.tensor([[0], [2], [5]])
     predicted = model(z, at(z), present=late).argmax(-1)
     for row, first in enumerate((0, 2, 5)):
-        alone = torch.cat([z[row, first : first + 1], z[row, first:-1]]) if shift else z[row, first:]
-        assert torch.equal(predicted[row, first:], alone), "the first that is present answers for itself"
+        alone = (
+            torch.cat([z[row, first : first + 1], z[row, first:-1]]) if shift else z[row, first:]
+        )
+        assert torch.equal(predicted[row, first:], alone), (
+            "the first that is present answers for itself"
+        )
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 @torch.no_grad()
 def test_padding_in_the_middle_changes_nothing(folders, shift):
-    model, z = made(folders["llama"], shift=shift), texts(length=5)
+    model = made(folders["llama"], shift=shift)
+    z = texts(length=5)
     apart = torch.cat([z[:, :2], torch.full((3, 3), 7), z[:, 2:]], 1)
     present = ((torch.arange(8) < 2) | (torch.arange(8) >= 5)).expand(3, -1)
     found = model(apart, at(apart), present=present)[present].view(3, 5, -1)
@@ -172,10 +197,13 @@ def test_padding_in_the_middle_changes_nothing(folders, shift):
 
 
 @kinds
-@pytest.mark.parametrize("how", [{}, {"shift": 1}, {"attention": "causal", "shift": 1}, {"block_size": 4}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"shift": 1}, {"attention": "causal", "shift": 1}, {"block_size": 4}], ids=str
+)
 @torch.no_grad()
 def test_padding_on_the_left_changes_nothing(folders, kind, how):
-    model, z = made(folders[kind], **how), texts(length=5)
+    model = made(folders[kind], **how)
+    z = texts(length=5)
     padded = torch.cat([torch.full((3, 4), 7), z], 1)  # whole blocks, which count from the left
     present = (torch.arange(9) >= 4).expand(3, -1)
     assert torch.allclose(model(padded, at(z), present=present)[:, 4:], model(z, at(z)), atol=1e-5)
@@ -186,25 +214,38 @@ def test_padding_on_the_left_changes_nothing(folders, kind, how):
 @pytest.mark.parametrize("shift", slow_but([0, 1], 1))
 @torch.no_grad()
 def test_blocks_keep_the_contract_of_a_block_denoiser(folders, kind, shift):
-    model, x, z = made(folders[kind], block_size=3, shift=shift), texts(), texts().roll(1, 0)
-    assert isinstance(model, BlockDenoiser) and isinstance(model, OwnTimes) and isinstance(model, SplitDenoiser)
+    model = made(folders[kind], block_size=3, shift=shift)
+    x = texts()
+    z = texts().roll(1, 0)
+    assert (
+        isinstance(model, BlockDenoiser)
+        and isinstance(model, OwnTimes)
+        and isinstance(model, SplitDenoiser)
+    )
     whole = model(z, at(z), clean=x)
     for start in range(0, LENGTH, 3):
         row = torch.cat([x[:, :start], z[:, start:]], 1)
-        assert torch.allclose(whole[:, start : start + 3], model(row, at(z))[:, start : start + 3], atol=1e-5)
+        assert torch.allclose(
+            whole[:, start : start + 3], model(row, at(z))[:, start : start + 3], atol=1e-5
+        )
         cache = model.prefill(x[:, :start])
-        assert torch.allclose(model.extend(z[:, start:], at(z), cache), model(row, at(z))[:, start:], atol=1e-6)
+        assert torch.allclose(
+            model.extend(z[:, start:], at(z), cache), model(row, at(z))[:, start:], atol=1e-6
+        )
         grown = model.prefill(x[:, :0])
         for begin in range(0, start, 3):
             grown = model.prefill(x[:, begin : begin + 3], grown)
-        assert torch.allclose(model.extend(z[:, start:], at(z), grown), model(row, at(z))[:, start:], atol=1e-6)
+        assert torch.allclose(
+            model.extend(z[:, start:], at(z), grown), model(row, at(z))[:, start:], atol=1e-6
+        )
         assert torch.equal(cache.tokens, grown.tokens) and cache.length == start
 
 
 @kinds
 @torch.no_grad()
 def test_halves_are_the_whole(folders, kind):
-    model, z = made(folders[kind], shift=1), texts()
+    model = made(folders[kind], shift=1)
+    z = texts()
     weight, bias = model.output_weights()
     assert not isinstance(model, SparseDenoiser) and weight.shape == (WORDS, 16) and bias is None
     assert torch.allclose(model.features(z, at(z)) @ weight.T, model(z, at(z)), atol=1e-5)
@@ -219,7 +260,8 @@ def test_the_mask_begins_at_the_mean_of_the_words_and_clusters_at_that_of_theirs
     table = stock(folders[kind]).get_input_embeddings().weight
     every = torch.arange(process.num_states)[None]
     model = made(folders[kind], process.num_states, parents=[PARENTS])
-    embedded, parents = model.embed(every)[0], torch.tensor(PARENTS)
+    embedded = model.embed(every)[0]
+    parents = torch.tensor(PARENTS)
     assert torch.equal(embedded[:WORDS], table[:WORDS])
     for cluster in range(3):
         members = table[:WORDS][parents == cluster].mean(0)
@@ -243,30 +285,48 @@ def test_a_saved_model_needs_nothing_of_the_folder_it_came_from(folders, tmp_pat
     shutil.rmtree(folder)
     loaded = CausalLM.from_pretrained(tmp_path / "ours")
     z = texts()
-    assert same(loaded, model) and torch.equal(loaded(z, at(z)), model(z, at(z))) and not loaded.training
+    assert (
+        same(loaded, model)
+        and torch.equal(loaded(z, at(z)), model(z, at(z)))
+        and not loaded.training
+    )
     assert tied == (loaded.decoder.weight is loaded.network.get_input_embeddings().weight)
-    assert (loaded.shift, loaded.block_size, loaded.anneal) == (1, 2, 0), "a finished model has nothing to anneal"
+    assert (loaded.shift, loaded.block_size, loaded.anneal) == (1, 2, 0), (
+        "a finished model has nothing to anneal"
+    )
     assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == SAVED
     assert str(tmp_path) not in (tmp_path / "ours" / "config.json").read_text()
     assert CausalLM.from_pretrained(tmp_path / "ours", shift=0).shift == 0
 
 
 def test_adapters_alone_learn_and_are_merged_when_saved(folders, tmp_path):
-    z, model = texts(), made(folders["llama"], lora=2, shift=1)
-    assert torch.allclose(model(z, at(z)), made(folders["llama"], shift=1)(z, at(z)), atol=1e-6), "they begin at zero"
+    z = texts()
+    model = made(folders["llama"], lora=2, shift=1)
+    assert torch.allclose(model(z, at(z)), made(folders["llama"], shift=1)(z, at(z)), atol=1e-6), (
+        "they begin at zero"
+    )
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    assert all("lora_" in name or name == "clusters.weight" for name in trained) and "clusters.weight" in trained
-    frozen = {name: value.clone() for name, value in model.named_parameters() if name not in trained}
+    assert (
+        all("lora_" in name or name == "clusters.weight" for name in trained)
+        and "clusters.weight" in trained
+    )
+    frozen = {
+        name: value.clone() for name, value in model.named_parameters() if name not in trained
+    }
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     for _ in range(3):
         optimizer.zero_grad()
         model(z, at(z)).square().mean().backward()
         optimizer.step()
-    assert all(torch.equal(value, dict(model.named_parameters())[name]) for name, value in frozen.items())
+    assert all(
+        torch.equal(value, dict(model.named_parameters())[name]) for name, value in frozen.items()
+    )
     assert not torch.allclose(model(z, at(z)), made(folders["llama"], shift=1)(z, at(z)), atol=1e-2)
     state = copy.deepcopy(model.state_dict())
     model.save_pretrained(tmp_path)
-    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items()), "saving changes nothing"
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items()), (
+        "saving changes nothing"
+    )
     loaded = CausalLM.from_pretrained(tmp_path)
     assert torch.allclose(loaded(z, at(z)), model(z, at(z)), atol=1e-5)
     assert json.loads((tmp_path / "config.json").read_text())["lora"] == 0
@@ -294,7 +354,8 @@ def test_a_bias_and_untied_rows_are_kept(tmp_path):
     size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     config = PhiConfig(vocab_size=ROWS, **size)
     folder = write(tmp_path, config, None, AutoModelForCausalLM)
-    model, z = made(folder), texts()
+    model = made(folder)
+    z = texts()
     with torch.no_grad():
         assert model.output_weights()[1].shape == (WORDS,)
         theirs = stock(folder, is_causal=False)(z).logits

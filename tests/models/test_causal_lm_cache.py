@@ -1,4 +1,7 @@
-"""Key/value cache of a ``CausalLM``: the whole sequence's logits at a window's cost; no other class has it."""
+"""Key/value cache of a ``CausalLM``.
+
+The whole sequence's logits at a window's cost; no other class has it.
+"""
 
 import copy
 
@@ -25,7 +28,9 @@ def folders(tmp_path_factory):
 
 
 def made(folders, kind="llama", shift=1, **how):
-    return causal_lm(WORDS + 1, WORDS, str(folders[kind]), block_size=SIZE, shift=shift, **how).double()
+    return causal_lm(
+        WORDS + 1, WORDS, str(folders[kind]), block_size=SIZE, shift=shift, **how
+    ).double()
 
 
 def draw(length, batch=2, most=WORDS, seed=0):
@@ -48,18 +53,25 @@ def zeros(z):
     seed=st.integers(0, 99),
 )  # fmt: skip
 @torch.no_grad()
-def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(folders, kind, chunks, window, shift, seed):
+def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(
+    folders, kind, chunks, window, shift, seed
+):
     key = kind, shift
     model = MODELS[key] = MODELS.get(key) or made(folders, kind, shift)
-    cache, x = None, draw(0)
+    cache = None
+    x = draw(0)
     for number, blocks in enumerate(chunks):
         more = draw(SIZE * blocks, seed=seed + number)
-        cache, x = model.prefill(more, cache), torch.cat([x, more], 1)
-    cache, z = cache or model.prefill(x), draw(window, most=WORDS + 1, seed=seed)
+        cache = model.prefill(more, cache)
+        x = torch.cat([x, more], 1)
+    cache = cache or model.prefill(x)
+    z = draw(window, most=WORDS + 1, seed=seed)
     assert torch.equal(cache.tokens, x) and cache.length == x.shape[1]
     expected = in_full(model, x, z)
     for _ in range(2):  # the first leaves the cache what it was
-        torch.testing.assert_close(model.extend(z, zeros(z), cache), expected, atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(
+            model.extend(z, zeros(z), cache), expected, atol=1e-10, rtol=1e-10
+        )
     weight, bias = model.output_weights()
     halves = nn.functional.linear(model.features(z, zeros(z), cache=cache), weight, bias)
     torch.testing.assert_close(halves, expected, atol=1e-10, rtol=1e-10)
@@ -68,16 +80,22 @@ def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(folders, kin
 @pytest.mark.parametrize("index", [[2, 0, 2, 1], [True, False, True]], ids=str)
 @torch.no_grad()
 def test_rows_are_those_sequences(folders, index):
-    model, index = made(folders), torch.tensor(index)
-    cache, z = model.prefill(draw(4, 3)), draw(3, 3, WORDS + 1)
+    model = made(folders)
+    index = torch.tensor(index)
+    cache = model.prefill(draw(4, 3))
+    z = draw(3, 3, WORDS + 1)
     some = cache.rows(index)
     assert torch.equal(some.tokens, cache.tokens[index])
     expected = model.extend(z, zeros(z), cache)[index]
-    torch.testing.assert_close(model.extend(z[index], zeros(z)[index], some), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(
+        model.extend(z[index], zeros(z)[index], some), expected, atol=1e-12, rtol=1e-12
+    )
 
 
 def test_a_cache_of_inference_mode_goes_on_outside(folders):
-    model, x, z = made(folders), draw(4), draw(2, most=WORDS + 1)
+    model = made(folders)
+    x = draw(4)
+    z = draw(2, most=WORDS + 1)
     with torch.inference_mode():
         cache = model.prefill(x)
         logits = model.extend(z, zeros(z), cache)
@@ -90,8 +108,11 @@ def test_a_cache_of_inference_mode_goes_on_outside(folders):
 
 def test_gradients_of_a_window_are_those_of_its_logits(folders):
     """The tokens before it are given: no gradient goes through what was kept of them."""
-    model, x, z = made(folders, shift=0), draw(4), draw(2, most=WORDS + 1)
-    cache, last = model.prefill(x), model.blocks[-1].mlp.down_proj.weight
+    model = made(folders, shift=0)
+    x = draw(4)
+    z = draw(2, most=WORDS + 1)
+    cache = model.prefill(x)
+    last = model.blocks[-1].mlp.down_proj.weight
     (full,) = torch.autograd.grad(in_full(model, x, z).square().sum(), [last])
     for _ in range(2):
         (ours,) = torch.autograd.grad(model.extend(z, zeros(z), cache).square().sum(), [last])
@@ -100,8 +121,11 @@ def test_gradients_of_a_window_are_those_of_its_logits(folders):
 
 @torch.no_grad()
 def test_the_layers_read_a_window_and_nothing_before_it(folders):
-    model, seen = made(folders), []
-    model.blocks[0].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
+    model = made(folders)
+    seen = []
+    model.blocks[0].mlp.register_forward_hook(
+        lambda part, given, out: seen.append(given[0].shape[1])
+    )
     cache = model.prefill(draw(4))
     cache = model.prefill(draw(2), cache)
     model.extend(draw(3, most=WORDS + 1), torch.zeros(2), cache)
@@ -114,13 +138,18 @@ def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
     process = dd.presets.mdlm(WORDS)
     how = dict(steps=3, pace=dd.paces.Blocks(SIZE), prompt=draw(SIZE))
     noise = torch.Generator()
-    words = [dd.sample(process, model, (2, 8), generator=noise.manual_seed(5), keep=k, **how) for k in (True, False)]
+    words = [
+        dd.sample(process, model, (2, 8), generator=noise.manual_seed(5), keep=k, **how)
+        for k in (True, False)
+    ]
     assert torch.equal(*words) and words[0].max() < WORDS
 
 
 def test_adapters_are_loaded_with_their_weights(folders):
     pytest.importorskip("peft")
-    model, x, z = made(folders, lora=2), draw(4), draw(2, most=WORDS + 1)
+    model = made(folders, lora=2)
+    x = draw(4)
+    z = draw(2, most=WORDS + 1)
     before = model.extend(z, zeros(z), model.prefill(x))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -133,19 +162,25 @@ def test_adapters_are_loaded_with_their_weights(folders):
 
 @torch.no_grad()
 def test_a_cache_under_autocast_is_not_mixed_with_float32(folders):
-    model, x, z = made(folders).float(), draw(4), draw(2, most=WORDS + 1)
+    model = made(folders).float()
+    x = draw(4)
+    z = draw(2, most=WORDS + 1)
     with torch.autocast("cpu", torch.bfloat16):
         cache = model.prefill(x)
         expected = in_full(model, x, z)
-        torch.testing.assert_close(model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05)
+        torch.testing.assert_close(
+            model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05
+        )
     message = r"cache: has dtype torch\.bfloat16, but the network computes in torch\.float32"
     with pytest.raises(ValueError, match=message):
         model.extend(z, torch.zeros(2), cache)
 
 
 def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users_call):
-    model, z = made(folders), draw(2, most=WORDS + 1)
-    cache, t = model.prefill(draw(4)), zeros(draw(2))
+    model = made(folders)
+    z = draw(2, most=WORDS + 1)
+    cache = model.prefill(draw(4))
+    t = zeros(draw(2))
     refused_with(cache=cache, model=model, other=copy.deepcopy(model), t=t, z=z)(r"""
         other.extend(z, t, cache) | ValueError | cache: contains keys and values of another CausalLM
         model.extend(z[:1], t[:1], cache) | ValueError | cache: contains 2 sequences, but 1 are given; cache\.rows
@@ -157,7 +192,9 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
     """)
     with torch.no_grad():
         model.blocks[0].mlp.down_proj.weight.mul_(1.001)
-    with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):
+    with pytest.raises(
+        ValueError, match="cache: the weights have changed since it was made; prefill again"
+    ):
         model.extend(z, t, cache)
 
 
@@ -167,12 +204,17 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
 
     class Short:
         def __init__(self, kept):
-            self.layers = [type("Layer", (), {"get_seq_length": lambda self: 1})() for _ in range(ROWS)]
+            self.layers = [
+                type("Layer", (), {"get_seq_length": lambda self: 1})() for _ in range(ROWS)
+            ]
             self.kept = kept
 
         def __getattr__(self, name):
             return getattr(self.kept, name)
 
     monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
-    with pytest.raises(ValueError, match=r"does not keep keys and values of every token: use dd\.sample\(keep=False\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"does not keep keys and values of every token: use dd\.sample\(keep=False\)",
+    ):
         model.prefill(draw(4))

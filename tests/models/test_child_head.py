@@ -24,7 +24,8 @@ def meaning(model):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("pad_to", [1, 32])
 def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_to):
-    model, (z, t) = trained(tree=TREE, tied=tied, pad_to=pad_to), inputs()
+    model = trained(tree=TREE, tied=tied, pad_to=pad_to)
+    (z, t) = inputs()
     weight, bias, rows = model.siblings()
     assert model(z, t).shape == (3, 5, COUNT) and weight.shape == bias[:, None].expand(-1, 16).shape
     features = model.features(z, t)
@@ -37,11 +38,17 @@ def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_t
 @pytest.mark.parametrize("tree", [None, TREE], ids=["words", "children"])
 def test_the_output_layer_has_the_layout_of_its_meaning(tree):
     """By the rows where the meaning has rows, and otherwise in the order of the logits."""
-    model, (z, t) = trained(tree=tree), inputs()
-    meanings = ["cavity"] if tree is None else [meaning(model), dd.Children(meaning(model).tree), "children"]
+    model = trained(tree=tree)
+    (z, t) = inputs()
+    meanings = (
+        ["cavity"]
+        if tree is None
+        else [meaning(model), dd.Children(meaning(model).tree), "children"]
+    )
     for one in meanings:
         weight, bias = output_layer(model, one)
-        logits, rows = model.features(z, t) @ weight.T + bias, getattr(one, "rows", None)
+        logits = model.features(z, t) @ weight.T + bias
+        rows = getattr(one, "rows", None)
         torch.testing.assert_close(logits if rows is None else logits[..., rows], model(z, t))
     assert tree is None or output_layer(model, meanings[0])[0] is model.head.weight, "no copy"
 
@@ -68,7 +75,8 @@ def test_a_tied_word_reads_and_writes_one_row_and_clusters_have_their_own():
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_start_from_text_gives_its_token_frequencies_at_every_state(tied):
-    model, (z, t) = build(tree=TREE, tied=tied), inputs()
+    model = build(tree=TREE, tied=tied)
+    (z, t) = inputs()
     probs = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)).log_softmax(0)
     model.start_at(probs, torch.zeros(STATES, 16))
     found = dd.token_logits(meaning(model).tree, model(z, t))
@@ -76,15 +84,19 @@ def test_a_start_from_text_gives_its_token_frequencies_at_every_state(tied):
 
 
 def test_a_fresh_head_gives_siblings_equal_shares():
-    model, (z, t) = build(tree=TREE), inputs()
+    model = build(tree=TREE)
+    (z, t) = inputs()
     assert (model(z, t) == 0).all()
-    word_10 = dd.token_logits(meaning(model).tree, model(z, t))[0, 0, 10].exp()  # alone in its cluster, that in its own
+    word_10 = dd.token_logits(meaning(model).tree, model(z, t))[
+        0, 0, 10
+    ].exp()  # alone in its cluster, that in its own
     assert word_10.item() == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_is_saved_and_loaded_with_its_tree(tied, tmp_path):
-    model, (z, t) = trained(tree=TREE, tied=tied), inputs()
+    model = trained(tree=TREE, tied=tied)
+    (z, t) = inputs()
     model.save_pretrained(tmp_path / "model")
     other = DiT.from_pretrained(tmp_path / "model")
     assert same(model, other) and [level.tolist() for level in other.tree] == TREE
@@ -127,7 +139,8 @@ ONLY = {
 @pytest.mark.parametrize("pad_to", [1, 8])
 def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
     torch.manual_seed(0)
-    head, x = ChildHead(4, WORDS, tree), torch.randn(2, 3, 4)
+    head = ChildHead(4, WORDS, tree)
+    x = torch.randn(2, 3, 4)
     torch.nn.init.normal_(head.weight)
     torch.nn.init.normal_(head.bias)
     if tree and len(set(tree[0])) > 1:  # words of a cluster differ by their biases alone
@@ -142,7 +155,9 @@ def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
 def test_clusters_with_different_rows_are_refused():
     head = ChildHead(4, WORDS, TREE)
     torch.nn.init.normal_(head.weight)
-    with pytest.raises(ValueError, match=r"6 of 8 clusters have children with different rows"):  # two have only one
+    with pytest.raises(
+        ValueError, match=r"6 of 8 clusters have children with different rows"
+    ):  # two have only one
         head.to_token_head()
 
 
@@ -150,7 +165,9 @@ class _Model:
     """A head as a network that predicts children."""
 
     def __init__(self, head):
-        self.tree, self.siblings, self.output_weights = head.tree, head.siblings, head.output_weights
+        self.tree = head.tree
+        self.siblings = head.siblings
+        self.output_weights = head.output_weights
 
     def features(self, z, t):
         return z

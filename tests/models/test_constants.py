@@ -1,4 +1,7 @@
-"""Tensors of networks that are neither learned nor saved: they move, and no average of weights changes them."""
+"""Tensors of networks that are neither learned nor saved.
+
+They move, and no average of weights changes them.
+"""
 
 import copy
 
@@ -14,10 +17,14 @@ TREE = [[0, 0, 0, 1, 1, 1, 2, 2, 2]]
 
 def network():
     torch.manual_seed(0)
-    return DiT(vocab_size=9, num_states=13, dim=16, depth=1, heads=2, cond_dim=8, tree=TREE, parents=TREE)
+    return DiT(
+        vocab_size=9, num_states=13, dim=16, depth=1, heads=2, cond_dim=8, tree=TREE, parents=TREE
+    )
 
 
-@pytest.mark.parametrize("how", [{"avg_fn": get_ema_avg_fn(0.9)}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}, {}])
+@pytest.mark.parametrize(
+    "how", [{"avg_fn": get_ema_avg_fn(0.9)}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}, {}]
+)
 def test_an_average_of_weights_leaves_rows_and_words_as_they_are(how):
     """Rows of the output layer [0, 1, 2, 3, 4, ...] became [0, 1, 2, 2, 4, ...]."""
     model = network()
@@ -28,13 +35,17 @@ def test_an_average_of_weights_leaves_rows_and_words_as_they_are(how):
     assert torch.equal(mean.head.rows, model.head.rows)
     assert torch.equal(mean.embedding.tokens, model.embedding.tokens)
     assert torch.equal(mean.embedding.starts, model.embedding.starts)
-    z, t = torch.arange(13)[None], torch.tensor([0.5])
+    z = torch.arange(13)[None]
+    t = torch.tensor([0.5])
     torch.testing.assert_close(mean(z, t), model(z, t))
 
 
 def test_constants_move_and_are_copied_and_are_no_state():
     model = network()
-    assert not list(model.buffers()) and not {"head.rows", "embedding.tokens"} & model.state_dict().keys()
+    assert (
+        not list(model.buffers())
+        and not {"head.rows", "embedding.tokens"} & model.state_dict().keys()
+    )
     away = copy.deepcopy(model).to("meta")
     assert away.head.rows.is_meta and away.embedding.starts.is_meta and not model.head.rows.is_meta
 

@@ -5,13 +5,24 @@ import torch
 from refusals import refused_with, refuses
 from tiny import STATES, WORDS, build, inputs, trained
 
-from ddlib_models.dit.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
+from ddlib_models.dit.layers import (
+    GELU,
+    LayerNorm,
+    SelfAttention,
+    TimeEmbedding,
+    rotary_angles,
+    rotate,
+)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_logits_over_words_only(length, time_conditioned):
-    assert trained(time_conditioned=time_conditioned)(*inputs(length=length)).shape == (3, length, WORDS)
+    assert trained(time_conditioned=time_conditioned)(*inputs(length=length)).shape == (
+        3,
+        length,
+        WORDS,
+    )
 
 
 def test_features_and_head_make_the_logits():
@@ -21,12 +32,17 @@ def test_features_and_head_make_the_logits():
 
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
-@pytest.mark.parametrize("positions", [[[3], [0], [4]], [[4, 0], [1, 1], [2, 3]], [[0, 1, 2, 3, 4]] * 3, [[]] * 3])
+@pytest.mark.parametrize(
+    "positions", [[[3], [0], [4]], [[4, 0], [1, 1], [2, 3]], [[0, 1, 2, 3, 4]] * 3, [[]] * 3]
+)
 def test_features_of_some_positions_are_those_of_all(positions, time_conditioned):
-    model, where = trained(time_conditioned=time_conditioned).double(), torch.tensor(positions, dtype=torch.int64)
+    model = trained(time_conditioned=time_conditioned).double()
+    where = torch.tensor(positions, dtype=torch.int64)
     z, t = inputs()
     expected = model.features(z, t.double()).take_along_dim(where[..., None], 1)
-    torch.testing.assert_close(model.features_at(z, t.double(), where), expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(
+        model.features_at(z, t.double(), where), expected, atol=1e-12, rtol=1e-12
+    )
 
 
 def at_positions(positions):
@@ -42,12 +58,14 @@ test_positions_that_are_not_there_are_refused = refuses(r"""
 
 
 def test_activations_are_overwritten_only_where_no_gradient_needs_them():
-    layer, x = GELU(), torch.randn(3, 4)
+    layer = GELU()
+    x = torch.randn(3, 4)
     expected = torch.nn.functional.gelu(x, approximate="tanh")
     assert torch.equal(layer(x), expected) and not torch.equal(x, expected)
     with torch.no_grad():
         assert layer(x) is x and torch.equal(x, expected)
-    model, (z, t) = trained(), inputs()
+    model = trained()
+    (z, t) = inputs()
     with torch.no_grad():
         alone = model(z, t)
     assert torch.equal(model(z, t), alone)
@@ -58,11 +76,19 @@ def test_a_fresh_model_is_uniform():
 
 
 def test_attention_turns_with_the_sequence():
-    """Rotary scores depend on differences of positions: the same window gives the same scores anywhere."""
+    """Rotary scores depend on differences of positions.
+
+    The same window gives the same scores anywhere.
+    """
     torch.manual_seed(0)
-    q, k = torch.randn(2, 6, 3, 8), torch.randn(2, 6, 3, 8)
-    near, far = rotary_angles(6, 8, q.device), rotary_angles(106, 8, q.device)[100:]
-    scores = [torch.einsum("bihk,bjhk->bhij", rotate(q, angles), rotate(k, angles)) for angles in (near, far)]
+    q = torch.randn(2, 6, 3, 8)
+    k = torch.randn(2, 6, 3, 8)
+    near = rotary_angles(6, 8, q.device)
+    far = rotary_angles(106, 8, q.device)[100:]
+    scores = [
+        torch.einsum("bihk,bjhk->bhij", rotate(q, angles), rotate(k, angles))
+        for angles in (near, far)
+    ]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
 
 
@@ -70,12 +96,15 @@ def test_rotation_is_the_half_split_one():
     x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 3, 1, 4)
     turned = rotate(x, rotary_angles(3, 4, x.device))[0, :, 0]
     position = torch.arange(3.0)
-    torch.testing.assert_close(turned, torch.stack([position.cos(), 0 * position, position.sin(), 0 * position], -1))
+    torch.testing.assert_close(
+        turned, torch.stack([position.cos(), 0 * position, position.sin(), 0 * position], -1)
+    )
 
 
 def test_without_rotation_attention_is_equivariant():
     layer = SelfAttention(16, 2)
-    x, order = torch.randn(2, 6, 16), torch.randperm(6)
+    x = torch.randn(2, 6, 16)
+    order = torch.randperm(6)
     still = torch.zeros(6, 4)
     torch.testing.assert_close(layer(x, still)[:, order], layer(x[:, order], still))
 
@@ -110,14 +139,17 @@ def test_one_step_wakes_a_fresh_model():
     z, t = inputs()
     for _ in range(3):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(z, t).flatten(0, 1), (z % WORDS).flatten()).backward()
+        torch.nn.functional.cross_entropy(
+            model(z, t).flatten(0, 1), (z % WORDS).flatten()
+        ).backward()
         optimizer.step()
     assert all((parameter.grad != 0).any() for parameter in model.parameters())
 
 
 def test_time_matters_once_trained_but_not_at_birth():
     z, _ = inputs(batch=1)
-    early, late = torch.tensor([0.1]), torch.tensor([0.9])
+    early = torch.tensor([0.1])
+    late = torch.tensor([0.9])
     assert torch.equal(build()(z, early), build()(z, late))
     assert (trained()(z, early) - trained()(z, late)).abs().max() > 1e-3
     unconditioned = trained(time_conditioned=False)
@@ -146,22 +178,31 @@ def test_bfloat16_weights_keep_float32_statistics():
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_double_precision_loses_no_digits(time_conditioned):
-    """Moving one weight by 1e-6 moves the logits by their derivative; float32 anywhere would hide it."""
-    model, (z, t) = trained(time_conditioned=time_conditioned).double(), inputs()
+    """Moving one weight by 1e-6 moves the logits by their derivative.
+
+    Float32 anywhere would hide it.
+    """
+    model = trained(time_conditioned=time_conditioned).double()
+    (z, t) = inputs()
     weight = model.embedding.weight
     (slope,) = torch.autograd.grad(model(z, t).square().sum(), weight)
-    direction, values = torch.randn_like(slope), []
+    direction = torch.randn_like(slope)
+    values = []
     with torch.no_grad():
         for sign in (1, -2):
             weight += sign * 1e-6 * direction
             values.append(model(z, t).square().sum())
-    assert (values[0] - values[1]).item() / 2e-6 == pytest.approx((slope * direction).sum().item(), rel=1e-7)
+    assert (values[0] - values[1]).item() / 2e-6 == pytest.approx(
+        (slope * direction).sum().item(), rel=1e-7
+    )
 
 
 def test_a_fresh_table_is_that_of_the_reference():
     """MDLM, GIDD and HDLM: Kaiming-uniform with a = sqrt(5), which is uniform in +-1/sqrt(dim)."""
     weight = build(num_states=3000, dim=64).embedding.weight
-    assert weight.abs().max() <= 1 / 8 and weight.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.01)
+    assert weight.abs().max() <= 1 / 8 and weight.std().item() == pytest.approx(
+        1 / 8 / 3**0.5, rel=0.01
+    )
 
 
 def test_dropout_acts_in_training_only():

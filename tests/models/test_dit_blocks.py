@@ -1,4 +1,6 @@
-"""DiT by blocks: attention between blocks, and noisy and clean text side by side against one pass per block."""
+"""DiT by blocks: attention between blocks, and noisy and clean text side by side against one pass
+per block.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch
 HEADS = dict(num_clusters=2, tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])
 
 
-def text(length: int, seed: int = 0, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def text(
+    length: int, seed: int = 0, batch: int = 2
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Clean tokens, states, a time for each position."""
     draw = torch.Generator().manual_seed(seed)
     x, z = (torch.randint(most, (batch, length), generator=draw) for most in (WORDS, STATES))
@@ -25,7 +29,10 @@ def text(length: int, seed: int = 0, batch: int = 2) -> tuple[torch.Tensor, torc
 
 
 def one_by_one(call, size: int, x: torch.Tensor, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """Block b of ``call(z_b, t_b)``: x at time 0 before the block, and behind it what must not matter."""
+    """Block b of ``call(z_b, t_b)``.
+
+    x at time 0 before the block, and behind it what must not matter.
+    """
     parts = []
     for begin in range(0, x.shape[1], size):
         end = min(begin + size, x.shape[1])
@@ -38,10 +45,13 @@ def one_by_one(call, size: int, x: torch.Tensor, z: torch.Tensor, t: torch.Tenso
 
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9))
 def test_the_rule_by_enumeration(size, before, length):
-    rule, first = ByBlocks(size, first=before * size), before * size
+    rule = ByBlocks(size, first=before * size)
+    first = before * size
     found = rule(torch.arange(length)[:, None], torch.arange(first + length))
     for q in range(length):
-        assert found[q].tolist() == [k // size <= (first + q) // size for k in range(first + length)]
+        assert found[q].tolist() == [
+            k // size <= (first + q) // size for k in range(first + length)
+        ]
     both = ByBlocks(size, noisy=length)(torch.arange(2 * length)[:, None], torch.arange(2 * length))
     for q in range(2 * length):
         for k in range(2 * length):
@@ -61,7 +71,9 @@ def test_a_position_sees_its_block_and_those_before(length, size, depth, conditi
     moved = ((model(z, t) - model(other, t)).abs() > 1e-12).any(-1)
     assert moved.tolist() == [[i // size >= changed // size for i in range(length)]] * 2
     if size >= length:
-        assert torch.equal(model(z, t), trained(depth=depth, time_conditioned=conditioned).double()(z, t))
+        assert torch.equal(
+            model(z, t), trained(depth=depth, time_conditioned=conditioned).double()(z, t)
+        )
 
 
 @settings(max_examples=examples(60))
@@ -73,7 +85,9 @@ def test_a_position_sees_its_block_and_those_before(length, size, depth, conditi
     st.integers(0, 99),
 )
 def test_one_pass_gives_the_logits_of_a_pass_per_block(length, size, depth, timed, seed):
-    model = trained(block_size=size, depth=depth, time_conditioned=timed != "none", **HEADS).double()
+    model = trained(
+        block_size=size, depth=depth, time_conditioned=timed != "none", **HEADS
+    ).double()
     x, z, t = text(length, seed)
     if timed == "one":
         t = t[:, :1].expand(-1, length)
@@ -92,7 +106,9 @@ def test_one_pass_gives_the_logits_of_a_pass_per_block(length, size, depth, time
 @given(st.integers(1, 7), st.integers(1, 8), st.integers(1, 3), st.integers(0, 99))
 def test_gradients_of_all_blocks_at_once_are_those_of_block_after_block(length, size, depth, seed):
     x, z, t = text(length, seed)
-    weight = torch.randn(2, length, WORDS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    weight = torch.randn(
+        2, length, WORDS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     found = []
     for together in (True, False):
         model = trained(block_size=size, depth=depth).double()
@@ -123,7 +139,9 @@ def test_every_back_end_and_some_positions_only(attend):
     x, z, t = text(8)
     with torch.no_grad():
         torch.testing.assert_close(model(z, t), plain(z, t), atol=1e-12, rtol=1e-12)
-        torch.testing.assert_close(model(z, t, clean=x), plain(z, t, clean=x), atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(
+            model(z, t, clean=x), plain(z, t, clean=x), atol=1e-12, rtol=1e-12
+        )
         where = torch.tensor([[7, 0, 4], [2, 2, 5]])
         expected = plain.features(z, t).take_along_dim(where[..., None], 1)
         torch.testing.assert_close(model.features_at(z, t, where), expected, atol=1e-12, rtol=1e-12)
@@ -134,25 +152,34 @@ def test_every_back_end_and_some_positions_only(attend):
 
 
 def test_masks_are_made_once_and_serve_training_after_inference(monkeypatch):
-    made, real = [], SDPA.mask_by
-    monkeypatch.setattr(SDPA, "mask_by", lambda self, *given: made.append(given[1:]) or real(self, *given))
-    model, (x, z, t) = trained(block_size=2, depth=4).double(), text(11)
+    made = []
+    real = SDPA.mask_by
+    monkeypatch.setattr(
+        SDPA, "mask_by", lambda self, *given: made.append(given[1:]) or real(self, *given)
+    )
+    model = trained(block_size=2, depth=4).double()
+    (x, z, t) = text(11)
     made.clear()
     with torch.inference_mode():
         model(z, t, clean=x)
     assert made == [(22, 22, z.device), (11, 22, z.device)]
     model(z, t, clean=x).sum().backward()
-    assert len(made) == 2 and not kept_mask(SDPA(), ByBlocks(2, noisy=11), 22, 22, z.device).is_inference()
+    assert (
+        len(made) == 2
+        and not kept_mask(SDPA(), ByBlocks(2, noisy=11), 22, 22, z.device).is_inference()
+    )
 
 
 def test_the_last_layer_works_for_the_noisy_half_only():
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, (x, z, t) = trained(block_size=2, depth=1), text(8)
+    model = trained(block_size=2, depth=1)
+    (x, z, t) = text(8)
     with FlopCounterMode(display=False, depth=9) as counted:
         model(z, t.float(), clean=x)
     flops = {name: sum(of.values()) for name, of in counted.get_flop_counts().items()}
-    tokens, d = 2 * 8, 16
+    tokens = 2 * 8
+    d = 16
     assert flops["DiT.blocks.0.mlp"] == 2 * tokens * d * 8 * d, "four times as wide, there and back"
     assert flops["DiT.blocks.0.attention.qkv"] == 2 * (2 * tokens) * d * 3 * d
     assert flops["DiT.blocks.0.attention.out"] == 2 * tokens * d * d
@@ -161,7 +188,8 @@ def test_the_last_layer_works_for_the_noisy_half_only():
 
 @pytest.mark.slow
 def test_side_by_side_compiles_to_one_graph():
-    model, (x, z, t) = trained(block_size=3), text(8)
+    model = trained(block_size=3)
+    (x, z, t) = text(8)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(z, t.float(), clean=x), model(z, t.float(), clean=x))
 
@@ -187,10 +215,13 @@ def test_a_training_step_compiles(whole):
 
 
 def test_blocks_are_saved_and_known_to_transformers(tmp_path):
-    model, (x, z, t) = trained(block_size=3).eval(), text(8)
+    model = trained(block_size=3).eval()
+    (x, z, t) = text(8)
     model.save_pretrained(tmp_path)
     loaded = DiT.from_pretrained(tmp_path)
-    assert loaded.block_size == 3 and torch.equal(loaded(z, t.float(), clean=x), model(z, t.float(), clean=x))
+    assert loaded.block_size == 3 and torch.equal(
+        loaded(z, t.float(), clean=x), model(z, t.float(), clean=x)
+    )
     theirs = DiTModel.from_pretrained(tmp_path)
     assert theirs.config.block_size == theirs.block_size == 3
     assert torch.equal(theirs(z, t.float(), clean=x), model(z, t.float(), clean=x))
@@ -212,7 +243,9 @@ def test_impossible_values_are_refused_by_name():
     x, z, t = text(6)
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
         trained(block_size=-1)
-    with pytest.raises(ValueError, match="attention Plain: does not support this attention mask; 'sdpa'"):
+    with pytest.raises(
+        ValueError, match="attention Plain: does not support this attention mask; 'sdpa'"
+    ):
         trained(block_size=2, attention=Plain())
     trained(attention=Plain())
     model = trained(block_size=2).double()

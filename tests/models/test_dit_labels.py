@@ -28,7 +28,8 @@ def clean(z):
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_each_row_has_its_label(time_conditioned):
-    model, (z, t) = labelled(time_conditioned=time_conditioned), inputs()
+    model = labelled(time_conditioned=time_conditioned)
+    (z, t) = inputs()
     together = model(z, t, label=LABEL)
     for row, label in enumerate(LABEL.tolist()):
         alone = model(z[row : row + 1], t[row : row + 1], label=label)
@@ -42,10 +43,18 @@ def test_each_row_has_its_label(time_conditioned):
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_the_condition_is_that_of_the_paper(time_conditioned):
-    """silu(mlp(t) + e(label)), with the null class in the last row; without times silu(e(label))."""
-    model, (_, t) = labelled(time_conditioned=time_conditioned), inputs()
+    """silu(mlp(t) + e(label)), with the null class in the last row.
+
+    Without times silu(e(label)).
+    """
+    model = labelled(time_conditioned=time_conditioned)
+    (_, t) = inputs()
     added = model.labels.weight[[3, 0, CLASSES]]
-    plain = model.time.mlp.register_forward_hook(lambda layer, given, out: out + added) if time_conditioned else None
+    plain = (
+        model.time.mlp.register_forward_hook(lambda layer, given, out: out + added)
+        if time_conditioned
+        else None
+    )
     expected = model.time(t) if time_conditioned else torch.nn.functional.silu(added)
     if plain is not None:
         plain.remove()
@@ -54,9 +63,12 @@ def test_the_condition_is_that_of_the_paper(time_conditioned):
     torch.testing.assert_close(model._condition(t, classes, None), expected)
 
 
-@pytest.mark.parametrize("options", [{}, dict(time_conditioned=False), dict(tied=True), dict(num_clusters=2)])
+@pytest.mark.parametrize(
+    "options", [{}, dict(time_conditioned=False), dict(tied=True), dict(num_clusters=2)]
+)
 def test_a_fresh_model_depends_on_no_label_and_learns_to(options):
-    model, (z, t) = build(num_classes=CLASSES, **options).eval(), inputs()
+    model = build(num_classes=CLASSES, **options).eval()
+    (z, t) = inputs()
     assert torch.equal(model(z, t, label=LABEL), model(z, t))
     plain = build(**options).eval()
     assert torch.equal(plain(z, t), model(z, t)), "and it starts where one without classes does"
@@ -73,8 +85,10 @@ def test_a_fresh_model_depends_on_no_label_and_learns_to(options):
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_packed_sequences_have_their_labels(own, time_conditioned):
-    model, (z, _) = labelled(time_conditioned=time_conditioned), inputs(1, 9)
-    offsets, label = torch.tensor([0, 2, 5, 9]), torch.tensor([1, 3, -1])
+    model = labelled(time_conditioned=time_conditioned)
+    (z, _) = inputs(1, 9)
+    offsets = torch.tensor([0, 2, 5, 9])
+    label = torch.tensor([1, 3, -1])
     times = torch.rand(1, 9) if own else torch.rand(3)
     together = model(z, times, offsets, label=label)
     for i in range(3):
@@ -88,15 +102,22 @@ def test_packed_sequences_have_their_labels(own, time_conditioned):
 
 @pytest.mark.parametrize("time_conditioned", [True, False])
 def test_blocks_and_caches_keep_the_label(time_conditioned):
-    model, (z, _) = labelled(block_size=2, time_conditioned=time_conditioned), inputs(3, 6)
-    x, t = clean(z), torch.rand(3, 6)
+    model = labelled(block_size=2, time_conditioned=time_conditioned)
+    (z, _) = inputs(3, 6)
+    x = clean(z)
+    t = torch.rand(3, 6)
     whole = torch.cat([x[:, :4], z[:, 4:]], 1), torch.cat([0 * t[:, :4], t[:, 4:]], 1)
     expected = model(*whole, label=LABEL)[:, 4:]
     cache = model.prefill(x[:, 2:4], model.prefill(x[:, :2], label=LABEL), label=LABEL)
-    torch.testing.assert_close(model.extend(z[:, 4:], t[:, 4:], cache, label=LABEL), expected, **close)
+    torch.testing.assert_close(
+        model.extend(z[:, 4:], t[:, 4:], cache, label=LABEL), expected, **close
+    )
     torch.testing.assert_close(model(z, t, clean=x, label=LABEL)[:, 4:], expected, **close)
-    conditioned, last = model.conditioned(LABEL), torch.tensor([[1], [0], [1]])
-    torch.testing.assert_close(conditioned.extend(z[:, 4:], t[:, 4:], conditioned.prefill(x[:, :4])), expected, **close)
+    conditioned = model.conditioned(LABEL)
+    last = torch.tensor([[1], [0], [1]])
+    torch.testing.assert_close(
+        conditioned.extend(z[:, 4:], t[:, 4:], conditioned.prefill(x[:, :4])), expected, **close
+    )
     some = model.features_at(z[:, 4:], t[:, 4:], last, cache=cache, label=LABEL)
     features = model.features(z[:, 4:], t[:, 4:], cache=cache, label=LABEL)
     torch.testing.assert_close(some, features.take_along_dim(last[..., None], 1), **close)
@@ -113,13 +134,17 @@ def test_blocks_and_caches_keep_the_label(time_conditioned):
 
 
 def test_both_heads_have_the_label():
-    model, (z, t) = labelled(num_clusters=2), inputs()
+    model = labelled(num_clusters=2)
+    (z, t) = inputs()
     logits, clusters = model.with_clusters(z, t, label=LABEL)
-    assert torch.equal(logits, model(z, t, label=LABEL)) and not torch.equal(clusters, model.with_clusters(z, t)[1])
+    assert torch.equal(logits, model(z, t, label=LABEL)) and not torch.equal(
+        clusters, model.with_clusters(z, t)[1]
+    )
 
 
 def test_dropout_in_training_only_by_torchs_generator():
-    model, (z, t) = labelled(label_dropout=0.25).train(), inputs(2000, 1)
+    model = labelled(label_dropout=0.25).train()
+    (z, t) = inputs(2000, 1)
     label = torch.arange(2000) % CLASSES
     drawn = []
     for seed in (0, 0, 1):
@@ -127,37 +152,49 @@ def test_dropout_in_training_only_by_torchs_generator():
         drawn.append(model(z, t, label=label))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     model.eval()
-    kept, without = model(z, t, label=label), model(z, t)
+    kept = model(z, t, label=label)
+    without = model(z, t)
     dropped = (drawn[0] - without).abs().amax((1, 2)) < 1e-5
     torch.testing.assert_close(drawn[0][~dropped], kept[~dropped], **close)
-    assert dropped.double().mean().item() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 2000) ** 0.5)
+    assert dropped.double().mean().item() == pytest.approx(
+        0.25, abs=4 * (0.25 * 0.75 / 2000) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("options", [{}, dict(label_dropout=0.0)])
 def test_without_dropout_or_classes_nothing_is_drawn(options):
-    model, (z, t) = trained(num_classes=CLASSES * len(options), **options).train(), inputs()
+    model = trained(num_classes=CLASSES * len(options), **options).train()
+    (z, t) = inputs()
     state = torch.get_rng_state()
     assert torch.equal(*(model(z, t, label=1 if options else None) for _ in range(2)))
     assert torch.equal(state, torch.get_rng_state())
 
 
 def test_files_hold_classes_only_where_there_are_some(tmp_path):
-    model, (z, t) = labelled(label_dropout=0.3), inputs()
+    model = labelled(label_dropout=0.3)
+    (z, t) = inputs()
     model.save_pretrained(tmp_path / "one")
     config = json.loads((tmp_path / "one" / "config.json").read_text())
     assert (config["num_classes"], config["label_dropout"]) == (CLASSES, 0.3)
-    for loaded in (DiT.from_pretrained(tmp_path / "one"), DiTModel.from_pretrained(tmp_path / "one")):
+    for loaded in (
+        DiT.from_pretrained(tmp_path / "one"),
+        DiTModel.from_pretrained(tmp_path / "one"),
+    ):
         assert torch.equal(loaded(z, t, label=LABEL), model(z, t, label=LABEL))
         assert torch.equal(loaded.conditioned(2)(z, t), model(z, t, label=2))
     trained().save_pretrained(tmp_path / "none")
-    assert not {"num_classes", "label_dropout"} & json.loads((tmp_path / "none" / "config.json").read_text()).keys()
+    assert (
+        not {"num_classes", "label_dropout"}
+        & json.loads((tmp_path / "none" / "config.json").read_text()).keys()
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("label", [1, torch.tensor([1, 3, 2])])
 def test_calls_with_a_label_compile_to_one_graph(label):
-    model, (z, t) = labelled(), inputs()
+    model = labelled()
+    (z, t) = inputs()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(z, t, label=label), model(z, t, label=label))
     model.train()
@@ -170,8 +207,17 @@ def test_a_fixed_label_has_the_capabilities_of_the_model():
     for options in (dict(tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]), dict(block_size=2), {}):
         model = labelled(**options)
         for fixed in (model.conditioned(1), model.conditioned(LABEL)):
-            ours, theirs = Capabilities.of(fixed), Capabilities.of(model)
-            for name in ("own_times", "block_size", "caches_blocks", "is_split", "is_sparse", "has_tree", "modules"):
+            ours = Capabilities.of(fixed)
+            theirs = Capabilities.of(model)
+            for name in (
+                "own_times",
+                "block_size",
+                "caches_blocks",
+                "is_split",
+                "is_sparse",
+                "has_tree",
+                "modules",
+            ):
                 assert getattr(ours, name) == getattr(theirs, name), name
             z, t = inputs()
             where = torch.tensor([[1], [0], [4]])
@@ -182,16 +228,21 @@ def test_a_fixed_label_has_the_capabilities_of_the_model():
             torch.testing.assert_close(fixed.features_at(z, t, where), some, **close)
             assert all(map(torch.equal, fixed.output_weights(), model.output_weights()))
             if options.get("tree"):
-                assert all(map(torch.equal, fixed.siblings(), model.siblings())) and fixed.tree is model.tree
+                assert (
+                    all(map(torch.equal, fixed.siblings(), model.siblings()))
+                    and fixed.tree is model.tree
+                )
 
 
 def test_guidance_and_samplers_take_it():
-    process, draw = dd.presets.mdlm(WORDS), torch.Generator().manual_seed(0)
+    process = dd.presets.mdlm(WORDS)
+    draw = torch.Generator().manual_seed(0)
     model = labelled(num_states=process.num_states)
     guided = dd.guidance.ClassifierFree(process, model.conditioned(3), model, 2.0)
     z = torch.full((2, 5), process.num_states - 1)
     t = torch.rand(2)
-    log_c, log_u = model(z, t, label=3).log_softmax(-1), model(z, t).log_softmax(-1)
+    log_c = model(z, t, label=3).log_softmax(-1)
+    log_u = model(z, t).log_softmax(-1)
     torch.testing.assert_close(guided(z, t).softmax(-1), (2 * log_c - log_u).softmax(-1), **close)
     assert dd.sample(process, guided, (2, 5), steps=3, generator=draw).shape == (2, 5)
     with torch.no_grad():
@@ -207,11 +258,21 @@ def test_guidance_and_samplers_take_it():
     for row, label in enumerate(LABEL.tolist()):
         alone = dd.sample(process, model.conditioned(label), (1, 5), steps=6, seeds=[row])
         assert torch.equal(rows[row : row + 1], alone)
-    with pytest.raises(ValueError, match=r"label has shape \(3,\): expected \(\d,\).*compact=False"):
+    with pytest.raises(
+        ValueError, match=r"label has shape \(3,\): expected \(\d,\).*compact=False"
+    ):
         dd.sample(process, model.conditioned(LABEL), (3, 5), steps=40, seeds=seeds)
     blocks = labelled(num_states=process.num_states, block_size=2)
     text = [
-        dd.sample(process, blocks.conditioned(2), (2, 6), steps=3, pace=dd.paces.Blocks(2), keep=keep, seeds=seeds[:2])
+        dd.sample(
+            process,
+            blocks.conditioned(2),
+            (2, 6),
+            steps=3,
+            pace=dd.paces.Blocks(2),
+            keep=keep,
+            seeds=seeds[:2],
+        )
         for keep in (True, False)
     ]
     assert torch.equal(*text)

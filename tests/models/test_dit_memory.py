@@ -1,4 +1,7 @@
-"""DiT that takes the features of its previous call: equal to the network without at first, and where there is none."""
+"""DiT that takes the features of its previous call.
+
+Equal to the network without at first, and where there is none.
+"""
 
 import pytest
 import torch
@@ -19,15 +22,21 @@ def features(model, *given, **options):
 
 
 def test_a_fresh_model_is_the_network_without_memory_to_the_bit():
-    plain, model = build(), build(memory=True)
+    plain = build()
+    model = build(memory=True)
     rest = model.state_dict()
     added = {name for name in rest if name.startswith("memory.")}
-    assert added == {"memory.norm.weight", "memory.weight"} and rest.keys() - added == plain.state_dict().keys()
+    assert (
+        added == {"memory.norm.weight", "memory.weight"}
+        and rest.keys() - added == plain.state_dict().keys()
+    )
     assert all(torch.equal(rest[name], value) for name, value in plain.state_dict().items())
-    plain, model = trained(), trained(memory=True)
+    plain = trained()
+    model = trained(memory=True)
     model.load_state_dict(plain.state_dict(), strict=False)
     torch.nn.init.zeros_(model.memory.weight)
-    one, other = features(plain), features(model, memory=torch.randn(3, 5, 16))
+    one = features(plain)
+    other = features(model, memory=torch.randn(3, 5, 16))
     assert torch.equal(one, other) and torch.equal(one, features(model))
 
 
@@ -57,16 +66,20 @@ def test_the_scale_of_the_features_does_not_matter():
 
 
 def test_a_packed_row_takes_the_features_of_its_sequences():
-    model, lengths = trained(memory=True).double(), [2, 3, 1]
+    model = trained(memory=True).double()
+    lengths = [2, 3, 1]
     z, t = inputs(3, 3)
     parts = [(z[i : i + 1, :n], t[i : i + 1].double()) for i, n in enumerate(lengths)]
     alone = []
     for part in parts:
         alone.append(features(model, *part, memory=features(model, *part)))
-    row, starts = torch.cat([part for part, _ in parts], 1), torch.tensor([0, 2, 5, 6])
+    row = torch.cat([part for part, _ in parts], 1)
+    starts = torch.tensor([0, 2, 5, 6])
     times = torch.cat([time for _, time in parts])
     first = features(model, row, times, starts)
-    assert torch.allclose(features(model, row, times, starts, memory=first), torch.cat(alone, 1), atol=1e-10)
+    assert torch.allclose(
+        features(model, row, times, starts, memory=first), torch.cat(alone, 1), atol=1e-10
+    )
 
 
 def test_all_heads_read_the_same_features():
@@ -98,27 +111,42 @@ def test_the_capability_is_an_attribute(memory):
 def test_labels_beside_memory():
     model = trained(memory=True, num_classes=3).eval()
     before = features(model.conditioned(1))
-    assert torch.equal(features(model.conditioned(1), memory=before), features(model, label=1, memory=before))
+    assert torch.equal(
+        features(model.conditioned(1), memory=before), features(model, label=1, memory=before)
+    )
 
 
-@pytest.mark.parametrize("tree", [None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], ids=["tokens", "children"])
+@pytest.mark.parametrize(
+    "tree", [None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], ids=["tokens", "children"]
+)
 def test_bound_and_likelihood_are_those_without_memory(tree):
-    process, x = dd.presets.mdlm(WORDS), torch.randint(WORDS, (4, 5), generator=torch.Generator().manual_seed(3))
+    process = dd.presets.mdlm(WORDS)
+    x = torch.randint(WORDS, (4, 5), generator=torch.Generator().manual_seed(3))
     model = trained(num_states=WORDS + 1, memory=True, tree=tree).eval()
 
     def measured():
         meaning = "cavity" if tree is None else dd.Children.of(model)
         with torch.no_grad():
-            bound = dd.bound(process, model, x, torch.Generator().manual_seed(0), parameterization=meaning)
-            exact = dd.likelihood(process, model, x, dd.samplers.LeftToRight(), parameterization=meaning)
+            bound = dd.bound(
+                process, model, x, torch.Generator().manual_seed(0), parameterization=meaning
+            )
+            exact = dd.likelihood(
+                process, model, x, dd.samplers.LeftToRight(), parameterization=meaning
+            )
         return float(bound.per_token.value), exact
 
     bound, exact = measured()
     model.memory.weight.data.normal_()
     again, still = measured()
     assert bound == again and torch.equal(exact.log_likelihood, still.log_likelihood)
-    options = dict(steps=4, parameterization="cavity" if tree is None else dd.Children.of(model), seeds=range(8))
-    without, with_memory = (dd.sample(process, model, (8, 5), memory=memory, **options) for memory in (False, True))
+    options = dict(
+        steps=4,
+        parameterization="cavity" if tree is None else dd.Children.of(model),
+        seeds=range(8),
+    )
+    without, with_memory = (
+        dd.sample(process, model, (8, 5), memory=memory, **options) for memory in (False, True)
+    )
     assert not torch.equal(without, with_memory)
 
 
@@ -127,7 +155,9 @@ def test_saved_and_loaded(tmp_path):
     model.save_pretrained(tmp_path / "with")
     loaded = DiT.from_pretrained(tmp_path / "with")
     before = features(model.eval())
-    assert loaded.takes_memory and torch.equal(features(loaded, memory=before), features(model, memory=before))
+    assert loaded.takes_memory and torch.equal(
+        features(loaded, memory=before), features(model, memory=before)
+    )
     trained().save_pretrained(tmp_path / "without")
     assert "memory" not in (tmp_path / "without" / "config.json").read_text()
 

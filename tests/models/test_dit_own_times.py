@@ -15,17 +15,22 @@ def own(t, length=5):
 
 @pytest.mark.parametrize("options", [{}, {"num_clusters": 2}, {"time_conditioned": False}], ids=str)
 def test_equal_times_give_the_logits_of_one_time_per_sequence(options):
-    model, (z, t) = trained(**options), inputs()
+    model = trained(**options)
+    (z, t) = inputs()
     torch.testing.assert_close(model(z, own(t)), model(z, t), atol=1e-6, rtol=1e-6)
     if "num_clusters" in options:
-        for ours, expected in zip(model.with_clusters(z, own(t)), model.with_clusters(z, t), strict=True):
+        for ours, expected in zip(
+            model.with_clusters(z, own(t)), model.with_clusters(z, t), strict=True
+        ):
             torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_each_position_takes_its_own_time():
     """Packed into one row, sequences of different times are positions of different times."""
-    model, (z, t) = trained().double(), inputs()
-    t, offsets = t.double(), torch.tensor([0, 2, 5])
+    model = trained().double()
+    (z, t) = inputs()
+    t = t.double()
+    offsets = torch.tensor([0, 2, 5])
     times = torch.cat([t[:1].expand(2), t[1:2].expand(3)])[None]
     expected = model(z[:1], t[:2], offsets)
     torch.testing.assert_close(model(z[:1], times, offsets), expected, atol=1e-12, rtol=1e-12)
@@ -37,7 +42,8 @@ def test_each_position_takes_its_own_time():
 
 @pytest.mark.parametrize("positions", [[[3], [0], [4]], [[4, 0], [1, 1], [2, 3]], [[]] * 3])
 def test_features_of_some_positions_are_those_of_all(positions):
-    model, where = trained().double(), torch.tensor(positions, dtype=torch.int64)
+    model = trained().double()
+    where = torch.tensor(positions, dtype=torch.int64)
     z, _ = inputs()
     t = torch.rand(z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = model.features(z, t).take_along_dim(where[..., None], 1)

@@ -1,4 +1,7 @@
-"""DiT with positions along a sequence, by row and column, or learned: symmetries, prefixes, packs, files, refusals."""
+"""DiT with positions along a sequence, by row and column, or learned.
+
+Symmetries, prefixes, packs, files, refusals.
+"""
 
 import json
 
@@ -35,20 +38,31 @@ def scores(positions, q, k):
 @given(st.integers(0, 60), st.integers(1, 9), st.sampled_from([2, 4, 8]))
 def test_along_the_sequence_they_are_those_of_rope(first, length, width):
     index = torch.arange(first, first + length)
-    assert torch.equal(Rotary(width).angles(index), rotary_angles(length, width, index.device, first=first))
+    assert torch.equal(
+        Rotary(width).angles(index), rotary_angles(length, width, index.device, first=first)
+    )
 
 
 @settings(max_examples=examples(40))
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([4, 8, 12]), st.integers(0, 99))
 def test_scores_depend_on_differences_of_rows_and_of_columns(height, width, head_dim, seed):
-    """The same query and key give the same score wherever their rows and their columns differ by as much."""
+    """The same query and key give the same score wherever their rows and their columns differ by as
+    much.
+    """
     draw = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(1, 1, 1, head_dim, generator=draw).expand(-1, height * width, -1, -1) for _ in range(2))
-    found = scores(Rotary2D(head_dim, (height, width)), q, k)[0, 0].view(height, width, height, width)
+    q, k = (
+        torch.randn(1, 1, 1, head_dim, generator=draw).expand(-1, height * width, -1, -1)
+        for _ in range(2)
+    )
+    found = scores(Rotary2D(head_dim, (height, width)), q, k)[0, 0].view(
+        height, width, height, width
+    )
     for down in range(height):
         for right in range(width):
             moved = found[down:, right:, down:, right:]
-            torch.testing.assert_close(moved, found[: height - down, : width - right, : height - down, : width - right])
+            torch.testing.assert_close(
+                moved, found[: height - down, : width - right, : height - down, : width - right]
+            )
     if height > 1 and width > 1:
         assert (found[0, 0, 1, 0] - found[0, 0, 0, 1]).abs() > 1e-6, "a row is not a column"
         assert (found[0, 0, 1, 0] - found[1, 0, 0, 0]).abs() > 1e-6, "nor is up down"
@@ -71,11 +85,15 @@ def test_a_picture_is_not_a_sequence():
 
 
 def test_a_network_with_rows_and_columns_commutes_with_transposition_of_their_planes():
-    """Exchange of rows and columns, with the planes of queries and keys exchanged too, permutes the logits."""
+    """Exchange of rows and columns, with the planes of queries and keys exchanged too, permutes the
+    logits.
+    """
     model = trained(positions="rope2d", shape=(3, 4), dim=16, heads=2).double()
     other = trained(positions="rope2d", shape=(4, 3), dim=16, heads=2).double()
     other.load_state_dict(model.state_dict())
-    exchanged = torch.arange(8).view(2, 2, 2).flip(1).flatten()  # halves of a plane, axes, frequencies
+    exchanged = (
+        torch.arange(8).view(2, 2, 2).flip(1).flatten()
+    )  # halves of a plane, axes, frequencies
     with torch.no_grad():
         for block in other.blocks:
             weight = block.attention.qkv.weight.view(3, 2, 8, 16)
@@ -95,11 +113,13 @@ def test_without_learned_vectors_there_are_no_positions(shape):
 
 
 def test_learned_vectors_are_added_to_the_embedding():
-    model, (z, t) = trained(positions="learned", shape=SHAPE), picture()
+    model = trained(positions="learned", shape=SHAPE)
+    (z, t) = picture()
     table = model.positions.weight
     assert isinstance(model.positions, Learned) and table.shape == (12, 16)
     assert 0.01 < build(positions="learned", shape=(30, 30)).positions.weight.std() < 0.03
-    expected, kept = model(z, t), table.detach().clone()
+    expected = model(z, t)
+    kept = table.detach().clone()
     torch.nn.init.zeros_(table)
     assert (model(z, t) - expected).abs().max() > 1e-3
     model.embedding.register_forward_hook(lambda layer, given, x: x + kept)
@@ -108,7 +128,8 @@ def test_learned_vectors_are_added_to_the_embedding():
 
 @pytest.mark.parametrize("options", KINDS)
 def test_a_fresh_network_is_uniform_and_all_of_it_learns(options):
-    model, (z, t) = build(**options), picture()
+    model = build(**options)
+    (z, t) = picture()
     assert (model(z, t) == 0).all()
     model = trained(**options)
     model(torch.arange(12)[None], t[:1]).square().sum().backward()
@@ -118,7 +139,8 @@ def test_a_fresh_network_is_uniform_and_all_of_it_learns(options):
 
 @pytest.mark.parametrize("options", [*KINDS, dict(positions="learned", shape=(20,))])
 def test_every_sequence_of_a_pack_begins_anew(options):
-    model, (z, t) = trained(**options), picture()
+    model = trained(**options)
+    (z, t) = picture()
     together = model(z.view(1, -1), t, torch.tensor([0, 12, 24]))
     torch.testing.assert_close(together.view(2, 12, -1), model(z, t), **close)
     if options["shape"] == (20,):
@@ -128,15 +150,19 @@ def test_every_sequence_of_a_pack_begins_anew(options):
 
 @pytest.mark.parametrize("options", KINDS)
 def test_prefixes_caches_and_clean_blocks_agree(options):
-    model, (z, _) = trained(block_size=3, **options).double(), picture()
-    x, t = z % WORDS, torch.rand(2, 12, dtype=torch.float64)
+    model = trained(block_size=3, **options).double()
+    (z, _) = picture()
+    x = z % WORDS
+    t = torch.rand(2, 12, dtype=torch.float64)
     whole = torch.cat([x[:, :6], z[:, 6:]], 1), torch.cat([0 * t[:, :6], t[:, 6:]], 1)
     expected = model(*whole)
     cache = model.prefill(x[:, 3:6], model.prefill(x[:, :3]))
     torch.testing.assert_close(model.extend(z[:, 6:9], t[:, 6:9], cache), expected[:, 6:9])
     torch.testing.assert_close(model.extend(z[:, 6:], t[:, 6:], cache), expected[:, 6:])
     torch.testing.assert_close(model(whole[0][:, :9], whole[1][:, :9]), expected[:, :9])
-    torch.testing.assert_close(model(z, t, clean=x)[:, 6:9], model(z[:, :9], t[:, :9], clean=x[:, :9])[:, 6:9])
+    torch.testing.assert_close(
+        model(z, t, clean=x)[:, 6:9], model(z[:, :9], t[:, :9], clean=x[:, :9])[:, 6:9]
+    )
     torch.testing.assert_close(model(z, t, clean=x)[:, 6:9], expected[:, 6:9])
     where = torch.tensor([[11, 7], [6, 6]])
     features = model.features_at(z[:, 6:], t[:, 6:], where - 6, cache=cache)
@@ -148,7 +174,9 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
     process = dd.presets.mdlm(WORDS)
     model = trained(num_states=process.num_states, num_classes=2, **options).eval()
     for pace in (None, dd.paces.Blocks(4), dd.paces.RandomOrder()):
-        drawn = dd.sample(process, model.conditioned(1), (2, 12), steps=2, pace=pace, seeds=range(2))
+        drawn = dd.sample(
+            process, model.conditioned(1), (2, 12), steps=2, pace=pace, seeds=range(2)
+        )
         assert drawn.shape == (2, 12)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -156,9 +184,14 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
     t = torch.tensor([0.5, 0.2])
     for loaded in (DiT.from_pretrained(tmp_path), DiTModel.from_pretrained(tmp_path).backbone):
         assert torch.equal(loaded(drawn, t), model(drawn, t))
-        assert loaded.saved_arguments() == model.saved_arguments() and loaded.positions.shape == SHAPE
+        assert (
+            loaded.saved_arguments() == model.saved_arguments() and loaded.positions.shape == SHAPE
+        )
     trained().save_pretrained(tmp_path / "rope")
-    assert not {"positions", "shape"} & json.loads((tmp_path / "rope" / "config.json").read_text()).keys()
+    assert (
+        not {"positions", "shape"}
+        & json.loads((tmp_path / "rope" / "config.json").read_text()).keys()
+    )
     assert trained().state_dict().keys() == trained(**KINDS[0]).state_dict().keys()
 
 
@@ -166,7 +199,8 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("options", KINDS[:2])
 def test_they_compile_to_one_graph(options):
-    model, (z, t) = trained(block_size=3, **options), picture()
+    model = trained(block_size=3, **options)
+    (z, t) = picture()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(z, t), model(z, t))
     torch.testing.assert_close(compiled(z, t, clean=z % WORDS), model(z, t, clean=z % WORDS))
@@ -198,5 +232,6 @@ test_mismatches_are_refused_by_name = refuses(r"""
 
 
 def beyond():
-    model, (z, t) = shaped((3, 4), block_size=2), inputs(2, 14)
+    model = shaped((3, 4), block_size=2)
+    (z, t) = inputs(2, 14)
     return model.extend(z[:, 12:], t, model.prefill(z[:, :12] % WORDS))

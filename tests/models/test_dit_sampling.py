@@ -1,4 +1,7 @@
-"""DiT by blocks under samplers: the same tokens with and without its keys and values, for all options."""
+"""DiT by blocks under samplers.
+
+The same tokens with and without its keys and values, for all options.
+"""
 
 import pytest
 import torch
@@ -27,31 +30,53 @@ def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, 
     def drawn(keep, rows=slice(None)):
         seeds = list(range(seed, seed + 4))[rows]
         return dd.sample(
-            process, model, (len(seeds), 12), sampler, 3, pace=dd.paces.Blocks(size), keep=keep, seeds=seeds, **knobs
+            process,
+            model,
+            (len(seeds), 12),
+            sampler,
+            3,
+            pace=dd.paces.Blocks(size),
+            keep=keep,
+            seeds=seeds,
+            **knobs,
         )
 
     words = drawn(True)
     assert torch.equal(words, drawn(False)) and torch.equal(drawn(True, slice(1, 3)), words[1:3])
 
 
-@pytest.mark.parametrize("pace", [dd.paces.Blocks(8), None, dd.paces.Together(), dd.paces.RandomOrder()], ids=str)
+@pytest.mark.parametrize(
+    "pace", [dd.paces.Blocks(8), None, dd.paces.Together(), dd.paces.RandomOrder()], ids=str
+)
 def test_noise_in_earlier_blocks_is_warned_of(pace):
-    """Blocks(2) are parts of the network's: what stands before a position is clean, as in training."""
-    model, process = trained(block_size=4, depth=2).eval(), dd.processes.Masked(WORDS, dd.schedules.Linear())
+    """Blocks(2) are parts of the network's.
+
+    What stands before a position is clean, as in training.
+    """
+    model = trained(block_size=4, depth=2).eval()
+    process = dd.processes.Masked(WORDS, dd.schedules.Linear())
     for right in (dd.paces.Blocks(4), dd.paces.Blocks(2), dd.paces.LeftToRight()):
         dd.sample(process, model, (2, 8), None, 2, pace=right)
     dd.sample(process, model, (2, 4), None, 2)  # one block
-    with pytest.warns(UsageWarning, match=r"pace is .*, and the denoiser DiT has blocks of 4: .* Use pace=Blocks\(4\)"):
+    with pytest.warns(
+        UsageWarning,
+        match=r"pace is .*, and the denoiser DiT has blocks of 4: .* Use pace=Blocks\(4\)",
+    ):
         dd.sample(process, model, (2, 8), None, 2, pace=pace)
 
 
 def test_a_window_is_all_that_is_computed():
-    model, process = trained(block_size=4, depth=2).eval(), dd.processes.Masked(WORDS, dd.schedules.Linear())
+    model = trained(block_size=4, depth=2).eval()
+    process = dd.processes.Masked(WORDS, dd.schedules.Linear())
     widths = []
-    model.embedding.register_forward_hook(lambda module, given, result: widths.append(result.shape[1]))
+    model.embedding.register_forward_hook(
+        lambda module, given, result: widths.append(result.shape[1])
+    )
     noise = torch.Generator().manual_seed(0)
     dd.sample(process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), generator=noise)
     assert set(widths) <= {0, 4}
     widths.clear()
-    dd.sample(process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), keep=False, generator=noise)
+    dd.sample(
+        process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), keep=False, generator=noise
+    )
     assert set(widths) == {4, 8, 12, 16, 20, 24}

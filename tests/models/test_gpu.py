@@ -1,4 +1,7 @@
-"""Tests that need a GPU and the ``gpu`` extra: back ends against the formula, forward and backward."""
+"""Tests that need a GPU and the ``gpu`` extra.
+
+Back ends against the formula, forward and backward.
+"""
 
 import pytest
 import torch
@@ -16,7 +19,9 @@ NAMES = ["sdpa", "varlen", "flex", "xformers"]
 def leaves(batch: int, length: int, heads: int = 4) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shape = (batch, length, heads, 64)
-    return [torch.randn(shape, generator=generator).cuda().bfloat16().requires_grad_() for _ in range(3)]
+    return [
+        torch.randn(shape, generator=generator).cuda().bfloat16().requires_grad_() for _ in range(3)
+    ]
 
 
 def results(attend, batch: int, length: int, mask) -> list[torch.Tensor]:
@@ -28,7 +33,8 @@ def results(attend, batch: int, length: int, mask) -> list[torch.Tensor]:
 
 def test_the_mask_of_xformers_is_that_of_sdpa():
     """Runs wherever xformers is installed, also without a GPU."""
-    ours, theirs = SDPA().mask(OFFSETS), XFormers.block_diagonal(OFFSETS)
+    ours = SDPA().mask(OFFSETS)
+    theirs = XFormers.block_diagonal(OFFSETS)
     assert torch.equal(theirs.materialize((512, 512)) == 0, ours)
     assert theirs.q_seqinfo.seqstart.tolist() == OFFSETS.tolist()
 
@@ -52,7 +58,8 @@ def test_a_back_end_agrees_with_the_formula_forward_and_backward(name, packed):
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_sequences_give_the_logits_of_separate_ones(name):
-    model, t = trained(dim=128, attention=name).cuda(), torch.rand(4).cuda()
+    model = trained(dim=128, attention=name).cuda()
+    t = torch.rand(4).cuda()
     z = torch.randint(STATES, (1, 512), generator=torch.Generator().manual_seed(3)).cuda()
     with torch.autocast("cuda", torch.bfloat16):
         packed = model(z, t, model.pack(OFFSETS.cuda()))
@@ -81,8 +88,10 @@ def test_blocks_side_by_side_and_kept_are_those_of_single_precision(name):
 
 @pytest.mark.parametrize("name", ["xformers", "varlen"])
 def test_a_packed_training_step_compiles_to_one_graph(name):
-    model, t = trained(dim=128, attention=name).cuda(), torch.rand(4).cuda()
-    z, packing = torch.randint(STATES, (1, 512)).cuda(), model.pack(OFFSETS.cuda())
+    model = trained(dim=128, attention=name).cuda()
+    t = torch.rand(4).cuda()
+    z = torch.randint(STATES, (1, 512)).cuda()
+    packing = model.pack(OFFSETS.cuda())
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     with torch.autocast("cuda", torch.bfloat16):
         compiled(z, t, packing).float().square().mean().backward()

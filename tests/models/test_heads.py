@@ -20,7 +20,8 @@ def table(model) -> torch.Tensor:
 @pytest.mark.parametrize("tied", [True, False])
 def test_padding_changes_neither_logits_nor_gradients(tied):
     z, t = inputs()
-    plain, padded = trained(tied=tied), trained(tied=tied, pad_to=128)
+    plain = trained(tied=tied)
+    padded = trained(tied=tied, pad_to=128)
     assert padded.embedding.weight.shape == padded.head.weight.shape == (128, 16)
     with torch.no_grad():
         for ours, theirs in zip(padded.parameters(), plain.parameters(), strict=True):
@@ -38,7 +39,8 @@ def test_padding_changes_neither_logits_nor_gradients(tied):
 
 
 def test_losses_that_fuse_the_head_read_the_words_alone():
-    model, (z, t) = trained(pad_to=32), inputs()
+    model = trained(pad_to=32)
+    (z, t) = inputs()
     weight, bias = model.head.output_weights()
     assert weight.shape == (WORDS, 16) and bias.shape == (WORDS,)
     torch.testing.assert_close(model.features(z, t) @ weight.T + bias, model(z, t))
@@ -49,21 +51,28 @@ def test_a_tied_head_is_the_table_and_stays_it():
     for one in (model, copy.deepcopy(model), model.double()):
         assert one.head.weight is one.embedding.weight
     untied = build()
-    assert untied.num_params(embeddings=True) - model.num_params(embeddings=True) == WORDS * 16 - (STATES - WORDS)
+    assert untied.num_params(embeddings=True) - model.num_params(embeddings=True) == WORDS * 16 - (
+        STATES - WORDS
+    )
     weight, _ = model.head.output_weights()
     assert torch.equal(weight, model.embedding.weight[:WORDS])
 
 
 def test_a_tied_model_is_restored_from_its_state():
-    model, other, (z, t) = trained(tied=True, parents=PARENTS), build(tied=True, parents=PARENTS), inputs()
+    model = trained(tied=True, parents=PARENTS)
+    other = build(tied=True, parents=PARENTS)
+    (z, t) = inputs()
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(z, t), model(z, t)) and other.head.weight is other.embedding.weight
 
 
 def test_a_fresh_cluster_is_the_mean_of_its_words():
-    vectors, parents = table(build(parents=PARENTS)), torch.tensor(PARENTS[0])
+    vectors = table(build(parents=PARENTS))
+    parents = torch.tensor(PARENTS[0])
     for cluster in (0, 1):
-        torch.testing.assert_close(vectors[WORDS + cluster], vectors[:WORDS][parents == cluster].mean(0))
+        torch.testing.assert_close(
+            vectors[WORDS + cluster], vectors[:WORDS][parents == cluster].mean(0)
+        )
     plain = table(build())
     assert torch.equal(vectors[:WORDS], plain[:WORDS]) and torch.equal(vectors[-1], plain[-1])
 
@@ -71,12 +80,16 @@ def test_a_fresh_cluster_is_the_mean_of_its_words():
 def test_bfloat16_tables_give_the_same_means():
     model = trained(parents=PARENTS)
     exact = model.embedding.means()
-    torch.testing.assert_close(model.bfloat16().embedding.means().float(), exact, atol=0.01, rtol=0.02)
+    torch.testing.assert_close(
+        model.bfloat16().embedding.means().float(), exact, atol=0.01, rtol=0.02
+    )
     assert model(*inputs()).isfinite().all()
 
 
 def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
-    """The gradient of a cluster's embedding reaches its own row whole, and each of its n tokens by 1/n."""
+    """The gradient of a cluster's embedding reaches its own row whole, and each of its n tokens by
+    1/n.
+    """
     model = trained(parents=PARENTS)
     model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()
     inside = torch.tensor(PARENTS[0]) == 1
@@ -97,11 +110,14 @@ def test_a_cluster_of_clusters_is_the_mean_over_all_words_beneath():
 
 @pytest.mark.parametrize("parents", [(), PARENTS])
 def test_clusters_can_start_at_centroids(parents):
-    model, centroids = trained(parents=parents), torch.randn(2, 16)
+    model = trained(parents=parents)
+    centroids = torch.randn(2, 16)
     before = table(model)
     model.embedding.start_clusters_at(centroids)
     torch.testing.assert_close(table(model)[WORDS : WORDS + 2], centroids)
-    assert torch.equal(table(model)[:WORDS], before[:WORDS]) and torch.equal(table(model)[-1], before[-1])
+    assert torch.equal(table(model)[:WORDS], before[:WORDS]) and torch.equal(
+        table(model)[-1], before[-1]
+    )
 
 
 @pytest.mark.parametrize("parents", [(), PARENTS])
@@ -121,7 +137,8 @@ def test_centroids_of_another_shape_are_refused(as_users_call):
 def test_states_share_the_vectors_of_their_ancestors_and_levels(tmp_path):
     tree = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 1]])
     model = build(num_states=tree.num_states, vocab_size=8, shared_rows=tree.shared_rows().tolist())
-    vectors, rows = table(model), model.embedding.weight
+    vectors = table(model)
+    rows = model.embedding.weight
     levels = rows[tree.num_states : tree.num_states + tree.depth + 1]
     torch.testing.assert_close(vectors[3], rows[3] + rows[8 + 1] + rows[11] + levels[0])
     torch.testing.assert_close(vectors[9], rows[9] + rows[11] + levels[1])
@@ -136,7 +153,8 @@ def test_states_share_the_vectors_of_their_ancestors_and_levels(tmp_path):
 def test_a_blurred_value_shares_the_vector_of_the_value():
     blur = dd.hierarchies.Blur(4, [1.0, 2.0])
     model = build(num_states=blur.num_states, vocab_size=4, shared_rows=blur.shared_rows())
-    vectors, rows = model.embedding(torch.arange(blur.num_states)[None])[0], model.embedding.weight
+    vectors = model.embedding(torch.arange(blur.num_states)[None])[0]
+    rows = model.embedding.weight
     torch.testing.assert_close(vectors[4 + 2], rows[2] + rows[4 + 1])
     torch.testing.assert_close(vectors[8 + 2] - vectors[2], rows[4 + 2] - rows[4])
     torch.testing.assert_close(vectors[-1], rows[7])
@@ -162,7 +180,8 @@ test_refuses_bad_parents = refuses(r"""
 
 
 def test_the_auxiliary_head_is_trained_along_and_changes_no_word():
-    model, (z, t) = build(num_clusters=2), inputs()
+    model = build(num_clusters=2)
+    (z, t) = inputs()
     assert (model.with_clusters(z, t)[1] == 0).all(), "a fresh one is uniform"
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)

@@ -1,4 +1,6 @@
-"""``ddlib_models.hub``: a loaded model returns the logits of the model's own code at tokens, -inf elsewhere."""
+"""``ddlib_models.hub``: a loaded model returns the logits of the model's own code at tokens, -inf
+elsewhere.
+"""
 
 import pytest
 import torch
@@ -26,11 +28,18 @@ def folders(tmp_path_factory):
 @torch.no_grad()
 def test_logits_are_those_of_the_model_itself(folders, kind):
     process, denoiser, tokenizer, special = hub.load(folders[kind])
-    assert (process.vocab_size, process.num_states) == (TOKENS, TOKENS + 1) and len(tokenizer) == TOKENS
+    assert (process.vocab_size, process.num_states) == (TOKENS, TOKENS + 1) and len(
+        tokenizer
+    ) == TOKENS
     assert special.mask == MASK and special.undrawn == (MASK,) and special.ends == ()
-    z, t = states(TOKENS), torch.rand(3)
+    z = states(TOKENS)
+    t = torch.rand(3)
     found = denoiser(z, t)
-    own = AutoModelForMaskedLM.from_pretrained(folders[kind]).eval()(ids(z, TOKENS)).logits[..., :TOKENS]
+    own = (
+        AutoModelForMaskedLM.from_pretrained(folders[kind])
+        .eval()(ids(z, TOKENS))
+        .logits[..., :TOKENS]
+    )
     drawn = torch.arange(TOKENS) != MASK
     torch.testing.assert_close(found[..., drawn], own[..., drawn], rtol=1e-5, atol=1e-5)
     assert bool((found[..., MASK] == -torch.inf).all())
@@ -44,7 +53,8 @@ def test_logits_are_those_of_the_model_itself(folders, kind):
 @torch.no_grad()
 def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     _, denoiser, _, _ = hub.load(folders[kind])
-    z, left = states(TOKENS), torch.tensor([0, 2, 5])
+    z = states(TOKENS)
+    left = torch.tensor([0, 2, 5])
     logits = denoiser.padded(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
         alone = denoiser(z[row : row + 1, start:], torch.rand(1))
@@ -60,16 +70,21 @@ def test_seeds_of_rows_behind_padding_are_refused(folders):
     padded = denoiser.padded(torch.tensor([0, 2]))
     options = dict(steps=2, compact=False)
     for one in (padded, dd.guidance.ClassifierFree(process, padded, padded, 2.0)):
-        with pytest.raises(TypeError, match=r"seeds is \[0, 1\], and the rows of .* begin at different columns"):
+        with pytest.raises(
+            TypeError, match=r"seeds is \[0, 1\], and the rows of .* begin at different columns"
+        ):
             dd.sample(process, one, (2, 6), seeds=[0, 1], **options)
-        assert dd.sample(process, one, (2, 6), generator=torch.Generator().manual_seed(0), **options).shape == (2, 6)
+        assert dd.sample(
+            process, one, (2, 6), generator=torch.Generator().manual_seed(0), **options
+        ).shape == (2, 6)
 
 
 def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
     """Ids that are not words could as well not be there."""
     process, denoiser, _, _ = hub.load(folders["bert"])
     drawn = torch.tensor([i for i in range(TOKENS) if i != MASK])
-    small, number = dd.presets.mdlm(TOKENS - 1), torch.zeros(TOKENS + 1, dtype=torch.int64)
+    small = dd.presets.mdlm(TOKENS - 1)
+    number = torch.zeros(TOKENS + 1, dtype=torch.int64)
     back = torch.cat([drawn, torch.tensor([TOKENS])])
     number[back] = torch.arange(TOKENS)
 
@@ -87,11 +102,14 @@ def test_a_bound_is_that_of_the_vocabulary_without_undrawn_tokens(folders):
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([1e-9, 1e-3, 0.4, 1 - 1e-3, 1 - 1e-9]), st.data())
 def test_undrawn_tokens_have_no_effect(seed, time, data):
-    """The bound's integrand, and the probability of a text in the order of confidence, at float64."""
+    """The bound's integrand, and the probability of a text in the order of confidence, at
+    float64.
+    """
     size = data.draw(st.integers(3, 8))
     undrawn = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 2))
     drawn = torch.tensor([i for i in range(size) if i not in undrawn])
-    back, number = torch.cat([drawn, torch.tensor([size])]), torch.zeros(size + 1, dtype=torch.int64)
+    back = torch.cat([drawn, torch.tensor([size])])
+    number = torch.zeros(size + 1, dtype=torch.int64)
     number[back] = torch.arange(len(back))
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(size + 1, size, generator=generator, dtype=torch.float64)
@@ -104,13 +122,17 @@ def test_undrawn_tokens_have_no_effect(seed, time, data):
     network = hub.Adapted(Table(), special).double()
     x = drawn[torch.randint(len(drawn), (4, 3), generator=generator)]
     t = torch.full((4,), time, dtype=torch.float64)
-    large, small = dd.presets.mdlm(size), dd.presets.mdlm(len(drawn))
+    large = dd.presets.mdlm(size)
+    small = dd.presets.mdlm(len(drawn))
     z = large.sample(x, t, generator)
     fewer = lambda z, t: network(back[z], t)[..., drawn]  # noqa: E731
     found = dd.nelbo(large, network(z, t), x, z, t)
     torch.testing.assert_close(found, dd.nelbo(small, fewer(number[z], t), number[x], number[z], t))
     order = dd.samplers.Confidence("entropy")
-    logp = [dd.likelihood(p, f, words, order) for p, f, words in ((large, network, x), (small, fewer, number[x]))]
+    logp = [
+        dd.likelihood(p, f, words, order)
+        for p, f, words in ((large, network, x), (small, fewer, number[x]))
+    ]
     torch.testing.assert_close(logp[0].log_likelihood, logp[1].log_likelihood)
 
 
@@ -122,7 +144,12 @@ def test_the_bound_of_a_text_with_undrawn_tokens_is_refused(folders):
 
 SAMPLERS = [name for name in dd.registry.own("samplers") if name != "left_to_right"]
 SERVING = {"corrected": 2}  # its other correctors need words that can be wrong
-KNOBS = [{}, dict(temperature=0.3, top_p=0.9), dict(temperature=0.0), dict(top_k=3, repetition_penalty=1.5)]
+KNOBS = [
+    {},
+    dict(temperature=0.3, top_p=0.9),
+    dict(temperature=0.0),
+    dict(top_k=3, repetition_penalty=1.5),
+]
 
 
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "ancestral", "confidence"))

@@ -1,4 +1,6 @@
-"""DiffusionGemma: logits of the original forward, block by block, and self-conditioning on the last logits."""
+"""DiffusionGemma: logits of the original forward, block by block, and self-conditioning on the last
+logits.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser
 from ddlib_models import hub
 
-SIZE, V, BOS = 4, 24, 2
+SIZE = 4
+V = 24
+BOS = 2
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +36,15 @@ def front(x: torch.Tensor) -> torch.Tensor:
 def test_logits_are_those_of_the_model_itself(theirs):
     folder, own = theirs
     process, denoiser, _, special = hub.load(folder)
-    assert isinstance(process, dd.processes.Uniform) and process.num_states == V and special.undrawn == ()
+    assert (
+        isinstance(process, dd.processes.Uniform)
+        and process.num_states == V
+        and special.undrawn == ()
+    )
     assert isinstance(denoiser, BlockDenoiser) and not isinstance(denoiser, SplitDenoiser)
     assert (denoiser.block_size, denoiser.parameterization) == (SIZE, "posterior")
-    x, z = draw(3, 10), draw(3, 10)
+    x = draw(3, 10)
+    z = draw(3, 10)
     for words, kwargs in ((z, {}), (x, dict(clean=x))):
         found = denoiser(z, torch.rand(3), **kwargs)
         for start in (0, 4, 8):
@@ -47,7 +56,9 @@ def test_logits_are_those_of_the_model_itself(theirs):
 @torch.no_grad()
 def test_a_cache_gives_the_logits_of_the_whole_sequence(theirs):
     denoiser = hub.load(theirs[0]).denoiser
-    x, z, t = draw(3, 8), draw(3, 6), torch.rand(3)
+    x = draw(3, 8)
+    z = draw(3, 6)
+    t = torch.rand(3)
     whole = denoiser(torch.cat([x, z], 1), t)[:, 8:]
     torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x)), whole)
     early = denoiser.prefill(x[:, :4])
@@ -62,11 +73,16 @@ def test_a_cache_gives_the_logits_of_the_whole_sequence(theirs):
 def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
     folder, own = theirs
     denoiser = hub.load(folder).denoiser
-    x, z, t = draw(3, 4), draw(3, 4), torch.rand(3)
+    x = draw(3, 4)
+    z = draw(3, 4)
+    t = torch.rand(3)
 
     def want(z, last, known):
         return own(
-            input_ids=front(x), decoder_input_ids=z, self_conditioning_logits=last, self_conditioning_mask=known
+            input_ids=front(x),
+            decoder_input_ids=z,
+            self_conditioning_logits=last,
+            self_conditioning_mask=known,
         ).logits
 
     cache = denoiser.prefill(x)
@@ -81,7 +97,9 @@ def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
     assert float((second - denoiser(torch.cat([x, other], 1), t)[:, 4:])[rows].abs().max()) > 1e-3
     third = denoiser.extend(z, t, cache)
     torch.testing.assert_close(third, want(z, second, torch.ones(3, dtype=torch.bool)))
-    torch.testing.assert_close(denoiser.extend(z[rows], t[rows], denoiser.prefill(x).rows(rows)), first)  # a new block
+    torch.testing.assert_close(
+        denoiser.extend(z[rows], t[rows], denoiser.prefill(x).rows(rows)), first
+    )  # a new block
 
 
 @pytest.mark.slow
@@ -89,17 +107,30 @@ def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
 def test_texts_go_on_from_a_prompt(theirs):
     folder, own = theirs
     process, denoiser, _, _ = hub.load(folder)
-    prompt, z, t = front(draw(3, 6)), draw(3, 4), torch.rand(3)
+    prompt = front(draw(3, 6))
+    z = draw(3, 4)
+    t = torch.rand(3)
     going = denoiser.after(prompt)
-    torch.testing.assert_close(going(z, t), own(input_ids=prompt, decoder_input_ids=z).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        going(z, t), own(input_ids=prompt, decoder_input_ids=z).logits, rtol=1e-5, atol=1e-5
+    )
     plain = denoiser(z, t)
     assert float((plain - going(z, t)).abs().max()) > 1e-3
-    options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", seeds=[1, 2, 3])
+    options = dict(
+        steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", seeds=[1, 2, 3]
+    )
     words = dd.sample(process, going, (3, 8), **options)
     assert words.shape == (3, 8)
     alone = dd.sample(process, denoiser.after(prompt[:1]), (1, 8), **options | dict(seeds=[1]))
     assert torch.equal(alone, words[:1])
-    found = dd.bound(process, going, words, pace=dd.paces.Blocks(SIZE), at_once=True, parameterization="posterior")
+    found = dd.bound(
+        process,
+        going,
+        words,
+        pace=dd.paces.Blocks(SIZE),
+        at_once=True,
+        parameterization="posterior",
+    )
     assert bool(found.total.isfinite().all())
 
 
@@ -107,13 +138,21 @@ def test_texts_go_on_from_a_prompt(theirs):
 @torch.no_grad()
 def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
     process, denoiser, _, _ = hub.load(theirs[0])
-    prompt, z, t, left = front(draw(3, 6)), draw(3, 4), torch.rand(3), torch.tensor([0, 2, 5])
+    prompt = front(draw(3, 6))
+    z = draw(3, 4)
+    t = torch.rand(3)
+    left = torch.tensor([0, 2, 5])
     options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior")
     padded = denoiser.after(prompt, left)
-    logits, words = padded(z, t), dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
+    logits = padded(z, t)
+    words = dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
     for row, start in enumerate(left.tolist()):
         alone = denoiser.after(prompt[row : row + 1, start:])
-        torch.testing.assert_close(logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5)
-        assert torch.equal(words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options))
+        torch.testing.assert_close(
+            logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5
+        )
+        assert torch.equal(
+            words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options)
+        )
     with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and less than 7"):
         denoiser.after(prompt, left + 2)

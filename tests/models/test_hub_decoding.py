@@ -1,4 +1,6 @@
-"""Published decoding loops of families of ``ddlib_models.hub``, written by hand, and ddlib's samplers: same states."""
+"""Published decoding loops of families of ``ddlib_models.hub``, written by hand, and ddlib's
+samplers: same states.
+"""
 
 from itertools import pairwise
 
@@ -9,24 +11,32 @@ from torch import nn
 import ddlib as dd
 from ddlib_models import hub
 
-V, SIZE, LENGTH, PROMPT = 7, 8, 24, 10
+V = 7
+SIZE = 8
+LENGTH = 24
+PROMPT = 10
 MASK = V
 
 
 class Table(nn.Module):
-    """Output at position i from its own row and the states up to the end of its block; logits at i - shift."""
+    """Output at position i from its own row and the states up to the end of its block.
+
+    Logits at i - shift.
+    """
 
     own_times = True
 
     def __init__(self, block_size: int, shift: int = 0, seed: int = 0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.block_size, self.shift = block_size, shift
+        self.block_size = block_size
+        self.shift = shift
         self.place = 3 * torch.randn(LENGTH, V, generator=generator)
         self.pair = 0.5 * torch.randn(LENGTH, V + 1, V, generator=generator)
 
     def forward(self, z, t):
-        length, size = z.shape[1], self.block_size or z.shape[1]
+        length = z.shape[1]
+        size = self.block_size or z.shape[1]
         index = torch.arange(length)
         end = ((index // size + 1) * size).clamp_max(length) - 1
         output = self.place[:length] + self.pair[index, z].cumsum(1)[:, end]
@@ -72,8 +82,12 @@ def best(network, z):
 
 
 def sdar(network, size, threshold):
-    """``block_diffusion_generate``, low_confidence_dynamic: in each step all above the threshold, or the best one."""
-    z, states = start(), [start()[0].tolist()]
+    """``block_diffusion_generate``, low_confidence_dynamic.
+
+    In each step all above the threshold, or the best one.
+    """
+    z = start()
+    states = [start()[0].tolist()]
     for block in range(PROMPT // size, LENGTH // size):
         here = slice(block * size, (block + 1) * size)
         for _ in range(size + 1):
@@ -102,7 +116,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_the_numbers_they_publish(kind):
-    record, (mask, shift, threshold) = hub.families()[kind](), PUBLISHED[kind]
+    record = hub.families()[kind]()
+    (mask, shift, threshold) = PUBLISHED[kind]
     sampler = dd.build("samplers", record.decoding)
     assert (mask in record.mask, record.shift, sampler.threshold) == (True, shift, threshold)
     assert sampler.score == ("probability" if threshold else "entropy")
@@ -111,19 +126,27 @@ def test_the_numbers_they_publish(kind):
 @pytest.mark.parametrize("kind", ["sdar", "llada2"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_threshold_per_block(kind, seed):
-    network, decoding = Table(SIZE, seed=seed), hub.families()[kind]().decoding
+    network = Table(SIZE, seed=seed)
+    decoding = hub.families()[kind]().decoding
     threshold = dd.build("samplers", decoding).threshold
     theirs = distinct(sdar(network, SIZE, threshold), SIZE)
     ours = drawn(network, decoding, SIZE, size=SIZE)
     assert ours == theirs and MASK not in ours[-1]
     steps = [sum(a != b for a, b in zip(z, y, strict=True)) for z, y in pairwise(ours)]
     assert max(steps) > 1 and min(steps) == 1  # both of their branches
-    for wrong in (sdar(Table(0, seed=seed), SIZE, threshold), sdar(network, SIZE, 1.0), sdar(network, SIZE // 2, 0.9)):
+    for wrong in (
+        sdar(Table(0, seed=seed), SIZE, threshold),
+        sdar(network, SIZE, 1.0),
+        sdar(network, SIZE // 2, 0.9),
+    ):
         assert distinct(wrong, SIZE) != theirs
 
 
 class SmallBlocks(dd.samplers.Confidence):
-    """The first position of a block, if it is masked; then the others, one small block after the other."""
+    """The first position of a block, if it is masked.
+
+    Then the others, one small block after the other.
+    """
 
     def __init__(self, score="probability", threshold=0.9, size=8):
         super().__init__(score, threshold=threshold)
@@ -137,11 +160,14 @@ class SmallBlocks(dd.samplers.Confidence):
 
 
 def fast_dllm(network, size, small, threshold):
-    """``generate`` of Fast-dLLM v2: a word by the finished block, then small blocks by the threshold.
+    """``generate`` of Fast-dLLM v2.
+
+    a word by the finished block, then small blocks by the threshold.
 
     The network has no shift: the loop moves its output within the block.
     """
-    z, states = start(), [start()[0].tolist()]
+    z = start()
+    states = [start()[0].tolist()]
     for begin in range(PROMPT // size * size, LENGTH, size):
         if begin >= PROMPT:
             z[0, begin] = network(z[:, :begin], torch.zeros(1))[0, -1].argmax()
@@ -162,7 +188,8 @@ def fast_dllm(network, size, small, threshold):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_word_by_the_block_before_and_small_blocks(seed):
-    network, decoding = Table(SIZE, 1, seed), hub.families()["fast_dllm"]().decoding
+    network = Table(SIZE, 1, seed)
+    decoding = hub.families()["fast_dllm"]().decoding
     threshold = dd.build("samplers", decoding).threshold
     theirs = distinct(fast_dllm(Table(SIZE, 0, seed), SIZE, SIZE // 2, threshold), SIZE)
     sampler = SmallBlocks(threshold=threshold, size=SIZE // 2)
@@ -170,25 +197,34 @@ def test_a_word_by_the_block_before_and_small_blocks(seed):
     assert ours == theirs and MASK not in ours[-1]
     for wrong in (Table(SIZE, 0, seed), Table(0, 1, seed)):
         assert drawn(wrong, decoding, SIZE, size=SIZE, sampler=sampler) != theirs
-    assert drawn(network, decoding, SIZE, size=SIZE) != theirs  # the threshold alone has another order
+    assert (
+        drawn(network, decoding, SIZE, size=SIZE) != theirs
+    )  # the threshold alone has another order
 
 
 class AnotherHead(Table):
-    """A table whose first position of a later block has logits of a causal table, given the finished blocks."""
+    """A table whose first position of a later block has logits of a causal table, given the
+    finished blocks.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(SIZE, 0, seed)
         self.causal = Table(1, 0, seed + 9)
 
     def forward(self, z, t):
-        own, before = super().forward(z, t), self.causal(z, t)
+        own = super().forward(z, t)
+        before = self.causal(z, t)
         begins = (torch.arange(z.shape[1]) % SIZE == 0) & (torch.arange(z.shape[1]) > 0)
         return torch.where(begins[:, None], torch.cat([own[:, :1], before[:, :-1]], 1), own)
 
 
 def nemotron(block, causal, threshold, prompt):
-    """``generate`` of Nemotron-Labs-Diffusion: a word by the causal model, then the best one and all up to a bound."""
-    z, states = start(prompt), [start(prompt)[0].tolist()]
+    """``generate`` of Nemotron-Labs-Diffusion.
+
+    a word by the causal model, then the best one and all up to a bound.
+    """
+    z = start(prompt)
+    states = [start(prompt)[0].tolist()]
     for begin in range(prompt, LENGTH, SIZE):
         here = slice(begin, begin + SIZE)
         z[0, begin] = causal(z[:, :begin], torch.zeros(1))[0, -1].argmax()
@@ -204,7 +240,8 @@ def nemotron(block, causal, threshold, prompt):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_word_by_the_causal_model_and_a_threshold(seed):
-    network, decoding = AnotherHead(seed), hub.families()["nemotron_diffusion"]().decoding
+    network = AnotherHead(seed)
+    decoding = hub.families()["nemotron_diffusion"]().decoding
     threshold = dd.build("samplers", decoding).threshold
     theirs = distinct(nemotron(Table(SIZE, 0, seed), network.causal, threshold, SIZE), SIZE)
     sampler = SmallBlocks(threshold=threshold, size=SIZE)
@@ -214,8 +251,12 @@ def test_a_word_by_the_causal_model_and_a_threshold(seed):
 
 
 def rnd1(network, steps):
-    """``diffusion_sample``, greedy: after each step the positions of the highest entropy stay masked."""
-    z, states = start(), [start()[0].tolist()]
+    """``diffusion_sample``, greedy.
+
+    After each step the positions of the highest entropy stay masked.
+    """
+    z = start()
+    states = [start()[0].tolist()]
     total = int((z == MASK).sum())
     for left in range(steps - 1, -1, -1):
         log_p = network(z, torch.zeros(1))[0].log_softmax(-1)
@@ -229,7 +270,8 @@ def rnd1(network, steps):
 
 @pytest.mark.parametrize("steps", [7, 14, 20])
 def test_the_lowest_entropies_of_a_sequence(steps):
-    network, decoding = Table(0), hub.families()["rnd1"]().decoding
+    network = Table(0)
+    decoding = hub.families()["rnd1"]().decoding
     theirs = distinct(rnd1(network, steps), 0)
     assert drawn(network, decoding, steps) == theirs and MASK not in theirs[-1]
     assert drawn(network, "confidence:score=margin", steps) != theirs

@@ -45,7 +45,13 @@ class TheirModel(PreTrainedModel):
 
 
 def llama() -> LlamaForCausalLM:
-    size = dict(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24)
+    size = dict(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
     return LlamaForCausalLM(LlamaConfig(**size))
 
 
@@ -58,12 +64,22 @@ def family() -> hub.Family:
 def theirs(tmp_path):
     """A folder whose network is code beside the weights."""
     (tmp_path / "their_code.py").write_text(textwrap.dedent(THEIR_CODE))
-    classes = {"AutoConfig": "their_code.TheirConfig", "AutoModelForMaskedLM": "their_code.TheirModel"}
-    config = dict(model_type="theirs", architectures=["TheirModel"], auto_map=classes, vocab_size=20, dim=8)
+    classes = {
+        "AutoConfig": "their_code.TheirConfig",
+        "AutoModelForMaskedLM": "their_code.TheirModel",
+    }
+    config = dict(
+        model_type="theirs", architectures=["TheirModel"], auto_map=classes, vocab_size=20, dim=8
+    )
     (tmp_path / "config.json").write_text(json.dumps(config))
-    embed, head = scatter(nn.Embedding(20, 8)), scatter(nn.Linear(8, 20), 1)
+    embed = scatter(nn.Embedding(20, 8))
+    head = scatter(nn.Linear(8, 20), 1)
     weights = {"embed.weight": embed.weight, "head.weight": head.weight, "head.bias": head.bias}
-    save_file({name: one.detach() for name, one in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: one.detach() for name, one in weights.items()},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
+    )
     write_tokenizer(tmp_path, MASK)
     return tmp_path, embed, head
 
@@ -72,9 +88,15 @@ def theirs(tmp_path):
 def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, tmp_path):
     folder, embed, head = theirs
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': none of the families a2d, "):
+    with pytest.raises(
+        ValueError,
+        match="model_type 'theirs', architecture 'TheirModel': none of the families a2d, ",
+    ):
         hub.load(folder)
-    with pytest.raises(PermissionError, match=rf"their_code.TheirModel is code .* loading it runs this code.*{ALLOW}"):
+    with pytest.raises(
+        PermissionError,
+        match=rf"their_code.TheirModel is code .* loading it runs this code.*{ALLOW}",
+    ):
         hub.load(folder, family=family())
     _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
     z = states(TOKENS)
@@ -82,9 +104,13 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     logits = head((x + x.sum(1, keepdim=True)).tanh())[..., :TOKENS]
     want = torch.cat([logits[:, :1], logits[:, :-1]], 1)
     drawn = torch.arange(TOKENS) != MASK
-    torch.testing.assert_close(denoiser(z, torch.rand(3))[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        denoiser(z, torch.rand(3))[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5
+    )
     alone = denoiser(z[1:2, 2:], torch.rand(1))
-    torch.testing.assert_close(denoiser.padded(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone)
+    torch.testing.assert_close(
+        denoiser.padded(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone
+    )
 
 
 @pytest.mark.slow
@@ -94,7 +120,9 @@ def test_features_beyond_llama_are_read_by_trusted_code(theirs, monkeypatch, tmp
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
     (folder / "their_code.py").write_text(code)
     change(folder, model_type="llada", attention_layer_norm=True, block_type="llama")
-    with pytest.raises(PermissionError, match=rf"layer_norm_type='default': must be .* then pass {ALLOW}"):
+    with pytest.raises(
+        PermissionError, match=rf"layer_norm_type='default': must be .* then pass {ALLOW}"
+    ):
         hub.load(folder)
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 
@@ -112,7 +140,9 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
             raise ImportError("broken does not load")
         return {"mine": mine, "other": lambda: 3}[name]
 
-    monkeypatch.setattr(dd.registry, "available", lambda kind: dict.fromkeys(["broken", "mine", "other"]))
+    monkeypatch.setattr(
+        dd.registry, "available", lambda kind: dict.fromkeys(["broken", "mine", "other"])
+    )
     monkeypatch.setattr(dd.registry, "get", get)
     assert list(hub.families())[-2:] == ["mine", "other"]
     found, *others = (hub.load(tmp_path, family=one).special for one in (None, "mine", mine()))
@@ -126,7 +156,9 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_causal_class_that_stays_causal(tmp_path):
     config = MambaConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, state_size=4)
-    with pytest.raises(ValueError, match="MambaForCausalLM is causal and its mask cannot be turned off"):
+    with pytest.raises(
+        ValueError, match="MambaForCausalLM is causal and its mask cannot be turned off"
+    ):
         hub.load(save(tmp_path, MambaForCausalLM(config)))
 
 
@@ -137,7 +169,9 @@ class Causal(nn.Module):
 
     def __init__(self, source, ahead=0):
         super().__init__()
-        self.words, self.ahead, self.block_size = source.vocab_size, ahead, source.block_size
+        self.words = source.vocab_size
+        self.ahead = ahead
+        self.block_size = source.block_size
 
     def forward(self, z, t):
         seen = nn.functional.one_hot(z, self.words + 1).float().cumsum(1)
@@ -159,8 +193,12 @@ def test_attention_is_probed_at_load(tmp_path, ahead, size, message):
 @pytest.mark.slow
 def test_half_precision_returns_float32(tmp_path):
     folder = save(tmp_path, llama())
-    whole, half = (hub.load(folder, family="a2d", dtype=dtype).denoiser for dtype in (torch.float32, torch.bfloat16))
-    z, t = states(TOKENS), torch.rand(3)
+    whole, half = (
+        hub.load(folder, family="a2d", dtype=dtype).denoiser
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    z = states(TOKENS)
+    t = torch.rand(3)
     assert next(half.parameters()).dtype == torch.bfloat16 and half(z, t).dtype == torch.float32
     torch.testing.assert_close(half(z, t), whole(z, t), rtol=0.1, atol=0.1)
     words = dd.sample(dd.presets.mdlm(TOKENS), half, (2, 5), steps=3)
@@ -174,9 +212,17 @@ def test_endings_of_a_text(tmp_path):
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
     assert special.ended([1, 2, 7, 3, 9]) == special.ended(torch.tensor([1, 2, 7, 3, 9])) == [1, 2]
     batch = [[1, 9, 2, 7, 3], [1, 9, 4, 5, 6]]
-    assert special.ended(batch) == [[1], [1]] and special.ended(torch.tensor(batch), prompt=2) == [[2], [4, 5, 6]]
-    assert special.ended([torch.tensor(row) for row in batch], 3) == [[], [5, 6]] and special.ended([1], 1) == []
+    assert special.ended(batch) == [[1], [1]] and special.ended(torch.tensor(batch), prompt=2) == [
+        [2],
+        [4, 5, 6],
+    ]
+    assert (
+        special.ended([torch.tensor(row) for row in batch], 3) == [[], [5, 6]]
+        and special.ended([1], 1) == []
+    )
     for count in (-1, 6):
-        with pytest.raises(ValueError, match=rf"prompt={count}: must lie in 0\.\.5, as it is a number"):
+        with pytest.raises(
+            ValueError, match=rf"prompt={count}: must lie in 0\.\.5, as it is a number"
+        ):
             special.ended(batch, count)
     assert [(one.token, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

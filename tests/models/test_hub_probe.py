@@ -1,4 +1,6 @@
-"""``leave_one_out_probe``: 0 for the distribution that a network returns, enumerated for two tokens."""
+"""``leave_one_out_probe``: 0 for the distribution that a network returns, enumerated for two
+tokens.
+"""
 
 import pytest
 import torch
@@ -26,12 +28,16 @@ BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))
 def test_the_probe_separates_cavity_from_posterior(kind, seed, time):
-    generator, process = torch.Generator().manual_seed(seed), PROCESSES[kind]
+    generator = torch.Generator().manual_seed(seed)
+    process = PROCESSES[kind]
     joint = torch.rand(V, V, generator=generator, dtype=torch.float64) + 0.1
     joint = joint / joint.sum()
-    x, t = torch.randint(V, (16, 2), generator=generator), torch.full((16,), time, dtype=torch.float64)
+    x = torch.randint(V, (16, 2), generator=generator)
+    t = torch.full((16,), time, dtype=torch.float64)
     for meaning in ("cavity", "posterior"):
-        found = leave_one_out_probe(process, BEST[meaning](process, joint), x, t, generator=generator)
+        found = leave_one_out_probe(
+            process, BEST[meaning](process, joint), x, t, generator=generator
+        )
         other = {"cavity": "posterior", "posterior": "cavity"}[meaning]
         assert float(getattr(found, meaning).max()) < 1e-6 and found.cavity.shape == (16, 4)
         if 0.05 <= time <= 0.95:
@@ -42,9 +48,12 @@ def test_the_probe_separates_cavity_from_posterior(kind, seed, time):
 def test_networks_that_look_and_that_do_not():
     """For a toy that excludes its own token from its sum nothing moves, for a DiT it does."""
     process = dd.processes.Uniform(11, dd.schedules.Linear())
-    x, t = torch.randint(11, (8, 5)), torch.full((8,), 0.5)
+    x = torch.randint(11, (8, 5))
+    t = torch.full((8,), 0.5)
     table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
-    blind = leave_one_out_probe(process, lambda z, t: table[z].sum(1, keepdim=True) - table[z], x, t)
+    blind = leave_one_out_probe(
+        process, lambda z, t: table[z].sum(1, keepdim=True) - table[z], x, t
+    )
     assert float(blind.cavity.max()) < 1e-5 and blind.parameterization == "cavity"
     assert float(blind.posterior.mean()) > 0.01
     looking = build(num_states=11)
@@ -54,8 +63,15 @@ def test_networks_that_look_and_that_do_not():
 
 
 def test_the_probe_refuses_masks_and_times_per_position():
-    x, t = torch.zeros(2, 3, dtype=torch.int64), torch.full((2,), 0.5)
-    with pytest.raises(ValueError, match=r"process has 1 states that every token can reach, must have at least"):
+    x = torch.zeros(2, 3, dtype=torch.int64)
+    t = torch.full((2,), 0.5)
+    with pytest.raises(
+        ValueError, match=r"process has 1 states that every token can reach, must have at least"
+    ):
         leave_one_out_probe(dd.presets.mdlm(V), lambda z, t: torch.zeros(*z.shape, V), x, t)
-    with pytest.raises(ValueError, match=r"t has shape .2, 3., must be .B,., one time per sequence"):
-        leave_one_out_probe(PROCESSES["uniform"], lambda z, t: torch.zeros(*z.shape, V), x, t[:, None].expand(2, 3))
+    with pytest.raises(
+        ValueError, match=r"t has shape .2, 3., must be .B,., one time per sequence"
+    ):
+        leave_one_out_probe(
+            PROCESSES["uniform"], lambda z, t: torch.zeros(*z.shape, V), x, t[:, None].expand(2, 3)
+        )

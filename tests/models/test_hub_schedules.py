@@ -1,4 +1,6 @@
-"""The loops that LLaDA and Dream publish, word for word, by ddlib's sampler: how many come down when, and which.
+"""The loops that LLaDA and Dream publish, word for word, by ddlib's sampler.
+
+How many come down when, and which.
 
 Both loops are written anew here from their descriptions, over masks, at temperature 0.
 """
@@ -13,16 +15,23 @@ import ddlib as dd
 from ddlib.testing import check
 from ddlib_models import hub
 
-V, L = 7, 12
+V = 7
+L = 12
 
 
 class Table(torch.nn.Module):
-    """A network whose logits at a position depend on the position and on all other states; it may stand to the left."""
+    """A network whose logits at a position depend on the position and on all other states.
+
+    It may stand to the left.
+    """
 
     def __init__(self, shift: int = 0):
         super().__init__()
         generator = torch.Generator().manual_seed(3)
-        self.place, self.mix = 2 * torch.randn(L, V, generator=generator), torch.randn(V + 1, V, generator=generator)
+        self.place, self.mix = (
+            2 * torch.randn(L, V, generator=generator),
+            torch.randn(V + 1, V, generator=generator),
+        )
         self.shift = shift
 
     def forward(self, z, t):
@@ -43,15 +52,19 @@ class Unshifted(torch.nn.Module):
 
 
 def denoiser(shift=0):
-    return hub.Adapted(Unshifted(shift), hub.Special(V, None, None, None, None, None, (), ()), shift)
+    return hub.Adapted(
+        Unshifted(shift), hub.Special(V, None, None, None, None, None, (), ()), shift
+    )
 
 
 def llada(x, prompt, block, steps):
     """In each block an even split over its steps, first those whose likeliest word is likeliest."""
-    x, network = x.clone(), Table()
+    x = x.clone()
+    network = Table()
     blocks = (L - prompt) // block
     for start in range(prompt, L, block):
-        end, each = start + block, steps // blocks
+        end = start + block
+        each = steps // blocks
         masks = (x[:, start:end] == V).sum(1)
         for i in range(each):
             sure, word = network(x, None).softmax(-1).max(-1)
@@ -87,8 +100,14 @@ SCORES = {
 
 
 def dream(x, steps, score, eps=1e-3):
-    """A share 1 - s / t of the remaining masks, rounded down, at the times from 1 to eps; all in the last step."""
-    x, network, times, came = x.clone(), Table(1), torch.linspace(1, eps, steps + 1), []
+    """A share 1 - s / t of the remaining masks, rounded down, at the times from 1 to eps.
+
+    All in the last step.
+    """
+    x = x.clone()
+    network = Table(1)
+    times = torch.linspace(1, eps, steps + 1)
+    came = []
     for i in range(steps):
         masks = (x == V).nonzero()[:, 1]
         logits = network(x, None)
@@ -107,7 +126,9 @@ def test_dreams_loop(name, prompt, steps):
     x[:, :prompt] = torch.randint(V, (1, prompt), generator=torch.Generator().manual_seed(0))
     ours, theirs = SCORES[name]
     want, came = dream(x, steps, theirs)
-    times = torch.cat([torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64)[:-1], torch.zeros(1)])
+    times = torch.cat(
+        [torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64)[:-1], torch.zeros(1)]
+    )
     seen = []
     words = dd.sample(
         dd.presets.mdlm(V), denoiser(1), (1, L), dd.samplers.Confidence(ours, per_step="expected"), times=times,
@@ -123,14 +144,19 @@ def test_an_even_split_is_not_dreams():
 
 def test_expected_numbers_in_a_hierarchy():
     """Edges come down as fast as the process lets them, on average, and all end as words."""
-    process, left = dd.presets.hdlm([0, 0, 1, 1, 2, 2]), []
+    process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
+    left = []
     network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
     words = dd.sample(
         process, network, (1, 40), dd.samplers.Confidence(per_step="expected"), steps=4,
         on_step=lambda k, t, z: left.append(int(process.level_of(z).sum())),
     )  # fmt: skip
     times = torch.linspace(1, 0, 5, dtype=torch.float64)
-    mean = process.level_transition(torch.zeros_like(times), times)[:, 0] @ torch.arange(3.0).double() * 40
+    mean = (
+        process.level_transition(torch.zeros_like(times), times)[:, 0]
+        @ torch.arange(3.0).double()
+        * 40
+    )
     assert int(words.max()) < 6 and left[0] == 80
     assert all(0 <= found - float(want) < 4 for found, want in zip(left, mean, strict=True))
 

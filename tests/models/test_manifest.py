@@ -1,4 +1,6 @@
-"""The manifest of a folder: what is refused, by which name, and what an interruption leaves behind."""
+"""The manifest of a folder: what is refused, by which name, and what an interruption leaves
+behind.
+"""
 
 import json
 import os
@@ -7,7 +9,14 @@ import shutil
 import pytest
 
 from ddlib_models.io import manifest
-from ddlib_models.io.manifest import MANIFEST, ManifestError, check_manifest, listed_files, write_manifest, writing
+from ddlib_models.io.manifest import (
+    MANIFEST,
+    ManifestError,
+    check_manifest,
+    listed_files,
+    write_manifest,
+    writing,
+)
 
 FILES = {"weights.safetensors": b"0123456789", "config.json": b"{}", "rank/0.pt": b"abc"}
 
@@ -26,7 +35,9 @@ def save(folder, files=FILES, **facts):
 
 
 def content(folder) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name.lstrip(".") != MANIFEST]
+    paths = [
+        path for path in folder.rglob("*") if path.is_file() and path.name.lstrip(".") != MANIFEST
+    ]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -42,9 +53,18 @@ def test_an_intact_folder_has_its_facts(tmp_path):
     ("damage", "message"),
     [
         (lambda f: (f / "rank/0.pt").unlink(), r"rank/0\.pt is missing"),
-        (lambda f: (f / "config.json").write_bytes(b"{"), r"config\.json is truncated: 1 of 2 bytes"),
-        (lambda f: (f / "config.json").write_bytes(b"{}\n"), r"config\.json is too long: 3 of 2 bytes"),
-        (lambda f: (f / "weights.safetensors").write_bytes(b"0123456788"), r"weights\.safetensors is altered"),
+        (
+            lambda f: (f / "config.json").write_bytes(b"{"),
+            r"config\.json is truncated: 1 of 2 bytes",
+        ),
+        (
+            lambda f: (f / "config.json").write_bytes(b"{}\n"),
+            r"config\.json is too long: 3 of 2 bytes",
+        ),
+        (
+            lambda f: (f / "weights.safetensors").write_bytes(b"0123456788"),
+            r"weights\.safetensors is altered",
+        ),
         (lambda f: (f / "more.safetensors").write_bytes(b"x"), r"more\.safetensors is not listed"),
         (lambda f: fill(f, {"rank/1.pt": b"x"}), r"rank/1\.pt is not listed"),
     ],
@@ -102,15 +122,30 @@ def reseal(folder, **changes):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / MANIFEST).unlink(), f"has no {MANIFEST}, so its files were not saved by ddlib"),
-        (lambda f: (f / MANIFEST).write_text('{"format": 1, '), f"{MANIFEST}: damaged, JSONDecodeError"),
-        (lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe"), f"{MANIFEST}: damaged, UnicodeDecodeError"),
+        (
+            lambda f: (f / MANIFEST).unlink(),
+            f"has no {MANIFEST}, so its files were not saved by ddlib",
+        ),
+        (
+            lambda f: (f / MANIFEST).write_text('{"format": 1, '),
+            f"{MANIFEST}: damaged, JSONDecodeError",
+        ),
+        (
+            lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe"),
+            f"{MANIFEST}: damaged, UnicodeDecodeError",
+        ),
         (lambda f: (f / MANIFEST).write_text("{}"), f"{MANIFEST}: damaged, KeyError: 'format'"),
         (lambda f: (f / MANIFEST).write_text("[]"), f"{MANIFEST}: damaged, TypeError"),
-        (lambda f: edit(f, facts={"class": "Other"}), f"{MANIFEST}: damaged, its checksum does not match"),
+        (
+            lambda f: edit(f, facts={"class": "Other"}),
+            f"{MANIFEST}: damaged, its checksum does not match",
+        ),
         (lambda f: edit(f, files={}), f"{MANIFEST}: damaged, its checksum does not match"),
         (lambda f: edit(f, format=2), f"{MANIFEST}: damaged, its checksum does not match"),
-        (lambda f: reseal(f, format=2), f"{MANIFEST}: format 2, this ddlib reads format 1; install"),
+        (
+            lambda f: reseal(f, format=2),
+            f"{MANIFEST}: format 2, this ddlib reads format 1; install",
+        ),
         (lambda f: reseal(f, files={"../x": {}}), r"names '\.\./x', which lies outside"),
         (lambda f: reseal(f, files={"/etc/x": {}}), "names '/etc/x', which lies outside"),
     ],
@@ -133,7 +168,12 @@ def test_a_new_save_replaces_the_old_and_nothing_else(tmp_path):
     fill(tmp_path, {"notes.txt": b"mine", "README.md": b"edited"})
     save(tmp_path, {"config.json": b"[]", "new.json": b"{}", "README.md": b"another card"}, step=2)
     assert check_manifest(tmp_path) == {"step": 2}
-    assert content(tmp_path) == {"config.json": b"[]", "new.json": b"{}", "notes.txt": b"mine", "README.md": b"edited"}
+    assert content(tmp_path) == {
+        "config.json": b"[]",
+        "new.json": b"{}",
+        "notes.txt": b"mine",
+        "README.md": b"edited",
+    }
 
 
 def test_folders_are_made_and_an_empty_one_is_used(tmp_path):
@@ -141,10 +181,14 @@ def test_folders_are_made_and_an_empty_one_is_used(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "c")
     save(tmp_path / "link", step=2)
-    assert check_manifest(tmp_path / "a/b") == {"step": 1} and check_manifest(tmp_path / "c") == {"step": 2}
+    assert check_manifest(tmp_path / "a/b") == {"step": 1} and check_manifest(tmp_path / "c") == {
+        "step": 2
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "link"]
     (tmp_path / "plain").mkdir()
-    assert (tmp_path / "a/b").stat().st_mode == (tmp_path / "plain").stat().st_mode, "readable by whom the user lets"
+    assert (tmp_path / "a/b").stat().st_mode == (tmp_path / "plain").stat().st_mode, (
+        "readable by whom the user lets"
+    )
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "results.json"])
@@ -219,8 +263,11 @@ def test_a_killed_save_leaves_the_old_model_or_one_that_is_refused(tmp_path, old
         except ManifestError as error:
             outcomes.append("interrupted" if "interrupted; save again" in str(error) else "absent")
         save(folder, NEWER, step=3)
-        assert check_manifest(folder) == {"step": 3} and content(folder) == NEWER, "a save after it repairs the folder"
-    # the manifest of the temporary folder, then one rename; or: that, the mark, two deletions, two files, the manifest
+        assert check_manifest(folder) == {"step": 3} and content(folder) == NEWER, (
+            "a save after it repairs the folder"
+        )
+    # the manifest of the temporary folder, then one rename; or: that, the mark, two deletions, two
+    # files, the manifest
     assert outcomes == (["old"] * 2 + ["interrupted"] * 5 if old else ["absent"] * 2)
     assert check_manifest(folder) == {"step": 2} and content(folder) == NEWER
 

@@ -1,4 +1,7 @@
-"""Hugging Face's masked language models as backbones: the same logits, halves, ties, clusters, saving, training."""
+"""Hugging Face's masked language models as backbones.
+
+The same logits, halves, ties, clusters, saving, training.
+"""
 
 import copy
 import json
@@ -17,7 +20,10 @@ from ddlib_models import DiT, ManifestError
 from ddlib_models.hf.masked_lm import MaskedLM, masked_lm
 
 LENGTH = 7
-MASK = {"inside": 4, "outside": WORDS}  # BERT's mask is one of the first ids; a word list of one's own ends before it
+MASK = {
+    "inside": 4,
+    "outside": WORDS,
+}  # BERT's mask is one of the first ids; a word list of one's own ends before it
 PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]
 BLOCKS = {"bert": "BertLayer", "roberta": "RobertaLayer", "modernbert": "ModernBertEncoderLayer"}
 BLOCKS |= {"distilbert": "TransformerBlock"}
@@ -36,7 +42,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 def states(process, batch: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    z = torch.randint(2, process.num_states, (batch, LENGTH), generator=generator)  # 0 and 1 are padding to theirs
+    z = torch.randint(
+        2, process.num_states, (batch, LENGTH), generator=generator
+    )  # 0 and 1 are padding to theirs
     z[:, -1] = process.num_states - 1
     return z, torch.rand(batch, generator=generator)
 
@@ -52,12 +60,15 @@ def ties(model: MaskedLM) -> list[list[str]]:
 @pytest.mark.parametrize("mask", MASK)
 @torch.no_grad()
 def test_logits_are_those_of_the_model_itself(tmp_path, kind, mask):
-    folder, process = write(tmp_path / "theirs", CONFIGS[kind](), MASK[mask]), dd.presets.mdlm(WORDS)
+    folder = write(tmp_path / "theirs", CONFIGS[kind](), MASK[mask])
+    process = dd.presets.mdlm(WORDS)
     theirs = AutoModelForMaskedLM.from_pretrained(folder).eval()
     model = masked_lm(process.num_states, WORDS, str(folder))
     z, t = states(process)
     logits = theirs(input_ids=torch.where(z == WORDS, MASK[mask], z)).logits
-    assert logits.shape[-1] == ROWS and model(z, t).shape == (4, LENGTH, WORDS) and not model.training
+    assert (
+        logits.shape[-1] == ROWS and model(z, t).shape == (4, LENGTH, WORDS) and not model.training
+    )
     assert torch.allclose(model(z, t), logits[..., :WORDS], atol=1e-5) and logits.std() > 0.1
     assert torch.equal(model(z, t), model(z, 1 - t)), "the time is ignored"
 
@@ -66,14 +77,19 @@ def test_logits_are_those_of_the_model_itself(tmp_path, kind, mask):
 @torch.no_grad()
 def test_no_word_is_padding_and_all_see_each_other(folders, kind):
     model = masked_lm(WORDS + 1, WORDS, str(folders[kind]))
-    z, t = torch.full((1, LENGTH), CONFIGS[kind]().pad_token_id), torch.zeros(1)
+    z = torch.full((1, LENGTH), CONFIGS[kind]().pad_token_id)
+    t = torch.zeros(1)
     logits = model(z, t)
     for end in (0, -1):
         changed = z.clone()
         changed[0, end] = 7
         assert (model(changed, t) - logits).abs().amax(-1).min() > 1e-4
-    if kind != "modernbert":  # its positions are relative, so that one word repeated looks alike everywhere
-        assert (logits[0, 1:] - logits[0, :-1]).abs().amax(-1).min() > 1e-4, "to RoBERTa padding has no position"
+    if (
+        kind != "modernbert"
+    ):  # its positions are relative, so that one word repeated looks alike everywhere
+        assert (logits[0, 1:] - logits[0, :-1]).abs().amax(-1).min() > 1e-4, (
+            "to RoBERTa padding has no position"
+        )
 
 
 @kinds
@@ -99,7 +115,9 @@ def test_an_output_layer_may_lack_a_bias(tmp_path):
 def test_blocks_are_the_layers_of_the_encoder(folders, kind):
     model = masked_lm(WORDS + 1, WORDS, str(folders[kind]))
     assert [type(block).__name__ for block in model.blocks] == [BLOCKS[kind]] * 2
-    assert not any(name.startswith("blocks") for name, _ in model.named_parameters(remove_duplicate=False))
+    assert not any(
+        name.startswith("blocks") for name, _ in model.named_parameters(remove_duplicate=False)
+    )
     seen = []
     for block in model.blocks:
         block.register_forward_hook(lambda *_: seen.append(1))
@@ -139,7 +157,9 @@ def test_clusters_begin_at_the_mask_and_learn_apart(folders, kind):
     row = model.clusters.weight
     z = torch.full((1, LENGTH), WORDS + 1)
     model(z, torch.zeros(1)).square().sum().backward()
-    assert row.grad[1].abs().max() > 0 and row.grad[[0, 2]].abs().max() == 0, "the row of the cluster alone"
+    assert row.grad[1].abs().max() > 0 and row.grad[[0, 2]].abs().max() == 0, (
+        "the row of the cluster alone"
+    )
     with torch.no_grad():
         row -= 0.1 * row.grad
     now = model.embed(every)[0]
@@ -161,7 +181,9 @@ def test_tied_weights_stay_tied_through_training_saving_and_loading(folders, tmp
     loaded = MaskedLM.from_pretrained(tmp_path)
     assert same(loaded, model) and ties(loaded) == ties(model) and ties(model)
     size = sum(p.numel() for p in model.parameters()) * 4
-    assert size < (tmp_path / "model.safetensors").stat().st_size < size + 20_000, "each of them once"
+    assert size < (tmp_path / "model.safetensors").stat().st_size < size + 20_000, (
+        "each of them once"
+    )
 
 
 def test_untied_weights_stay_untied(tmp_path):
@@ -183,7 +205,9 @@ def test_a_saved_model_needs_nothing_of_the_folder_it_came_from(folders, tmp_pat
     loaded = MaskedLM.from_pretrained(tmp_path / "ours")
     z, t = states(model)
     assert same(loaded, model) and torch.equal(loaded(z, t), model(z, t)) and not loaded.training
-    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == sorted([*SAVED, "tokenizer.json"])
+    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == sorted(
+        [*SAVED, "tokenizer.json"]
+    )
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert config["architecture"]["model_type"] == kind and str(tmp_path) not in json.dumps(config)
     loaded.save_pretrained(tmp_path / "again")
@@ -198,7 +222,11 @@ def test_it_can_begin_from_its_architecture_alone(kind):
     architecture = json.loads(CONFIGS[kind]().to_json_string(use_diff=False))
     given = copy.deepcopy(architecture)
     model = MaskedLM(WORDS + 1, WORDS, architecture, mask_id=4)
-    assert architecture == given and model.saved_arguments()["architecture"] == given and model.training
+    assert (
+        architecture == given
+        and model.saved_arguments()["architecture"] == given
+        and model.training
+    )
     assert copy.deepcopy(model)(*states(model)).shape == (4, LENGTH, WORDS)
 
 

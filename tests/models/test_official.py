@@ -1,6 +1,8 @@
-"""The authors' checkpoints: logits as their own code computes them, at reduced widths and at the published sizes.
+"""The authors' checkpoints: logits as their own code computes them, at reduced widths and at the
+published sizes.
 
-``official_logits.json`` holds what the authors' networks gave for the weights of ``official_states``.
+``official_logits.json`` holds what the authors' networks gave for the weights of
+``official_states``.
 """
 
 import json
@@ -41,7 +43,8 @@ def logits(model: DiT, case: Case) -> torch.Tensor:
 
 
 def assert_digest(found: torch.Tensor, expected: dict) -> None:
-    found, size = digest(found), expected["norm"]
+    found = digest(found)
+    size = expected["norm"]
     assert found["some"] == pytest.approx(expected["some"], abs=1e-5)
     assert [found[key] for key in ("sum", "norm", "signed")] == pytest.approx(
         [expected[key] for key in ("sum", "norm", "signed")], abs=1e-5 * size
@@ -49,7 +52,9 @@ def assert_digest(found: torch.Tensor, expected: dict) -> None:
 
 
 def assert_logits(name: str, case: Case) -> None:
-    """All logits, and that nothing beyond the words that can be predicted takes part in the normalisation."""
+    """All logits, and that nothing beyond the words that can be predicted takes part in the
+    normalisation.
+    """
     expected = EXPECTED["logits"][name]
     assert fingerprint(shapes(**case.size)) == expected["fingerprint"]
     model = load(case)
@@ -86,9 +91,12 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_tensor_of_the_published_sizes_has_its_place(name, size):
     case = Case(name[:4], **FAMILIES[name], **{"small": SMALL, "base": BASE}[size])
-    table, expected = shapes(**case.size), EXPECTED["shapes"][f"{name} {size}"]
+    table = shapes(**case.size)
+    expected = EXPECTED["shapes"][f"{name} {size}"]
     assert fingerprint(table) == expected["fingerprint"]
-    tensors = {key: torch.empty(shape, device="meta") for key, shape in table.items()} | buffers(case, length=512)
+    tensors = {key: torch.empty(shape, device="meta") for key, shape in table.items()} | buffers(
+        case, length=512
+    )
     assert sum(tensors[key].numel() for key in table) == expected["parameters"]
     load(case, tensors)  # refuses unknown and missing tensors
 
@@ -96,7 +104,10 @@ def test_every_tensor_of_the_published_sizes_has_its_place(name, size):
 def test_vocabularies_of_the_papers_need_no_arguments():
     for name, importer in (("mdlm", official.mdlm), ("gidd of the hub", official.gidd)):
         assert importer(state(TRUE_VOCABULARY[f"{name}, its vocabulary"])).num_states == 50258
-    assert official.gidd(state(TRUE_VOCABULARY["gidd in training, its vocabulary"])).num_states == 50259
+    assert (
+        official.gidd(state(TRUE_VOCABULARY["gidd in training, its vocabulary"])).num_states
+        == 50259
+    )
     for name, words in (("hdlm", 50258), ("hdlm of lm1b", 30522)):
         case = TRUE_VOCABULARY[f"{name}, its vocabulary"]
         model, _ = official.hdlm(state(case), parents(case))
@@ -110,7 +121,8 @@ def test_mdlm_ignores_the_time():
 
 
 def test_gidd_is_conditioned_on_the_time():
-    model, z = load(GIDD), ours(inputs(GIDD)[0], GIDD)
+    model = load(GIDD)
+    z = ours(inputs(GIDD)[0], GIDD)
     assert (model(z, torch.zeros(2)) - model(z, torch.ones(2))).abs().max() > 0.01
 
 
@@ -121,12 +133,16 @@ def test_the_clusters_fit_the_process():
     assert (process.vocab_size, process.num_states) == (model.vocab_size, model.num_states)
 
 
-@pytest.mark.parametrize("case", [MDLM, TRAINING, HDLM, REDUCED["hdlm, mask among the words"]], ids=str)
+@pytest.mark.parametrize(
+    "case", [MDLM, TRAINING, HDLM, REDUCED["hdlm, mask among the words"]], ids=str
+)
 def test_bfloat16_stays_bfloat16(case):
     tensors = {name: value.bfloat16() for name, value in state(case).items()}
     model = load(case, tensors)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    torch.testing.assert_close(logits(model, case).float(), logits(load(case), case), atol=0.1, rtol=0.01)
+    torch.testing.assert_close(
+        logits(model, case).float(), logits(load(case), case), atol=0.1, rtol=0.01
+    )
 
 
 def test_options_that_the_checkpoint_leaves_open_can_be_chosen():

@@ -17,7 +17,9 @@ from ddlib_models import official
 
 def hub_folder(folder: Path, tensors: dict, config: dict) -> Path:
     folder.mkdir()
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors")
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors"
+    )
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -27,11 +29,13 @@ GIDD_CONFIG = dict(model_type="dit", num_attention_heads=2, vocab_size=41)
 
 
 @pytest.mark.parametrize(
-    "importer, case, config", [(official.mdlm, MDLM, MDLM_CONFIG), (official.gidd, GIDD, GIDD_CONFIG)]
+    "importer, case, config",
+    [(official.mdlm, MDLM, MDLM_CONFIG), (official.gidd, GIDD, GIDD_CONFIG)],
 )
 def test_folders_and_hub_ids(tmp_path, monkeypatch, importer, case, config):
     tensors = {name: value for name, value in state(case).items() if name != "logit_bias"}
-    folder, download = hub_folder(tmp_path / "hub", tensors, config), {}
+    folder = hub_folder(tmp_path / "hub", tensors, config)
+    download = {}
 
     def snapshot_download(name, **arguments):
         download.update(arguments, name=name)
@@ -73,7 +77,9 @@ def test_training_folders_have_their_vocabulary(tmp_path, name):
 
 def test_clusters_from_their_file(tmp_path):
     torch.save(parents(HDLM), tmp_path / "semantic_cluster_dict.pt")
-    assert_same(official.hdlm(state(HDLM), tmp_path / "semantic_cluster_dict.pt", mask_id=89)[0], load(HDLM))
+    assert_same(
+        official.hdlm(state(HDLM), tmp_path / "semantic_cluster_dict.pt", mask_id=89)[0], load(HDLM)
+    )
 
 
 def lightning(**changes) -> dict:
@@ -103,13 +109,43 @@ def without(tensors: dict, name: str) -> dict:
 
 
 REFUSALS = {
-    "missing": (TRAINING, lambda s: without(s, "blocks.1.mlp.2.bias"), {}, "missing tensors: blocks.1.mlp.2.bias"),
-    "unknown": (TRAINING, lambda s: s | {"blocks.0.extra": torch.zeros(1)}, {}, "unknown tensors: blocks.0.extra"),
-    "shape": (TRAINING, lambda s: s | {"blocks.0.attn_out.weight": torch.zeros(24, 23)}, {}, r"attn_out.*\(24, 24\)"),
-    "dtype": (TRAINING, lambda s: s | {"blocks.0.norm1.weight": torch.ones(24).half()}, {}, "norm1.weight.*float32"),
-    "bonus": (TRAINING, lambda s: s | {"logit_bias": torch.ones(1, 1, 1)}, {}, "logit_bias is not 0"),
+    "missing": (
+        TRAINING,
+        lambda s: without(s, "blocks.1.mlp.2.bias"),
+        {},
+        "missing tensors: blocks.1.mlp.2.bias",
+    ),
+    "unknown": (
+        TRAINING,
+        lambda s: s | {"blocks.0.extra": torch.zeros(1)},
+        {},
+        "unknown tensors: blocks.0.extra",
+    ),
+    "shape": (
+        TRAINING,
+        lambda s: s | {"blocks.0.attn_out.weight": torch.zeros(24, 23)},
+        {},
+        r"attn_out.*\(24, 24\)",
+    ),
+    "dtype": (
+        TRAINING,
+        lambda s: s | {"blocks.0.norm1.weight": torch.ones(24).half()},
+        {},
+        "norm1.weight.*float32",
+    ),
+    "bonus": (
+        TRAINING,
+        lambda s: s | {"logit_bias": torch.ones(1, 1, 1)},
+        {},
+        "logit_bias is not 0",
+    ),
     "base": (MDLM, lambda s: s | {"backbone.rotary_emb.inv_freq": torch.ones(6)}, {}, "base 10000"),
-    "no heads": (MDLM, lambda s: without(s, "backbone.rotary_emb.inv_freq"), {}, "heads=None.*no number"),
+    "no heads": (
+        MDLM,
+        lambda s: without(s, "backbone.rotary_emb.inv_freq"),
+        {},
+        "heads=None.*no number",
+    ),
     "two heads": (GIDD, dict, dict(heads=3), r"heads=3.*\[2, 3\]"),
     "mask": (MDLM, dict, dict(mask_id=41), "mask_id=41: must be one of the 41 tokens"),
     "tokens": (TRAINING, dict, dict(), "tokens=None: 128 rows"),
@@ -120,7 +156,12 @@ REFUSALS = {
     "their dtype": (HDLM, dict, dict(clusters=parents(HDLM).int(), mask_id=89), "vector of int64"),
     "their mask": (HDLM, dict, dict(clusters=parents(HDLM)), "mask_id=None.*89 clustered"),
     "no average": (MDLM, lambda s: without(lightning(), "ema"), {}, "pass ema=False"),
-    "short average": (MDLM, lambda s: lightning(ema={"shadow_params": []}), {}, "0 tensors, must contain"),
+    "short average": (
+        MDLM,
+        lambda s: lightning(ema={"shadow_params": []}),
+        {},
+        "0 tensors, must contain",
+    ),
     "scaling": (GIDD, lambda s: {"model.layers.0.mlp.weight": torch.zeros(1)}, {}, "scaling paper"),
 }
 
@@ -139,7 +180,9 @@ def test_refusals(name):
 @pytest.mark.parametrize("case", [MDLM, GIDD, HDLM], ids=lambda case: case.family)
 def test_another_family_is_named(wanted, case):
     if wanted != case.family:
-        with pytest.raises(ValueError, match=f"format of {case.family.upper()}, not of {wanted.upper()}"):
+        with pytest.raises(
+            ValueError, match=f"format of {case.family.upper()}, not of {wanted.upper()}"
+        ):
             getattr(official, wanted)(state(case))
 
 
@@ -148,7 +191,9 @@ def test_a_lightning_checkpoint_is_of_mdlm():
         official.gidd(lightning())
 
 
-@pytest.mark.parametrize("name", ["dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b"])
+@pytest.mark.parametrize(
+    "name", ["dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b"]
+)
 def test_scaling_models_are_refused_before_they_are_downloaded(name):
     with pytest.raises(ValueError, match=f"{name}.*another architecture"):
         official.gidd(name)
@@ -159,7 +204,9 @@ def test_folders_are_refused_by_their_configuration(tmp_path):
     with pytest.raises(ValueError, match="another architecture"):
         official.gidd(hub_folder(tmp_path / "scaling", tensors, dict(model_type="gidd")))
     with pytest.raises(ValueError, match="time_conditioning"):
-        official.mdlm(hub_folder(tmp_path / "sigma", state(MDLM), MDLM_CONFIG | {"time_conditioning": True}))
+        official.mdlm(
+            hub_folder(tmp_path / "sigma", state(MDLM), MDLM_CONFIG | {"time_conditioning": True})
+        )
 
 
 def test_paths_that_hold_no_checkpoint(tmp_path):

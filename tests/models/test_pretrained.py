@@ -1,4 +1,7 @@
-"""Saving, loading and publishing: every option comes back bit for bit, and what is not what was saved is refused."""
+"""Saving, loading and publishing.
+
+Every option comes back bit for bit, and what is not what was saved is refused.
+"""
 
 import copy
 import inspect
@@ -44,16 +47,27 @@ def saved(original, tmp_path) -> Path:
         dict(pad_to=128, dropout=0.1),
         dict(num_clusters=2),
         dict(parents=PARENTS),
-        dict(parents=tuple(torch.tensor(level) for level in PARENTS), tied=True, num_clusters=2, pad_to=8),
+        dict(
+            parents=tuple(torch.tensor(level) for level in PARENTS),
+            tied=True,
+            num_clusters=2,
+            pad_to=8,
+        ),
         dict(num_states=14, vocab_size=8, parents=TWO_LEVELS, time_conditioned=False),
     ],
 )
-@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.bfloat16, torch.float64], torch.bfloat16))
+@pytest.mark.parametrize(
+    "dtype", slow_but([torch.float32, torch.bfloat16, torch.float64], torch.bfloat16)
+)
 def test_every_option_comes_back_bit_for_bit(tmp_path, options, dtype):
     model = trained(**options).to(dtype).eval()
     model.save_pretrained(tmp_path)
     loaded = DiT.from_pretrained(tmp_path)
-    assert same(loaded, model) and loaded.saved_arguments() == model.saved_arguments() and not loaded.training
+    assert (
+        same(loaded, model)
+        and loaded.saved_arguments() == model.saved_arguments()
+        and not loaded.training
+    )
     z, t = inputs()
     assert torch.equal(loaded(z, t), model(z, t))
     assert (loaded.head.weight is loaded.embedding.weight) == options.get("tied", False)
@@ -68,13 +82,20 @@ def test_dtypes_may_differ_within_a_model(tmp_path):
     model.embedding.bfloat16()
     model.save_pretrained(tmp_path)
     loaded = DiT.from_pretrained(str(tmp_path))
-    assert same(loaded, model) and {p.dtype for p in loaded.parameters()} == {torch.float32, torch.bfloat16}
+    assert same(loaded, model) and {p.dtype for p in loaded.parameters()} == {
+        torch.float32,
+        torch.bfloat16,
+    }
 
 
 def test_the_files_are_those_that_others_read(saved):
     assert sorted(path.name for path in saved.iterdir()) == SAVED
     config = json.loads((saved / "config.json").read_text())
-    assert config["model_type"] == "ddlib-dit" and config["architectures"] == ["DiT"] and config["depth"] == 2
+    assert (
+        config["model_type"] == "ddlib-dit"
+        and config["architectures"] == ["DiT"]
+        and config["depth"] == 2
+    )
     assert load_file(saved / "model.safetensors").keys() == trained().state_dict().keys()
     card = (saved / "README.md").read_text()
     assert "library_name: ddlib" in card
@@ -86,7 +107,8 @@ def test_the_back_end_of_attention_is_chosen_at_load(tmp_path):
     model = trained(attention=Flex()).eval()
     model.save_pretrained(tmp_path)
     assert "attention" not in json.loads((tmp_path / "config.json").read_text())
-    default, other = DiT.from_pretrained(tmp_path), DiT.from_pretrained(tmp_path, attention="flex")
+    default = DiT.from_pretrained(tmp_path)
+    other = DiT.from_pretrained(tmp_path, attention="flex")
     assert type(default.attention).__name__ == "SDPA" and other.attention == Flex()
     with pytest.raises(ValueError, match="attention='flash': must be one of"):
         DiT.from_pretrained(tmp_path, attention="flash")
@@ -96,7 +118,10 @@ def test_arguments_can_be_replaced_where_the_weights_fit(saved):
     assert DiT.from_pretrained(saved, dropout=0.5).blocks[0].dropout.p == 0.5
     with pytest.raises(TypeError, match="unexpected keyword argument 'droput'"):
         DiT.from_pretrained(saved, droput=0.5)
-    assert DiT.from_pretrained(saved, map_location=torch.device("cpu")).head.weight.device.type == "cpu"
+    assert (
+        DiT.from_pretrained(saved, map_location=torch.device("cpu")).head.weight.device.type
+        == "cpu"
+    )
 
 
 def test_a_users_module_is_saved_with_its_arguments(tmp_path):
@@ -108,7 +133,12 @@ def test_a_users_module_is_saved_with_its_arguments(tmp_path):
     assert same(loaded, model) and loaded.options == "x"
     assert loaded.scale.dtype == torch.bfloat16 and torch.equal(loaded.scale, model.scale)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config == {"dim": 3, "names": ["a", "b"], "options": options | {"kind": "x"}, "scale": 1 / 3}
+    assert config == {
+        "dim": 3,
+        "names": ["a", "b"],
+        "options": options | {"kind": "x"},
+        "scale": 1 / 3,
+    }
     assert "from saving import Small" in (tmp_path / "README.md").read_text()
 
 
@@ -196,11 +226,17 @@ def swap(folder):
         (flip, "model.safetensors is altered"),
         (lambda f: flip(f, "config.json", 40), "config.json is altered"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is truncated"),
-        (lambda f: (f / "config.json").write_bytes((f / "config.json").read_bytes() + b" "), "config.json is too long"),
+        (
+            lambda f: (f / "config.json").write_bytes((f / "config.json").read_bytes() + b" "),
+            "config.json is too long",
+        ),
         (swap, "model.safetensors is altered"),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-        (lambda f: shutil.copy(f / "model.safetensors", f / "b.safetensors"), "b.safetensors is not listed"),
+        (
+            lambda f: shutil.copy(f / "model.safetensors", f / "b.safetensors"),
+            "b.safetensors is not listed",
+        ),
         (lambda f: (f / "ddlib_manifest.json").unlink(), "has no ddlib_manifest.json"),
         (lambda f: flip(f, "ddlib_manifest.json", 60), "ddlib_manifest.json: damaged"),
     ],
@@ -233,10 +269,16 @@ def test_another_class_is_refused_by_name(saved, tmp_path):
 def test_an_argument_of_another_version_is_refused_by_name(saved):
     config = json.loads((saved / "config.json").read_text())
     rewritten(saved, config_json=json.dumps(config | {"rotary": 3}).encode())
-    with pytest.raises(ValueError, match=r"config\.json: rotary: no argument of DiT in this version"):
+    with pytest.raises(
+        ValueError, match=r"config\.json: rotary: no argument of DiT in this version"
+    ):
         DiT.from_pretrained(saved)
-    rewritten(saved, config_json=json.dumps({k: v for k, v in config.items() if k != "pad_to"}).encode())
-    assert same(DiT.from_pretrained(saved), trained()), "one that an older version lacked has its default"
+    rewritten(
+        saved, config_json=json.dumps({k: v for k, v in config.items() if k != "pad_to"}).encode()
+    )
+    assert same(DiT.from_pretrained(saved), trained()), (
+        "one that an older version lacked has its default"
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +286,10 @@ def test_an_argument_of_another_version_is_refused_by_name(saved):
     [
         (lambda state: state.pop("head.bias"), "the file has no head.bias"),
         (lambda state: state.update(x=torch.ones(1)), "the model has no x"),
-        (lambda state: state.update({"head.bias": torch.ones(3)}), r"head.bias is \(3,\), in the model \(11,\)"),
+        (
+            lambda state: state.update({"head.bias": torch.ones(3)}),
+            r"head.bias is \(3,\), in the model \(11,\)",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_by_name(saved, tmp_path, change, message):
@@ -257,7 +302,9 @@ def test_weights_that_do_not_fit_are_refused_by_name(saved, tmp_path, change, me
 
 
 def test_ties_cannot_be_made_or_cut_at_load(saved, tmp_path):
-    with pytest.raises(ValueError, match=r"embedding\.weight and head\.weight are one tensor in the model"):
+    with pytest.raises(
+        ValueError, match=r"embedding\.weight and head\.weight are one tensor in the model"
+    ):
         DiT.from_pretrained(saved, tied=True)
     trained(tied=True).save_pretrained(tmp_path / "tied")
     with pytest.raises(ValueError, match=r"the file has no head\.weight"):
@@ -271,7 +318,10 @@ def test_the_error_names_a_path_that_is_neither_a_folder_nor_an_id(tmp_path):
 
 
 def test_the_error_names_what_neither_this_machine_nor_the_hub_has():
-    with pytest.raises(FileNotFoundError, match=r"^nowhere: no folder, not in the cache, and the hub does not answer"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^nowhere: no folder, not in the cache, and the hub does not answer",
+    ):
         DiT.from_pretrained("nowhere", local_files_only=True)
 
 
@@ -280,19 +330,25 @@ def test_a_new_save_replaces_the_old(saved):
     (saved / "README.md").write_text("edited")
     Small(3).save_pretrained(saved)
     assert sorted(path.name for path in saved.iterdir()) == sorted([*SAVED, "notes.txt"])
-    assert (saved / "README.md").read_text() == "edited" and Small.from_pretrained(saved).linear.in_features == 3
+    assert (saved / "README.md").read_text() == "edited" and Small.from_pretrained(
+        saved
+    ).linear.in_features == 3
 
 
 def test_an_interrupted_save_leaves_the_old_model(saved, monkeypatch):
     monkeypatch.setattr(Small, "generate_model_card", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Small(3).save_pretrained(saved)
-    assert same(DiT.from_pretrained(saved), trained()) and [path.name for path in saved.parent.iterdir()] == ["saved"]
+    assert same(DiT.from_pretrained(saved), trained()) and [
+        path.name for path in saved.parent.iterdir()
+    ] == ["saved"]
 
 
 def test_further_files_travel_along_and_are_checked(tmp_path):
     extra = {"tokenizer.json": '{"ä": 1}', "process.bin": b"\x00"}
-    trained().save_pretrained(tmp_path, extra=extra, model_card_kwargs={"title": "Ours", "about": "Trained on X."})
+    trained().save_pretrained(
+        tmp_path, extra=extra, model_card_kwargs={"title": "Ours", "about": "Trained on X."}
+    )
     assert (tmp_path / "tokenizer.json").read_text(encoding="utf-8") == '{"ä": 1}'
     assert "# Ours\n\nTrained on X.\n" in (tmp_path / "README.md").read_text()
     assert same(DiT.from_pretrained(tmp_path), trained())

@@ -16,7 +16,8 @@ class Hub:
     """Repositories as folders; every call is noted."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.calls = root, []
+        self.root = root
+        self.calls = []
 
     def __call__(self, token=None):
         self.calls.append(("token", token))
@@ -51,21 +52,39 @@ def hub(tmp_path, monkeypatch) -> Hub:
 
 def test_a_published_model_is_loaded_from_the_hub(hub):
     model = trained(tied=True, parents=PARENTS)
-    commit = model.push_to_hub("me/model", extra={"tokenizer.json": "{}"}, private=True, token="secret", branch="dev")
+    commit = model.push_to_hub(
+        "me/model", extra={"tokenizer.json": "{}"}, private=True, token="secret", branch="dev"
+    )
     assert commit == "commit of me/model"
-    assert hub.calls == [("token", "secret"), ("create", "me/model", True, True), ("upload", "me/model", "dev")]
-    assert sorted(path.name for path in (hub.root / "me/model").iterdir()) == sorted([*SAVED, "tokenizer.json"])
+    assert hub.calls == [
+        ("token", "secret"),
+        ("create", "me/model", True, True),
+        ("upload", "me/model", "dev"),
+    ]
+    assert sorted(path.name for path in (hub.root / "me/model").iterdir()) == sorted(
+        [*SAVED, "tokenizer.json"]
+    )
     assert "save_pretrained" not in vars(model)
-    where = dict(revision="abc", token="secret", cache_dir="there", force_download=True, local_files_only=False)
+    where = dict(
+        revision="abc",
+        token="secret",
+        cache_dir="there",
+        force_download=True,
+        local_files_only=False,
+    )
     assert same(DiT.from_pretrained("me/model", **where), model)
     assert hub.calls[3:] == [("download", "me/model", where)] * 2
 
 
 def test_save_can_publish_at_once(hub, tmp_path):
     model = Small(3)
-    commit = model.save_pretrained(tmp_path / "mine", push_to_hub=True, extra={"x.txt": "y"}, private=True)
+    commit = model.save_pretrained(
+        tmp_path / "mine", push_to_hub=True, extra={"x.txt": "y"}, private=True
+    )
     assert commit == "commit of mine" and ("create", "mine", True, True) in hub.calls
-    assert same(Small.from_pretrained("mine"), model) and (hub.root / "mine/x.txt").read_text() == "y"
+    assert (
+        same(Small.from_pretrained("mine"), model) and (hub.root / "mine/x.txt").read_text() == "y"
+    )
     assert same(Small.from_pretrained(tmp_path / "mine"), model)
 
 

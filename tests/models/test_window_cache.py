@@ -1,4 +1,6 @@
-"""Caches around a window: exact at the states that they were computed from, and refused for anything else."""
+"""Caches around a window: exact at the states that they were computed from, and refused for
+anything else.
+"""
 
 import copy
 from functools import partial
@@ -53,11 +55,17 @@ def llama(folders, kind="llama", **how):
 
 
 def check_exact(model, z, t, start, stop):
-    """The window's logits are those of the whole sequence at the states that the cache is of, in two calls."""
-    whole, here = model(z, t), slice(start, stop)
-    cache, own = model.prefill_around(z, t, start, stop), t[:, here]
+    """The window's logits are those of the whole sequence at the states that the cache is of, in
+    two calls.
+    """
+    whole = model(z, t)
+    here = slice(start, stop)
+    cache = model.prefill_around(z, t, start, stop)
+    own = t[:, here]
     for _ in range(2):
-        torch.testing.assert_close(model.extend(z[:, here], own, cache), whole[:, here], atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(
+            model.extend(z[:, here], own, cache), whole[:, here], atol=1e-10, rtol=1e-10
+        )
     weight, bias = model.output_weights()
     halves = torch.nn.functional.linear(model.features(z[:, here], own, cache=cache), weight, bias)
     torch.testing.assert_close(halves, whole[:, here], atol=1e-10, rtol=1e-10)
@@ -69,14 +77,19 @@ def check_exact(model, z, t, start, stop):
     windows(), st.sampled_from([0, 1, 3, 4]), st.sampled_from(["rope", "learned"]), st.booleans(),
     st.sampled_from([torch.no_grad, torch.enable_grad, torch.inference_mode]), st.integers(0, 99),
 )  # fmt: skip
-def test_a_window_of_a_dit_has_the_logits_of_the_whole_sequence(window, blocks, positions, timed, mode, seed):
+def test_a_window_of_a_dit_has_the_logits_of_the_whole_sequence(
+    window, blocks, positions, timed, mode, seed
+):
     shape = (LENGTH,) if positions == "learned" else ()
-    model = trained(block_size=blocks, positions=positions, shape=shape, time_conditioned=timed, depth=3).double()
+    model = trained(
+        block_size=blocks, positions=positions, shape=shape, time_conditioned=timed, depth=3
+    ).double()
     z = draw(STATES, seed=seed)
     with mode():
         cache = check_exact(model, z, times(z, seed), *window)
     where = torch.tensor([[0, window[1] - window[0] - 1]]).expand(2, -1)
-    here, t = slice(*window), times(z, seed)
+    here = slice(*window)
+    t = times(z, seed)
     some = model.features_at(z[:, here], t[:, here], where, cache=cache)
     expected = model.features(z, t)[:, here].take_along_dim(where[..., None], 1)
     torch.testing.assert_close(some, expected, atol=1e-10, rtol=1e-10)
@@ -84,9 +97,17 @@ def test_a_window_of_a_dit_has_the_logits_of_the_whole_sequence(window, blocks, 
 
 @pytest.mark.parametrize("kind", CAUSAL)
 @settings(max_examples=examples(12))
-@given(window=windows(), shift=st.integers(0, 1), blocks=st.sampled_from([0, 2]), seed=st.integers(0, 99))
-def test_a_window_of_a_causal_class_has_the_logits_of_the_whole_sequence(folders, kind, window, shift, blocks, seed):
-    model, z = llama(folders, kind, shift=shift, block_size=blocks), draw(WORDS + 1, seed=seed)
+@given(
+    window=windows(),
+    shift=st.integers(0, 1),
+    blocks=st.sampled_from([0, 2]),
+    seed=st.integers(0, 99),
+)
+def test_a_window_of_a_causal_class_has_the_logits_of_the_whole_sequence(
+    folders, kind, window, shift, blocks, seed
+):
+    model = llama(folders, kind, shift=shift, block_size=blocks)
+    z = draw(WORDS + 1, seed=seed)
     with torch.no_grad():
         check_exact(model, z, times(z), *window)
 
@@ -95,13 +116,17 @@ def test_a_window_of_a_causal_class_has_the_logits_of_the_whole_sequence(folders
 def test_rows_and_joined_caches_are_those_of_their_sequences(folders):
     for model, most in ((trained().double(), STATES), (llama(folders, shift=1), WORDS + 1)):
         z = draw(most, 4)
-        t, other = times(z), draw(most, 4, 3, seed=1)
-        cache, own = model.prefill_around(z, t, 4, 7), t[:, 4:7]
+        t = times(z)
+        other = draw(most, 4, 3, seed=1)
+        cache = model.prefill_around(z, t, 4, 7)
+        own = t[:, 4:7]
         whole = model.extend(other, own, cache)
         index = torch.tensor([3, 0, 0])
         again = model.extend(other[index], own[index], cache.rows(index))
         torch.testing.assert_close(again, whole[index], atol=1e-12, rtol=1e-12)
-        both = cache.rows(torch.tensor([True, False, False, True])).joined(cache.rows(torch.tensor([2])))
+        both = cache.rows(torch.tensor([True, False, False, True])).joined(
+            cache.rows(torch.tensor([2]))
+        )
         index = torch.tensor([0, 3, 2])
         again = model.extend(other[index], own[index], both)
         torch.testing.assert_close(again, whole[index], atol=1e-12, rtol=1e-12)
@@ -109,20 +134,32 @@ def test_rows_and_joined_caches_are_those_of_their_sequences(folders):
 
 @torch.no_grad()
 def test_wrong_positions_and_a_stale_mask_are_noticed(folders, monkeypatch):
-    """Faults that a cache of this kind can have: each moves the logits of some window by more than 1e-6."""
-    dit, net = trained(block_size=3).double(), llama(folders, block_size=2)
+    """Faults that a cache of this kind can have.
+
+    Each moves the logits of some window by more than 1e-6.
+    """
+    dit = trained(block_size=3).double()
+    net = llama(folders, block_size=2)
     for model, most, fault in (
         (dit, STATES, "start"), (dit, STATES, "mask"), (dit, STATES, "order"),
         (net, WORDS + 1, "start"), (net, WORDS + 1, "mask"), (net, WORDS + 1, "order"),
     ):  # fmt: skip
         z = draw(most)
-        t, start, stop = times(z), 4, 7
+        t = times(z)
+        start = 4
+        stop = 7
         cache = model.prefill_around(z, t, start, stop)
-        faulty, other = copy.copy(cache), model
+        faulty = copy.copy(cache)
+        other = model
         if fault == "start":  # position ids from another place
-            faulty.start, faulty.stop = start - 1, stop - 1
-        elif fault == "order":  # keys before the window exchanged with those behind it, as if a window had moved
-            faulty.pairs = tuple((keys.flip(1 if model is dit else 2), values) for keys, values in cache.pairs)
+            faulty.start = start - 1
+            faulty.stop = stop - 1
+        elif (
+            fault == "order"
+        ):  # keys before the window exchanged with those behind it, as if a window had moved
+            faulty.pairs = tuple(
+                (keys.flip(1 if model is dit else 2), values) for keys, values in cache.pairs
+            )
         else:  # the mask of a network without blocks
             other = copy.copy(model)
             object.__setattr__(other, "block_size", 0)
@@ -131,7 +168,11 @@ def test_wrong_positions_and_a_stale_mask_are_noticed(folders, monkeypatch):
                 object.__setattr__(other.reader, "block_size", 0)
             faulty = copy.copy(cache)
             faulty._model = lambda other=other: other
-        moved = (other.extend(z[:, start:stop], t[:, start:stop], faulty) - model(z, t)[:, start:stop]).abs().max()
+        moved = (
+            (other.extend(z[:, start:stop], t[:, start:stop], faulty) - model(z, t)[:, start:stop])
+            .abs()
+            .max()
+        )
         assert moved > 1e-6, fault
 
 
@@ -139,10 +180,13 @@ def test_wrong_positions_and_a_stale_mask_are_noticed(folders, monkeypatch):
 def test_a_label_is_that_of_the_cache():
     model = trained(num_classes=3).double().eval()
     z = draw(STATES)
-    t, at = times(z), model.conditioned(1)
+    t = times(z)
+    at = model.conditioned(1)
     assert isinstance(at, WindowDenoiser)
     cache = at.prefill_around(z, t, 2, 5)
-    torch.testing.assert_close(at.extend(z[:, 2:5], t[:, 2:5], cache), at(z, t)[:, 2:5], atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(
+        at.extend(z[:, 2:5], t[:, 2:5], cache), at(z, t)[:, 2:5], atol=1e-10, rtol=1e-10
+    )
     with pytest.raises(ValueError, match="cache: has label 1 in row 0, but 2 is given"):
         model.conditioned(2).extend(z[:, 2:5], t[:, 2:5], cache)
 
@@ -166,7 +210,9 @@ def test_gradients_of_a_window_reach_its_layers(folders):
 
 @pytest.mark.parametrize("name", ["dit", "llama"])
 def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
-    model, z = (trained().double(), draw(STATES)) if name == "dit" else (llama(folders), draw(WORDS + 1))
+    model, z = (
+        (trained().double(), draw(STATES)) if name == "dit" else (llama(folders), draw(WORDS + 1))
+    )
     t = times(z)
     cache = model.prefill_around(z, t, 4, 7)
     assert isinstance(model, WindowDenoiser) and isinstance(cache, WindowCache)
@@ -181,7 +227,9 @@ def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     """)
     with torch.no_grad():
         next(model.blocks[-1].parameters()).mul_(1.001)
-    with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):
+    with pytest.raises(
+        ValueError, match="cache: the weights have changed since it was made; prefill again"
+    ):
         model.extend(z[:, 4:7], t[:, 4:7], cache)
 
 
@@ -191,10 +239,13 @@ def test_a_causal_mask_has_no_window(folders):
 
 
 @pytest.mark.parametrize(
-    ("name", "keep"), slow_but(product(["dit", "llama"], ["prefix", "dual"]), ("dit", "prefix"), ("llama", "dual"))
+    ("name", "keep"),
+    slow_but(product(["dit", "llama"], ["prefix", "dual"]), ("dit", "prefix"), ("llama", "dual")),
 )
 def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
-    model, words = (trained().double(), DIT_WORDS) if name == "dit" else (llama(folders, shift=1), WORDS)
+    model, words = (
+        (trained().double(), DIT_WORDS) if name == "dit" else (llama(folders, shift=1), WORDS)
+    )
     process = dd.presets.mdlm(words)
     model = model if name == "llama" else trained(num_states=process.num_states).double()
     how = dict(pace=dd.paces.Blocks(4), steps=4, seeds=[1, 2, 3])
@@ -206,8 +257,11 @@ def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
 @torch.no_grad()
 def test_fewer_refreshes_evaluate_fewer_positions():
     process = dd.presets.mdlm(DIT_WORDS)
-    model, seen = trained(num_states=process.num_states), []
-    model.blocks[0].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
+    model = trained(num_states=process.num_states)
+    seen = []
+    model.blocks[0].mlp.register_forward_hook(
+        lambda part, given, out: seen.append(given[0].shape[1])
+    )
     how = dict(pace=dd.paces.Blocks(4), steps=3, seeds=[1])
     for keep, expected in {
         True: [12] * 9,

@@ -4,12 +4,15 @@ import torch
 
 from ddlib_models import DiT
 
-STATES, WORDS = 14, 11
+STATES = 14
+WORDS = 11
 
 
 def build(**changes) -> DiT:
     torch.manual_seed(0)
-    sizes = dict(num_states=STATES, vocab_size=WORDS, dim=16, depth=2, heads=2, cond_dim=8) | changes
+    sizes = (
+        dict(num_states=STATES, vocab_size=WORDS, dim=16, depth=2, heads=2, cond_dim=8) | changes
+    )
     return DiT(**sizes)
 
 
@@ -23,4 +26,6 @@ def trained(**changes) -> DiT:
 
 def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(STATES, (batch, length), generator=generator), torch.rand(batch, generator=generator)
+    return torch.randint(STATES, (batch, length), generator=generator), torch.rand(
+        batch, generator=generator
+    )

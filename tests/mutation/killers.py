@@ -1,7 +1,9 @@
-"""Pytest plugin for mutation testing: fewer examples per property, and an order that runs different tests first.
+"""Pytest plugin for mutation testing.
 
-Most mutants fail a cheap test within milliseconds, by an error or a wrong shape. Therefore cheap tests run first, and
-the cases of a test function do not run in succession. Environment variables:
+Fewer examples per property, and an order that runs different tests first.
+
+Most mutants fail a cheap test within milliseconds, by an error or a wrong shape. Therefore cheap
+tests run first, and the cases of a test function do not run in succession. Environment variables:
 
 DDLIB_MUTATION_EXAMPLES    examples per property, or "all" for the number of each test
 DDLIB_MUTATION_CASES       cases per parametrised test outside of DISTINCT, or "all"
@@ -22,11 +24,15 @@ import hypothesis
 
 STATS = Path("mutmut-stats.json")
 DISTINCT = {"test_bad_input.py", "test_contracts.py", "test_draws.py"}
-PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # no shrinking: any counterexample is enough
+PHASES = (
+    hypothesis.Phase.explicit,
+    hypothesis.Phase.generate,
+)  # no shrinking: any counterexample is enough
 
 
 def pytest_sessionstart(session):
-    gc.freeze()  # workers inherit these objects; pytest runs the garbage collector five times at the end
+    # workers inherit these objects; pytest runs the garbage collector five times at the end
+    gc.freeze()
 
 
 def limit(name, default):
@@ -35,19 +41,26 @@ def limit(name, default):
 
 
 def pytest_collection_modifyitems(config, items):
-    examples, cases, longest = limit("EXAMPLES", "4"), limit("CASES", "5"), limit("LONGEST", "0.35")
+    examples = limit("EXAMPLES", "4")
+    cases = limit("CASES", "5")
+    longest = limit("LONGEST", "0.35")
     seconds = json.loads(STATS.read_text())["duration_by_test"] if STATS.exists() else {}
-    rank, seen = {}, Counter()
+    rank = {}
+    seen = Counter()
     for item in items:
         function = getattr(item, "function", None)
         # cases for different processes of example_processes.py detect different mutants
-        own = item.path.name in DISTINCT or "process" in getattr(getattr(item, "callspec", None), "params", {})
+        own = item.path.name in DISTINCT or "process" in getattr(
+            getattr(item, "callspec", None), "params", {}
+        )
         rank[item] = 0 if own else seen[function]
         seen[function] += 1
         if hasattr(function, "hypothesis"):
             old = function._hypothesis_internal_use_settings
             few = int(min(examples, old.max_examples))
-            function._hypothesis_internal_use_settings = hypothesis.settings(old, max_examples=few, phases=PHASES)
+            function._hypothesis_internal_use_settings = hypothesis.settings(
+                old, max_examples=few, phases=PHASES
+            )
     kept = [i for i in items if rank[i] < cases and seconds.get(i.nodeid, 0.0) <= longest]
     config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = sorted(kept, key=lambda i: (int(10 * seconds.get(i.nodeid, 0.0)), rank[i]))

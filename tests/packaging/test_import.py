@@ -23,15 +23,25 @@ HEAVY = {
 }
 
 
-TRAINING = {"sklearn", "scipy.stats", "torch.distributed.checkpoint", "torch.distributed.fsdp", "recipes.engine.loop"}
+TRAINING = {
+    "sklearn",
+    "scipy.stats",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "recipes.engine.loop",
+}
 """Modules with slow imports that only training, clustering and metrics of molecules use."""
 
 
 def loaded(module):
     """Names of the modules that are loaded after the import of a module in a new process."""
     code = f"import {module}, json, sys; print(json.dumps(sorted(sys.modules)))"
-    env = os.environ | {"DDLIB_SHAPECHECK": "0"}  # the tests set it to 1, which recompiles every module of ddlib
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    env = os.environ | {
+        "DDLIB_SHAPECHECK": "0"
+    }  # the tests set it to 1, which recompiles every module of ddlib
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
     return set(json.loads(done.stdout))
 
 

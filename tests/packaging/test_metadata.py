@@ -32,7 +32,9 @@ def test_the_citation_has_the_required_fields():
 
 def test_every_dependency_has_a_lower_bound():
     extras = PROJECT["optional-dependencies"]
-    wanted = PROJECT["dependencies"] + [one for name in extras.keys() - TOOLS for one in extras[name]]
+    wanted = PROJECT["dependencies"] + [
+        one for name in extras.keys() - TOOLS for one in extras[name]
+    ]
     without = [one for one in wanted if not re.search(r"(>=|==)\s*\d", one)]
     assert wanted and not without
 
@@ -46,5 +48,9 @@ def test_no_entry_point_leads_out_of_the_wheel():
     for group, points in PROJECT["entry-points"].items():
         for name, target in points.items():
             # ddlib.plugins.registry hides sources and metrics if the recipes are not installed
-            packages = ("ddlib", "ddlib_models", *(("recipes",) if group in ("ddlib.sources", "ddlib.metrics") else ()))
+            packages = (
+                "ddlib",
+                "ddlib_models",
+                *(("recipes",) if group in ("ddlib.sources", "ddlib.metrics") else ()),
+            )
             assert target.split(":")[0].split(".")[0] in packages, (group, name)

@@ -1,4 +1,6 @@
-"""Command ``python -m ddlib recipes FOLDER``, which copies the recipes into a folder of the user."""
+"""Command ``python -m ddlib recipes FOLDER``, which copies the recipes into a folder of the
+user.
+"""
 
 import subprocess
 import sys
@@ -13,13 +15,23 @@ ROOT = Path(__file__).parents[2]
 
 
 def held(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_recipes_are_copied_unchanged_and_their_path_is_printed(tmp_path, capsys):
     assert main(["recipes", str(tmp_path / "mine")]) == 0
-    here = {name: text for name, text in held(ROOT / "recipes").items() if "__pycache__" not in name}
-    assert held(tmp_path / "mine" / "recipes") == here and "train.py" in here and "visualization/page.html" in here
+    here = {
+        name: text for name, text in held(ROOT / "recipes").items() if "__pycache__" not in name
+    }
+    assert (
+        held(tmp_path / "mine" / "recipes") == here
+        and "train.py" in here
+        and "visualization/page.html" in here
+    )
     output = capsys.readouterr().out
     assert str(tmp_path / "mine" / "recipes") in output and 'pip install "ddlib[recipes]"' in output
 
@@ -44,8 +56,11 @@ def test_a_place_that_cannot_be_one_is_named(tmp_path, capsys):
 
 
 def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
-    """Copy from ``ddlib/_data``, the place in a wheel, not from a package named recipes in site-packages."""
-    inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
+    """Copy from ``ddlib/_data``, the place in a wheel, not from a package named recipes in
+    site-packages.
+    """
+    inside = tmp_path / "ddlib" / "_data" / "recipes"
+    beside = tmp_path / "recipes"
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)
         (folder / "train.py").write_text(text)
@@ -66,7 +81,11 @@ def test_a_copy_runs_from_its_folder(tmp_path):
     with (tmp_path / "recipes" / "train.py").open("a") as file:
         file.write('\nprint("changed here")\n')
     done = subprocess.run(
-        [sys.executable, "-c", "import recipes.train"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import recipes.train"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.endswith("changed here\n")
 
@@ -78,7 +97,10 @@ def test_a_recipe_is_a_command(monkeypatch, capsys):
     assert end.value.code == 0 and "python -m recipes.plot" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "recipes, each with its --help: adapt, audit, cache_error, chorales" in capsys.readouterr().out
+    assert (
+        "recipes, each with its --help: adapt, audit, cache_error, chorales"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_recipe_whose_packages_are_missing_names_the_extra(monkeypatch, capsys):
@@ -88,7 +110,8 @@ def test_a_recipe_whose_packages_are_missing_names_the_extra(monkeypatch, capsys
 
 
 def test_a_wheel_runs_its_own_recipes(tmp_path, monkeypatch, capsys):
-    inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
+    inside = tmp_path / "ddlib" / "_data" / "recipes"
+    beside = tmp_path / "recipes"
     for folder, text in ((inside, "ours"), (beside, "theirs")):
         folder.mkdir(parents=True)
         (folder / "__init__.py").touch()

@@ -24,8 +24,12 @@ sys.exit(f"changed: {changed}" if changed else 0)
 
 
 def assert_unchanged(code: str) -> None:
-    environment = os.environ | {"DDLIB_SHAPECHECK": "0"}  # as users import ddlib: beartype draws from ``random``
-    done = subprocess.run([sys.executable, "-c", BEGIN + code + END], capture_output=True, text=True, env=environment)
+    environment = os.environ | {
+        "DDLIB_SHAPECHECK": "0"
+    }  # as users import ddlib: beartype draws from ``random``
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + code + END], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import time
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
@@ -36,9 +38,14 @@ class Browser:
         )  # fmt: skip
         os.close(reads)
         os.close(writes)
-        self._number, self._session, self._buffer, self._events = itertools.count(1), None, b"", []
+        self._number = itertools.count(1)
+        self._session = None
+        self._buffer = b""
+        self._events = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Page.setLifecycleEventsEnabled", enabled=True)
@@ -82,7 +89,9 @@ class Browser:
 
     def run(self, script):
         """The value of an expression on the page."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -95,8 +104,17 @@ class Browser:
 
     def key(self, name, code=0):
         """Presses a key and lets go."""
-        what = {"key": name, "code": "Space" if name == " " else name, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", **what, **({"text": " "} if name == " " else {}))
+        what = {
+            "key": name,
+            "code": "Space" if name == " " else name,
+            "windowsVirtualKeyCode": code,
+        }
+        self.call(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            **what,
+            **({"text": " "} if name == " " else {}),
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def place(self, selector):
@@ -119,7 +137,10 @@ class Browser:
 
     def looks(self, scheme, width=1000, height=760):
         """Set light or dark mode, and the size of the window."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
@@ -133,7 +154,9 @@ class Browser:
         kinds = {
             "Runtime.exceptionThrown": lambda event: True,
             "Log.entryAdded": lambda event: event["entry"]["level"] in ("error", "warning"),
-            "Runtime.consoleAPICalled": lambda event: event["type"] in ("error", "warning", "assert"),
+            "Runtime.consoleAPICalled": lambda event: (
+                event["type"] in ("error", "warning", "assert")
+            ),
         }
         known = [(kinds.get(event.get("method")), event.get("params")) for event in self._events]
         return [event for bad, event in known if bad is not None and bad(event)]
@@ -141,7 +164,11 @@ class Browser:
     def requests(self):
         """Addresses fetched since the page was opened."""
         method = "Network.requestWillBeSent"
-        return [event["params"]["request"]["url"] for event in self._events if event.get("method") == method]
+        return [
+            event["params"]["request"]["url"]
+            for event in self._events
+            if event.get("method") == method
+        ]
 
     def _wait(self, wanted):
         end = time.monotonic() + SECONDS

@@ -1,4 +1,6 @@
-"""Tiny models as others publish them, with a tokenizer that has words, ends of texts and a chat template."""
+"""Tiny models as others publish them, with a tokenizer that has words, ends of texts and a chat
+template.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from transformers import (
     Qwen3Config,
 )
 
-SPECIAL = dict(pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]")
+SPECIAL = dict(
+    pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]"
+)
 CHAT = (
     "{% for one in messages %}[{{ one['role'] }}] {{ one['content'] }}[SEP]{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -33,10 +37,16 @@ CLASSES = {"a2d": CAUSAL, "causal": CAUSAL, "gemma": DiffusionGemmaForBlockDiffu
 def tokenizer() -> Tokenizer:
     """Words and pieces of them, from the sentences that every test's text is of."""
     made = Tokenizer(models.BPE(unk_token="[UNK]"))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=list(SPECIAL.values()), initial_alphabet=alphabet, show_progress=False
+        vocab_size=320,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     made.train_from_iterator(SENTENCES, trainer)
     return made
@@ -44,7 +54,10 @@ def tokenizer() -> Tokenizer:
 
 def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     """A folder as transformers writes it, of random weights in which no bias and no row is zero."""
-    named = {"a2d": dict(eos_token="[SEP]", pad_token="[PAD]"), "gemma": dict(bos_token="[CLS]", eos_token="[SEP]")}
+    named = {
+        "a2d": dict(eos_token="[SEP]", pad_token="[PAD]"),
+        "gemma": dict(bos_token="[CLS]", eos_token="[SEP]"),
+    }
     named = named.get("a2d" if kind == "causal" else kind, SPECIAL)
     own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **named)
     own.chat_template = CHAT if chat else None
@@ -68,5 +81,7 @@ def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     own.save_pretrained(folder)
     if kind == "a2d":  # the same files as "causal" but for the name of a format of diffusion
         path = folder / "config.json"
-        path.write_text(path.read_text(encoding="utf-8").replace('"qwen3"', '"a2d-qwen3"'), encoding="utf-8")
+        path.write_text(
+            path.read_text(encoding="utf-8").replace('"qwen3"', '"a2d-qwen3"'), encoding="utf-8"
+        )
     return folder

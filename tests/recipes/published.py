@@ -22,7 +22,8 @@ SENTENCES = (
     "The state of our union is strong.",
     "Tonight we celebrate the work of free people who never gave up.",
     "No.",
-    "We will build roads, schools and bridges, and we will pay for them; this is what the people sent us here to do.",
+    "We will build roads, schools and bridges, and we will pay for them; this is what the people "
+    "sent us here to do.",
 )
 
 
@@ -39,7 +40,10 @@ def _prepared() -> tuple[TemporaryDirectory, Corpus]:
     """The text of all runs in a folder, prepared once per process."""
     made = TemporaryDirectory()
     text = Path(made.name) / "text.jsonl"
-    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
+    lines = [
+        json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"})
+        for number in range(30)
+    ]
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     corpus = local(str(text), "train:300", held_out=11)
     prepare(corpus, Path(made.name) / "data")
@@ -81,16 +85,23 @@ def publish_tiny(
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh one is uniform: its head and gates are zero
             parameter.add_(0.3 * torch.randn_like(parameter))
-    record = Record(recipe=recipe, tokenizer=data.tokenizer, clusters=known.clusters, counts=known.counted)
+    record = Record(
+        recipe=recipe, tokenizer=data.tokenizer, clusters=known.clusters, counts=known.counted
+    )
     write_model(model, recipe.output.folder / WEIGHTS, record, "tiny", "Of random weights.")
     return Published(recipe.output.folder, data)
 
 
 def tiny_scorer(folder, tokenizer):
-    """Save a random causal language model with this tokenizer, which judges samples; return its folder."""
+    """Save a random causal language model with this tokenizer, which judges samples.
+
+    Return its folder.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
+    config = GPT2Config(
+        vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2
+    )
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder

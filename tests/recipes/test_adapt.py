@@ -1,4 +1,7 @@
-"""A tiny causal model made a diffusion model: bound and samples before and after, resumed, saved, refused."""
+"""A tiny causal model made a diffusion model.
+
+Bound and samples before and after, resumed, saved, refused.
+"""
 
 import json
 import shutil
@@ -29,18 +32,44 @@ from recipes.data.tokens import load_tokenizer
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
-SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+SENTENCES = (
+    "The state of our union is strong.",
+    "We will build roads, schools and bridges.",
+    "No.",
+)
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-SMALL = ["--data.length", "16", "--batch", "4", "--output.folder", "run", "--output.validate-sequences", "8"]
-SMALL += ["--output.sample-steps", "4", "--output.samples", "1", "--optimizer.lr", "0.01", "--optimizer.warmup", "2"]
+SMALL = [
+    "--data.length",
+    "16",
+    "--batch",
+    "4",
+    "--output.folder",
+    "run",
+    "--output.validate-sequences",
+    "8",
+]
+SMALL += [
+    "--output.sample-steps",
+    "4",
+    "--output.samples",
+    "1",
+    "--optimizer.lr",
+    "0.01",
+    "--optimizer.warmup",
+    "2",
+]
 SMALL += ["--output.log-every", "1", "--output.validate-every", "4", "--output.save-every", "4"]
 SMALL += ["--output.no-tensorboard"]
 
 
 def write_tokenizer(folder: Path, *more: str) -> int:
     tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
-    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("<|endoftext|>", *more)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
+    tokenizer.add_special_tokens(
+        [AddedToken(name, normalized=False) for name in ("<|endoftext|>", *more)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(
+        folder
+    )
     return tokenizer.get_vocab_size()
 
 
@@ -54,7 +83,9 @@ def llama(tmp_path, monkeypatch) -> Path:
     Path("one.jsonl").write_text(json.dumps({"text": SENTENCES[1]}) + "\n")
     words = write_tokenizer(Path("llama"))
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained("llama")
     return Path("llama")
 
@@ -72,11 +103,20 @@ def test_a_causal_model_becomes_a_diffusion_model_and_forgets_where_it_came_from
     run("mdlm", "--steps", "4", "--model.anneal", "2")
     (begin, before), (end, after) = bounds()
     assert (begin, end) == (0, 4) and after < before - 0.05
-    assert {path.name for path in Path("run/samples").iterdir()} == {"step_00000000.txt", "step_00000004.txt"}
+    assert {path.name for path in Path("run/samples").iterdir()} == {
+        "step_00000000.txt",
+        "step_00000004.txt",
+    }
     shutil.rmtree(llama)
     saved = open_saved("run")
-    assert type(saved.model).__name__ == "CausalLM" and saved.model.shift == 1 and saved.model.sight == 1
-    assert saved.process.vocab_size == 271 and saved.special.eos == saved.special.pad == 270, "no word was added"
+    assert (
+        type(saved.model).__name__ == "CausalLM"
+        and saved.model.shift == 1
+        and saved.model.sight == 1
+    )
+    assert saved.process.vocab_size == 271 and saved.special.eos == saved.special.pad == 270, (
+        "no word was added"
+    )
     table = saved.model.network.get_input_embeddings().weight
     assert saved.model.decoder.weight is table and len(table) == 277
 
@@ -107,8 +147,11 @@ def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama
     run("hdlm", "--steps", "4", "--process.clusters", "6", "--optimizer.lr", "0")
     saved = open_saved("run")
     assert saved.process.levels == (271, 6, 1)
-    table, parents = saved.model.network.get_input_embeddings().weight[:271], saved.clusters.parents[0]
-    found = dd.hierarchies.semantic_clusters(table.detach(), [6], nested="up", fingerprint=saved.clusters.fingerprint)
+    table = saved.model.network.get_input_embeddings().weight[:271]
+    parents = saved.clusters.parents[0]
+    found = dd.hierarchies.semantic_clusters(
+        table.detach(), [6], nested="up", fingerprint=saved.clusters.fingerprint
+    )
     assert torch.equal(found.parents[0], parents)
     means = torch.stack([table[parents == cluster].mean(0) for cluster in range(6)])
     assert torch.allclose(saved.model.clusters.weight[:6], means, atol=1e-6)
@@ -118,13 +161,19 @@ def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama
 @pytest.mark.slow
 def test_adapters_train_resume_and_are_merged_on_publishing(llama):
     run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
-    whole, published = curve(Path("run")), Path("run/weights/model.safetensors").read_bytes()
+    whole = curve(Path("run"))
+    published = Path("run/weights/model.safetensors").read_bytes()
     shutil.rmtree("run/checkpoints/step_00000008")
     run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
-    assert curve(Path("run")) == whole and Path("run/weights/model.safetensors").read_bytes() == published
+    assert (
+        curve(Path("run")) == whole
+        and Path("run/weights/model.safetensors").read_bytes() == published
+    )
     assert json.loads(Path("run/weights/config.json").read_text())["lora"] == 0
     saved = open_saved("run")
-    assert bounds()[-1][1] < bounds()[0][1] and not any("lora" in name for name in saved.model.state_dict())
+    assert bounds()[-1][1] < bounds()[0][1] and not any(
+        "lora" in name for name in saved.model.state_dict()
+    )
 
 
 @pytest.mark.slow
@@ -146,7 +195,17 @@ def test_a_dit_from_scratch_reads_the_same_tokens_in_the_same_order(llama):
 def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
     from recipes import prepare as command
 
-    local = ["local", "--files", "texts", "--tokenizer", "llama", "--pad", "<|endoftext|>", "--out", "data/mine"]
+    local = [
+        "local",
+        "--files",
+        "texts",
+        "--tokenizer",
+        "llama",
+        "--pad",
+        "<|endoftext|>",
+        "--out",
+        "data/mine",
+    ]
     command.main([*local, "--sample-by", "paragraph"])
     adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", "--steps", "2", *SMALL])
     assert open_saved("run").process.vocab_size == 271
@@ -154,7 +213,9 @@ def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
 
 @pytest.mark.slow
 def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys):
-    """0.1.0 cut the one at empty lines and the other at line ends, and only one of them printed what came of it."""
+    """0.1.0 cut the one at empty lines and the other at line ends, and only one of them printed
+    what came of it.
+    """
     from recipes import prepare as command
     from recipes.data import open_prepared
 
@@ -162,8 +223,20 @@ def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys)
         flags = ["--sample-by", cut] if cut else []
         where = "-".join(["data/mine", *flags])
         for extra in (2, 3):  # a folder of files, each with two paragraphs
-            Path(f"texts/{extra}.txt").write_text("One line.\nAnother line that is as long as a row.\n\nThe end.\n" * 3)
-        local = ["local", "--files", "texts", "--tokenizer", "llama", "--pad", "<|endoftext|>", "--out", where]
+            Path(f"texts/{extra}.txt").write_text(
+                "One line.\nAnother line that is as long as a row.\n\nThe end.\n" * 3
+            )
+        local = [
+            "local",
+            "--files",
+            "texts",
+            "--tokenizer",
+            "llama",
+            "--pad",
+            "<|endoftext|>",
+            "--out",
+            where,
+        ]
         command.main([*local, "--held-out", held, "--length", "16", *flags])
         table = capsys.readouterr().out.partition("train on it")[0].splitlines()[1:]
         shutil.rmtree("run", ignore_errors=True)
@@ -173,14 +246,21 @@ def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys)
         assert [line for line in printed if line in table] == table
         one, other = (open_prepared(Path(folder)) for folder in (where, "data/adapt-llama"))
         assert [d.tolist() for d in one.train] == [d.tolist() for d in other.train]
-        rule = {"document": "a whole file", "paragraph": "a block between empty lines"}.get(cut, "a line")
+        rule = {"document": "a whole file", "paragraph": "a block between empty lines"}.get(
+            cut, "a line"
+        )
         assert any(f"3 .txt files, each document is {rule} (--sample-by" in line for line in table)
 
 
 def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
-    refused(r"--held-out 1: must be at least 2, the mean over one", "--from", "llama", "--held-out", "1")
+    refused(
+        r"--held-out 1: must be at least 2, the mean over one", "--from", "llama", "--held-out", "1"
+    )
     assert not Path("data").exists(), "no text is prepared that no run could take"
-    prepare(replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")), Path("data/mine"))
+    prepare(
+        replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")),
+        Path("data/mine"),
+    )
     message = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL])
@@ -190,7 +270,9 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
     assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("flag", [["--held-out", "1"], ["--sample-by", "document"], ["--unknown", "0.5"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "flag", [["--held-out", "1"], ["--sample-by", "document"], ["--unknown", "0.5"]], ids=" ".join
+)
 def test_arguments_of_the_preparation_are_refused_for_prepared_text(llama, flag):
     prepare(adapt.corpus_for("llama", "texts", 2), Path("data/mine"))
     with pytest.raises(SystemExit, match=rf"error: {' '.join(flag)}: not with --data.folder alone"):
@@ -202,7 +284,9 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
     run("mdlm", "--steps", "1")
     Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
     words = ["mdlm", "--from", "llama", *SMALL, "--steps", "1", "--text", "other.txt"]
-    with pytest.raises(SystemExit, match=r"contains other data.* A second text requires separate folders") as error:
+    with pytest.raises(
+        SystemExit, match=r"contains other data.* A second text requires separate folders"
+    ) as error:
         adapt.main(words)
     flags = str(error.value).partition("repeat the command with ")[2].split()
     assert flags == ["--data.folder", "data/adapt-llama-2", "--output.folder", "run-2"]
@@ -213,10 +297,13 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["adapt", "owt"])
-def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_tokenizer(llama, module, capsys):
+def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_tokenizer(
+    llama, module, capsys
+):
     name = "llama"
     if module == "owt":
-        name, words = "bert", write_tokenizer(Path("bert"), "[MASK]", "[PAD]")
+        name = "bert"
+        words = write_tokenizer(Path("bert"), "[MASK]", "[PAD]")
         PreTrainedTokenizerFast.from_pretrained(name, mask_token="[MASK]").save_pretrained(name)
         BertForMaskedLM(BertConfig(vocab_size=words + 1, **SIZE)).save_pretrained(name)
     prepare_command.main(["local", "--files", "texts", "--tokenizer", name, "--out", "data/mine"])
@@ -236,14 +323,24 @@ def refused(message: str, *words: str) -> None:
 def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(llama, monkeypatch):
     shutil.copytree(llama, "many")
     write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
-    refused("--from many: its tokenizer has 278 tokens, must have at most 277, the rows of", "--from", "many")
+    refused(
+        "--from many: its tokenizer has 278 tokens, must have at most 277, the rows of",
+        "--from",
+        "many",
+    )
     shutil.copytree(llama, "pickled")
     torch.save(load_file("pickled/model.safetensors"), "pickled/pytorch_model.bin")
     Path("pickled/model.safetensors").unlink()
-    refused("--from pickled: has pytorch_model.bin and no model.safetensors.* write safetensors", "--from", "pickled")
+    refused(
+        "--from pickled: has pytorch_model.bin and no model.safetensors.* write safetensors",
+        "--from",
+        "pickled",
+    )
     refused("shift=3: must be 0 or 1", "--from", "llama", "--model.shift", "3")
     monkeypatch.setitem(sys.modules, "peft", None)
-    refused(r"lora=2 needs peft: pip install 'ddlib\[adapt\]'", "--from", "llama", "--model.lora", "2")
+    refused(
+        r"lora=2 needs peft: pip install 'ddlib\[adapt\]'", "--from", "llama", "--model.lora", "2"
+    )
     with pytest.raises(SystemExit, match="--from: must name a causal language model"):
         adapt.main(["mdlm"])
     assert not Path("data").exists() and not Path("run").exists()
@@ -254,7 +351,9 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()
-    refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
+    refused(
+        "architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert"
+    )
     refused("name_or_path='empty': this folder has no config.json", "--from", "empty")
     refused("name_or_path='nowhere/here': not a folder with a model", "--from", "nowhere/here")
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
@@ -273,11 +372,16 @@ def test_a_lost_chat_template_is_warned_of(llama, capsys):
     tokenizer = AutoTokenizer.from_pretrained("llama")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     tokenizer.save_pretrained("llama")
-    assert "its chat template is not kept, so --chat does not take the run" in warnings_of_the_model(capsys)
+    assert (
+        "its chat template is not kept, so --chat does not take the run"
+        in warnings_of_the_model(capsys)
+    )
 
 
 def warnings_of_the_model(capsys) -> str:
-    """Warnings of the check that precedes every run, on text that is prepared already as on other text."""
+    """Warnings of the check that precedes every run, on text that is prepared already as on other
+    text.
+    """
     adapt.check("llama", adapt.variants("llama")["mdlm"][1])
     return capsys.readouterr().err
 
@@ -291,7 +395,9 @@ def test_a_model_that_is_not_there_costs_one_request(llama, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
     refused(r"--from m/none: no folder m/none, and the hub does not answer", "--from", "m/none")
-    with pytest.raises(FileNotFoundError, match=r"tokenizer='gpt2': no folder gpt2, and the hub does not answer"):
+    with pytest.raises(
+        FileNotFoundError, match=r"tokenizer='gpt2': no folder gpt2, and the hub does not answer"
+    ):
         load_tokenizer("gpt2")
     assert tries == ["m/none", "gpt2"]
 

@@ -1,4 +1,6 @@
-"""Two tokenizers that meet: compared wherever the weights of one read the ids of the other, both named."""
+"""Two tokenizers that meet: compared wherever the weights of one read the ids of the other, both
+named.
+"""
 
 import json
 from dataclasses import replace
@@ -11,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published import publish_tiny
 from tokenizers import AddedToken
-from transformers import AutoModelForMaskedLM, BertConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from ddlib.vocabulary import fingerprint
@@ -38,11 +46,15 @@ def tokenizer(sentences, words=270, more=("[CLS]", "[SEP]", "[PAD]", "[MASK]")):
 
 def model(folder, made, kind="bert"):
     """A folder as transformers writes it; its table has rows to spare."""
-    PreTrainedTokenizerFast(tokenizer_object=made, mask_token="[MASK]", eos_token="[SEP]").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, mask_token="[MASK]", eos_token="[SEP]"
+    ).save_pretrained(folder)
     torch.manual_seed(0)
     rows = made.get_vocab_size() + 6
     if kind == "bert":
-        network = AutoModelForMaskedLM.from_config(BertConfig(vocab_size=rows, **SIZE, max_position_embeddings=24))
+        network = AutoModelForMaskedLM.from_config(
+            BertConfig(vocab_size=rows, **SIZE, max_position_embeddings=24)
+        )
     else:
         network = LlamaForCausalLM(LlamaConfig(vocab_size=rows, **SIZE, max_position_embeddings=24))
     network.save_pretrained(folder)
@@ -73,9 +85,15 @@ def recipe(folder, kind="masked_lm", **changes):
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_both_are_named(here, kind):
-    """As many tokens, so that every size fits and only the ids mean other tokens: 0.1.0 trained on it."""
-    theirs, mine = tokenizer(OTHER), tokenizer(ENGLISH)
+def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_both_are_named(
+    here, kind
+):
+    """As many tokens, so that every size fits and only the ids mean other tokens.
+
+    0.1.0 trained on it.
+    """
+    theirs = tokenizer(OTHER)
+    mine = tokenizer(ENGLISH)
     assert theirs.get_vocab_size() == mine.get_vocab_size()
     model("mine", mine, kind), model("theirs", theirs, kind)
     prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
@@ -91,15 +109,31 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
     if kind == "llama":
         for variant in ("mdlm", "hdlm"):
             with pytest.raises(SystemExit, match=message):
-                adapt.main([variant, "--from", "mine", "--data.folder", "data/theirs", "--data.length", "16"])
-        assert not list(Path("data/theirs").glob("embedded*")), "nothing is left beside the other's text"
+                adapt.main(
+                    [
+                        variant,
+                        "--from",
+                        "mine",
+                        "--data.folder",
+                        "data/theirs",
+                        "--data.length",
+                        "16",
+                    ]
+                )
+        assert not list(Path("data/theirs").glob("embedded*")), (
+            "nothing is left beside the other's text"
+        )
     assert not Path("run").exists()
 
 
 def test_the_command_that_prepares_data_is_that_of_its_source():
     commands = {
-        "array": "python -m recipes.prepare array --out FOLDER, with the options of the model's data",
-        "my.data:Tunes": "python -m recipes.prepare source my.data:Tunes --out FOLDER, with the options",
+        "array": (
+            "python -m recipes.prepare array --out FOLDER, with the options of the model's data"
+        ),
+        "my.data:Tunes": (
+            "python -m recipes.prepare source my.data:Tunes --out FOLDER, with the options"
+        ),
         "ids": "recipes.data.prepare_ids(..., symbols=) with the symbols of the model",
     }
     for kind, shown in commands.items():
@@ -111,12 +145,18 @@ def test_text_of_an_earlier_version_and_padding_beyond_the_models_tokens_are_tak
     made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
     model("mine", made)
     prepared = prepare(local("text.jsonl", "mine", 8), Path("data"))
-    assert prepared.pad_id == made.get_vocab_size(), "a token that the model's tokenizer lacks, in a row to spare"
+    assert prepared.pad_id == made.get_vocab_size(), (
+        "a token that the model's tokenizer lacks, in a row to spare"
+    )
     manifest = json.loads(Path("data/manifest.json").read_text())
     manifest.pop("unknown")  # version 0.1.0 had none
-    manifest["tokenizer"].pop("vocabulary")  # what is compared is derived from the tokenizer in the folder
+    manifest["tokenizer"].pop(
+        "vocabulary"
+    )  # what is compared is derived from the tokenizer in the folder
     Path("data/manifest.json").write_text(json.dumps(manifest))
-    train.main([recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 272})])
+    train.main(
+        [recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 272})]
+    )
     assert open_saved("run").process.vocab_size == prepared.vocab_size
 
 
@@ -127,7 +167,9 @@ def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
     prepare(local("text.jsonl", "plain", 8), Path("data"))
     made.add_special_tokens([AddedToken("<|turn|>", normalized=False)])
     model("mine", made)
-    with pytest.raises(SystemExit, match=r"id 273 is '\[PAD\]' of the data's and '<\|turn\|>' of the model's"):
+    with pytest.raises(
+        SystemExit, match=r"id 273 is '\[PAD\]' of the data's and '<\|turn\|>' of the model's"
+    ):
         train.main([recipe("data")])
 
 
@@ -138,21 +180,33 @@ def test_weights_without_a_tokenizer_are_not_compared_and_the_output_names_that(
     for file in Path("mine").glob("tokenizer*"):
         file.unlink()
     changed = recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 273})
-    with pytest.warns(UserWarning, match=r"name_or_path='mine': has no tokenizer.json to compare .* mine \(274 tokens"):
+    with pytest.warns(
+        UserWarning,
+        match=r"name_or_path='mine': has no tokenizer.json to compare .* mine \(274 tokens",
+    ):
         train.main([changed])
 
 
-def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tmp_path, monkeypatch):
+def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one").mkdir()
     first = publish_tiny(tmp_path / "one", {"kind": "hdlm", "clusters": 4})
     again = replace(open_saved(first.run).recipe, start=str(first.run))
-    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    again = replace(
+        again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4)
+    )
     Run.prepare(again, ALONE)
     vectors = torch.randn(first.data.vocab_size, 8, generator=torch.Generator().manual_seed(1))
-    save_clusters(tmp_path / "other", semantic_clusters(vectors, [4], fingerprint=first.data.fingerprint))
+    save_clusters(
+        tmp_path / "other", semantic_clusters(vectors, [4], fingerprint=first.data.fingerprint)
+    )
     other = replace(again, process=again.process | {"clusters": str(tmp_path / "other")})
-    with pytest.raises(ValueError, match=r"start=.*: its states are other clusters .* --process.clusters .*/clusters"):
+    with pytest.raises(
+        ValueError,
+        match=r"start=.*: its states are other clusters .* --process.clusters .*/clusters",
+    ):
         Run.prepare(other, ALONE)
     wider = replace(again, model=again.model | {"dim": 2 * again.model["dim"], "depth": 2})
     message = r"start=.*do not fit: (.+; ){4}.+ and \d+ more\. The network must be that of .*recipe\.yaml.*; model\.d"
@@ -163,14 +217,18 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tm
     Path("other.jsonl").write_text("\n".join(rows) + "\n")
     prepare(local("other.jsonl", "train:300", 8), Path("data"))
     foreign = replace(again, data=replace(again.data, corpus=None, folder=Path("data")))
-    with pytest.raises(ValueError, match=r"start=.*: made with another tokenizer .* The data's is train:300"):
+    with pytest.raises(
+        ValueError, match=r"start=.*: made with another tokenizer .* The data's is train:300"
+    ):
         Run.prepare(foreign, ALONE)
 
 
 def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(tmp_path):
     first = publish_tiny(tmp_path)
     again = replace(open_saved(first.run).recipe, start=str(first.run))
-    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    again = replace(
+        again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4)
+    )
     for changes in ({"dropout": 0.1}, {"block_size": 4}):
         Run.prepare(replace(again, model=again.model | changes), ALONE)
     message = r"start=.*: model.heads is 2 there, 4 here: the weights fit, .* must be that of .*recipe\.yaml"
@@ -186,24 +244,35 @@ def test_weights_in_half_precision_are_trained_and_multiplied_in_float32(tmp_pat
     saved = open_saved(first.run)
     publish(tmp_path / "half", saved.model.bfloat16(), saved.process, first.data, length=24)
     opened = open_saved(tmp_path / "half")
-    assert opened.precision == "float32" and {p.dtype for p in opened.model.parameters()} == {torch.float32}
+    assert opened.precision == "float32" and {p.dtype for p in opened.model.parameters()} == {
+        torch.float32
+    }
     assert torch.equal(opened.model.embedding.weight, saved.model.embedding.weight.float())
     again = replace(saved.recipe, start=str(tmp_path / "half"))
-    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    again = replace(
+        again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4)
+    )
     state = Run.prepare(again, ALONE).state
     values = [*state.model.parameters(), *state.average.weights.values()]
     assert {value.dtype for value in values} == {torch.float32}
 
 
 def test_embeddings_of_another_tokenizer_are_not_clustered(here):
-    mine, theirs = tokenizer(ENGLISH), tokenizer(OTHER)
+    mine = tokenizer(ENGLISH)
+    theirs = tokenizer(OTHER)
     model("mine", mine)
     theirs.save("theirs.json")
     prepare(local("text.jsonl", "theirs.json", 8), Path("data"))
     few = ["--clusters", "4", "--vectors", "mine", "--out", "out", "--restarts", "1"]
-    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274"):
+    with pytest.raises(
+        SystemExit,
+        match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274",
+    ):
         clusters.main([*few, "--data", "data"])
-    with pytest.raises(SystemExit, match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274"):
+    with pytest.raises(
+        SystemExit,
+        match=r"--vectors mine: made with another tokenizer .* data's is theirs.json \(274",
+    ):
         clusters.main([*few, "--tokenizer", "theirs.json", "--first-year", "2019"])
 
 
@@ -216,7 +285,8 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
         network.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(5))
     network.save_pretrained("second")
     prepare(local("text.jsonl", "mine", 8), Path("data"))
-    data, noise = open_prepared(Path("data")), {"kind": "hdlm", "clusters": 6}
+    data = open_prepared(Path("data"))
+    noise = {"kind": "hdlm", "clusters": 6}
     found = {}
     for name in ("mine", "second", "mine"):
         begun = replace(adapt.variants(name)["hdlm"][1], process=noise)
@@ -226,7 +296,9 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
 
 
 def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a_state(tmp_path):
-    """0.1.0 added it behind the comparison of words and tokens, so that its id was that of the mask."""
+    """0.1.0 added it behind the comparison of words and tokens, so that its id was that of the
+    mask.
+    """
     folder = publish_tiny(tmp_path).run / "weights"
     path = folder / "recipe.yaml"
     path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))
@@ -237,12 +309,16 @@ def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True), moved=st.data())
+@given(
+    tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True),
+    moved=st.data(),
+)
 def test_any_two_ids_that_change_places_are_found(tokens, moved):
     ids = {token: number for number, token in enumerate(tokens)}
     first, second = (moved.draw(st.integers(0, len(tokens) - 1)) for _ in range(2))
     other = ids | {tokens[first]: second, tokens[second]: first}
-    mine, theirs = Vocabulary("a", ids), Vocabulary("b", other)
+    mine = Vocabulary("a", ids)
+    theirs = Vocabulary("b", other)
     check_same_tokens("here", mine, Vocabulary("b", dict(ids)), "")
     if first == second:
         return check_same_tokens("here", mine, theirs, "")

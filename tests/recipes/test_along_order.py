@@ -28,7 +28,9 @@ def folder(tmp_path_factory):
 def given(folder, name, loss=ORDER, **changes):
     base = recipe(text(folder / "data"), folder / name)
     model = base.model | {"dropout": 0.0}
-    return replace(base, model=model, optimizer=replace(base.optimizer, eps=1e-6), loss=loss, **changes)
+    return replace(
+        base, model=model, optimizer=replace(base.optimizer, eps=1e-6), loss=loss, **changes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,9 @@ def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     [batch], [noisy] = run.state.along.batches(), run.state.along.noisy(0)
     random = _spread(8, 1 - ORDER.order_share)
     some = Batch(batch.x[random], batch.mask[random], torch.arange(2))
-    assert torch.equal(noisy.t[random], noised(run.process, some, run.recipe.seed, 0, ORDER).t.to(noisy.t))
+    assert torch.equal(
+        noisy.t[random], noised(run.process, some, run.recipe.seed, 0, ORDER).t.to(noisy.t)
+    )
     assert torch.equal(noisy.t[~random], noisy.rows.t[~random])
 
 
@@ -71,14 +75,25 @@ def test_a_run_resumes_with_the_same_numbers(folder, whole):
 @pytest.mark.parametrize(
     ("size", "hardware"),
     [
-        pytest.param(1, Hardware(micro_batch=2, threads=1), id="accumulated", marks=pytest.mark.nightly),
+        pytest.param(
+            1, Hardware(micro_batch=2, threads=1), id="accumulated", marks=pytest.mark.nightly
+        ),
         pytest.param(2, Hardware(threads=1), id="copies", marks=pytest.mark.nightly),
-        pytest.param(2, Hardware(shard=True, micro_batch=2, threads=1), id="shards", marks=pytest.mark.nightly),
+        pytest.param(
+            2,
+            Hardware(shard=True, micro_batch=2, threads=1),
+            id="shards",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_the_layout_changes_no_number(folder, whole, size, hardware):
-    run = replace(given(folder, f"{size}-{hardware.shard}-{hardware.micro_batch}"), hardware=hardware)
-    found, wanted = (torch.tensor(losses(path)) for path in (trained(run, size), whole.output.folder))
+    run = replace(
+        given(folder, f"{size}-{hardware.shard}-{hardware.micro_batch}"), hardware=hardware
+    )
+    found, wanted = (
+        torch.tensor(losses(path)) for path in (trained(run, size), whole.output.folder)
+    )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
     shutil.rmtree(checkpoint.found(run.output.folder / "checkpoints")[0])
     before = curve(run.output.folder)

@@ -1,4 +1,7 @@
-"""The audit of a trained model: a table of estimators with verdicts, and the reasons of those that it refuses."""
+"""The audit of a trained model.
+
+a table of estimators with verdicts, and the reasons of those that it refuses.
+"""
 
 import io
 import json
@@ -16,7 +19,8 @@ from recipes.estimators import ESTIMATORS, FIXED, Model, named
 from recipes.metrics import measure
 from recipes.model_io import open_saved
 
-BOUND, WITHOUT = "NELBO, times from 0, with ends", "NELBO, times from 0.1, without ends"
+BOUND = "NELBO, times from 0, with ends"
+WITHOUT = "NELBO, times from 0.1, without ends"
 
 
 def quiet():
@@ -24,7 +28,9 @@ def quiet():
 
 
 def options(published, tmp_path, **values):
-    return Options(run=str(published.run), out=tmp_path / "audit.json", sequences=5, draws=3, **values)
+    return Options(
+        run=str(published.run), out=tmp_path / "audit.json", sequences=5, draws=3, **values
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +57,35 @@ def test_a_run_that_was_trained_is_audited(tmp_path):
 
 def test_one_command_prints_and_writes_the_table(masks, capsys):
     run = masks.run
-    main([str(run), "--sequences", "3", "--draws", "2", "--only", "chain, left", "from 0.1", "released"])
+    main(
+        [
+            str(run),
+            "--sequences",
+            "3",
+            "--draws",
+            "2",
+            "--only",
+            "chain, left",
+            "from 0.1",
+            "released",
+        ]
+    )
     result = json.loads((run / "audit.json").read_text(encoding="utf-8"))
     found = by_name(result)
     verdicts = {name: one["verdict"] for name, one in found.items()}
-    assert verdicts == {FIXED: "exact", "NELBO, times from 0.1, with ends": "bound", WITHOUT: "neither"}
+    assert verdicts == {
+        FIXED: "exact",
+        "NELBO, times from 0.1, with ends": "bound",
+        WITHOUT: "neither",
+    }
     assert found[WITHOUT]["largest"] > 1.1 and found[WITHOUT]["calls"] == 2
     assert list(result["refused"]) == ["HDLM's released loss, xi < 1"]
     assert result["provenance"]["versions"]["torch"] and result["protocol"]["sequences"] == 3
     shown = " ".join(capsys.readouterr().out.split())
-    assert "exact" in shown and "refused: HDLM's released loss, xi < 1: needs one level of clusters" in shown
+    assert (
+        "exact" in shown
+        and "refused: HDLM's released loss, xi < 1: needs one level of clusters" in shown
+    )
 
 
 @pytest.mark.slow
@@ -80,22 +105,40 @@ def test_every_estimator_is_in_the_table_or_refused(masks, tmp_path):
 def test_the_numbers_are_those_of_the_library(tmp_path):
     published = publish_tiny(tmp_path / "packed", packed=True)
     result = audit(options(published, tmp_path, only=("least variance",)), quiet())
-    saved, data = open_saved(published.run), open_prepared(published.data.folder)
-    batches = [next(examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0))]
-    x, mask = batches[0].x, batches[0].mask
+    saved = open_saved(published.run)
+    data = open_prepared(published.data.folder)
+    batches = [
+        next(
+            examples(
+                data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0
+            )
+        )
+    ]
+    x = batches[0].x
+    mask = batches[0].mask
     rows = [x[i : i + 1, : int(mask[i].sum())] for i in range(5)]
     ways = dict(parameterization="posterior")
-    likely = [-dd.likelihood(saved.process, saved.denoiser, row, dd.samplers.LeftToRight(), **ways)[0] for row in rows]
+    likely = [
+        -dd.likelihood(saved.process, saved.denoiser, row, dd.samplers.LeftToRight(), **ways)[0]
+        for row in rows
+    ]
     tokens = int(mask.sum())
-    assert by_name(result)[FIXED]["nats_per_token"]["value"] == pytest.approx(float(sum(likely)) / tokens, rel=1e-5)
-    many = [measure(saved.process, saved.denoiser, batches, 0, k, "posterior", ragged=True) for k in range(40)]
+    assert by_name(result)[FIXED]["nats_per_token"]["value"] == pytest.approx(
+        float(sum(likely)) / tokens, rel=1e-5
+    )
+    many = [
+        measure(saved.process, saved.denoiser, batches, 0, k, "posterior", ragged=True)
+        for k in range(40)
+    ]
     bound = torch.stack([one.nats.sum() for one in many]) / tokens
     found = by_name(result)["NELBO, times of least variance"]["nats_per_token"]
     assert abs(found["value"] - float(bound.mean())) < 5 * found["error"]
 
 
 def test_estimators_without_support_are_named_and_the_rest_is_printed(wrong_clusters, tmp_path):
-    result = audit(options(wrong_clusters, tmp_path, only=("released", "from 0, with ends")), quiet())
+    result = audit(
+        options(wrong_clusters, tmp_path, only=("released", "from 0, with ends")), quiet()
+    )
     verdicts = {name: one["verdict"] for name, one in by_name(result).items()}
     assert verdicts == {"HDLM's released loss, xi < 1": "neither", BOUND: "bound"}
     assert "one path from the mask to each token" in result["refused"][FIXED]
@@ -115,13 +158,19 @@ def test_a_run_by_blocks_is_audited_by_blocks(tmp_path):
 def test_a_process_without_a_small_copy_is_not_judged():
     process = dd.processes.RateMatrix.examples()[0]
     found = judge(named(BOUND), Model(process, lambda z, t: torch.zeros(*z.shape, 4)))
-    assert found == {"verdict": "not judged", "reason": "RateMatrix has no reduction to fewer tokens"}
+    assert found == {
+        "verdict": "not judged",
+        "reason": "RateMatrix has no reduction to fewer tokens",
+    }
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (dict(only=("chains",)), "only='chains': must be a part of the name of an estimator: 'NELBO"),
+        (
+            dict(only=("chains",)),
+            "only='chains': must be a part of the name of an estimator: 'NELBO",
+        ),
         (dict(sequences=1), "sequences=1: must be at least 2"),
         (dict(draws=0), "draws=0: must be at least 1"),
         (dict(length=0), "length=0: must be at least 1"),

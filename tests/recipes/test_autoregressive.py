@@ -13,18 +13,33 @@ from recipes.engine.objective import Objective, noised
 
 @pytest.mark.parametrize("module", [owt, lm1b])
 def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module):
-    """Where a token is masked: all but a thousandth of them; with the weight 1 / t, at most 1.001."""
+    """Where a token is masked: all but a thousandth of them.
+
+    With the weight 1 / t, at most 1.001.
+    """
     recipe = module.recipes()["ar"][1]
-    process, vocab, length = dd.presets.mdlm(11), 11, 6
+    process = dd.presets.mdlm(11)
+    vocab = 11
+    length = 6
     torch.manual_seed(0)
-    network = DiT(12, vocab, dim=16, depth=2, heads=2, block_size=recipe.network["block_size"], time_conditioned=False)
+    network = DiT(
+        12,
+        vocab,
+        dim=16,
+        depth=2,
+        heads=2,
+        block_size=recipe.network["block_size"],
+        time_conditioned=False,
+    )
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     x = torch.randint(vocab, (32, length))
     batch = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(32))
     noisy = noised(process, batch, 0, 0, recipe.loss, None, make_pace(recipe.pace), at_once=True)
-    _, losses = Objective(network.eval(), process, recipe.loss)(noisy, batch.mask, torch.tensor(1.0))
+    _, losses = Objective(network.eval(), process, recipe.loss)(
+        noisy, batch.mask, torch.tensor(1.0)
+    )
     masked = noisy.z == vocab
     assert masked.float().mean() > 0.98
     exact = -dd.likelihood(process, network, x, dd.samplers.LeftToRight(), group=1).per_position
@@ -32,7 +47,8 @@ def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module)
 
 
 def test_base_has_the_numbers_of_the_paper():
-    small, base = owt.recipes()["hdlm"][1], owt.recipes()["hdlm-base"][1]
+    small = owt.recipes()["hdlm"][1]
+    base = owt.recipes()["hdlm-base"][1]
     assert base.model.items() >= sizes.base().items() and base.process["clusters"] == 128
     for name in ("batch", "steps", "data", "optimizer", "loss"):
         assert getattr(base, name) == getattr(small, name)

@@ -1,4 +1,7 @@
-"""Third-party packages, by command lines alone: prepared, trained, killed, resumed, evaluated, published."""
+"""Third-party packages, by command lines alone.
+
+Prepared, trained, killed, resumed, evaluated, published.
+"""
 
 import json
 import os
@@ -59,7 +62,10 @@ class Net(torch.nn.Module):
         near = self.embed(z)
         return self.head(near + near.roll(1, 1) + near.roll(-1, 1) + t[:, None, None])
 """
-CASES = {"plug-in": (RAGGED, "restart", []), "module": (WANDER, "ancestral", ["own_net", "ddlib_wander"])}
+CASES = {
+    "plug-in": (RAGGED, "restart", []),
+    "module": (WANDER, "ancestral", ["own_net", "ddlib_wander"]),
+}
 
 
 def wander(folder):
@@ -75,10 +81,14 @@ class Place:
     """A folder with prepared text and a recipe, and commands that run in it."""
 
     def __init__(self, folder, parts):
-        self.folder, self.parts = folder, parts
+        self.folder = folder
+        self.parts = parts
         path = [str(ROOT), str(wander(folder)), str(folder), os.environ.get("PYTHONPATH", "")]
         # not the checks of shapes: a command as users run it
-        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path),
+            "OMP_NUM_THREADS": "1",
+        }
         self.environment |= {"DDLIB_SHAPECHECK": "0"}
         (folder / "own_net.py").write_text(NET)
         self.run("recipes.prepare", *SPEECHES, "--out", "data")
@@ -90,7 +100,11 @@ class Place:
         return f"{name}.yaml"
 
     def start(self, *words, ranks=1):
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+        launch = (
+            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            if ranks > 1
+            else []
+        )
         return subprocess.Popen(
             [sys.executable, *launch, "-m", *words], cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -103,7 +117,9 @@ class Place:
         return output
 
 
-@pytest.fixture(scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)]
+)
 def case(request, tmp_path_factory):
     parts, sampler, modules = CASES[request.param]
     place = Place(tmp_path_factory.mktemp(request.param), parts)
@@ -134,17 +150,40 @@ def test_killed_it_goes_on_to_the_same_bits(case):
 def test_two_ranks_make_the_same_run_but_for_rounding(case):
     place = case[0]
     place.run("recipes.train", place.recipe("pair"), ranks=2)
-    both = [[r["loss"] for r in curve(place.folder / "runs" / name) if "loss" in r] for name in ("pair", "whole")]
+    both = [
+        [r["loss"] for r in curve(place.folder / "runs" / name) if "loss" in r]
+        for name in ("pair", "whole")
+    ]
     assert both[0] == pytest.approx(both[1], rel=1e-4) and len(both[0]) == 24
 
 
 @pytest.mark.nightly
 def test_it_is_measured_sampled_and_drawn(case):
     place, sampler, _ = case
-    place.run("recipes.evaluate", "runs/whole", "--scorer", "none", "--sequences", "32", "--replicates", "2")
+    place.run(
+        "recipes.evaluate",
+        "runs/whole",
+        "--scorer",
+        "none",
+        "--sequences",
+        "32",
+        "--replicates",
+        "2",
+    )
     found = json.loads((place.folder / "runs" / "whole" / "evaluation.json").read_text())
     assert 2 < found["bound"]["nats_per_token"]["value"] < 9
-    how = ["--sampler", sampler, "--steps", "4", "--samples", "1", "--length", "8", "--out", "s.jsonl"]
+    how = [
+        "--sampler",
+        sampler,
+        "--steps",
+        "4",
+        "--samples",
+        "1",
+        "--length",
+        "8",
+        "--out",
+        "s.jsonl",
+    ]
     place.run("recipes.generate", "runs/whole", "--prompt", "We", "--trajectory", *how)
     line = json.loads((place.folder / "s.jsonl").read_text())
     assert line["text"].startswith("We") and line["protocol"]["sampler"] == sampler
@@ -158,7 +197,16 @@ def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_p
     copied = tmp_path / "published"
     (place.folder / "runs" / "whole" / "weights").rename(copied)
     try:
-        measure = ["recipes.evaluate", str(copied), "--scorer", "none", "--sequences", "8", "--out", "e.json"]
+        measure = [
+            "recipes.evaluate",
+            str(copied),
+            "--scorer",
+            "none",
+            "--sequences",
+            "8",
+            "--out",
+            "e.json",
+        ]
         if modules:
             output = place.run(*measure, status=1)
             assert f"--trust {modules[1]}" in output and "importing a module executes it" in output
@@ -166,7 +214,9 @@ def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_p
         assert "nats per token" in place.run(*measure, *(trust if modules else []))
         values = yaml.safe_load((copied / "recipe.yaml").read_text())["plugins"]
         assert values.keys() == (
-            {"ddlib_wander:ring", "own_net:Net"} if modules else {"punctuated", "neighbours", "log_odds"}
+            {"ddlib_wander:ring", "own_net:Net"}
+            if modules
+            else {"punctuated", "neighbours", "log_odds"}
         )
     finally:
         copied.rename(place.folder / "runs" / "whole" / "weights")
@@ -177,7 +227,10 @@ def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_p
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]
     output = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
-    assert "2/2" in output and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
+    assert (
+        "2/2" in output
+        and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
+    )
 
 
 @pytest.mark.slow
@@ -199,6 +252,10 @@ def test_a_plug_in_trains_resumes_and_opens(tmp_path, monkeypatch):
     again = open_saved("runs/short/weights")
     z = saved.process.sample_prior((2, 16), torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert torch.equal(saved.model(z, torch.rand(2) * 0 + 0.5), again.model(z, torch.rand(2) * 0 + 0.5))
-    tokens = dd.sample(again.process, again.denoiser, (2, 8), dd.build("samplers", "restart"), steps=4)
+        assert torch.equal(
+            saved.model(z, torch.rand(2) * 0 + 0.5), again.model(z, torch.rand(2) * 0 + 0.5)
+        )
+    tokens = dd.sample(
+        again.process, again.denoiser, (2, 8), dd.build("samplers", "restart"), steps=4
+    )
     assert tokens.shape == (2, 8) and tokens.max() < again.process.vocab_size

@@ -1,4 +1,7 @@
-"""The report of approximate caches: their error on held-out text, changed tokens and time; and their option."""
+"""The report of approximate caches.
+
+Their error on held-out text, changed tokens and time; and their option.
+"""
 
 import json
 from dataclasses import replace
@@ -36,16 +39,33 @@ def opened(published):
 
 @pytest.mark.slow
 def test_one_command_writes_the_errors_of_each_block(published, capsys):
-    flags = ["--block", "6", "--sequences", "3", "--repeats", "1", "--steps", "3", "--caches", *CACHES]
+    flags = [
+        "--block",
+        "6",
+        "--sequences",
+        "3",
+        "--repeats",
+        "1",
+        "--steps",
+        "3",
+        "--caches",
+        *CACHES,
+    ]
     main([str(published.run), *flags])
     result = json.loads((published.run / "cache_error.json").read_text())
     found = {one["cache"]: one for one in result["caches"]}
     assert list(found) == list(CACHES) and result["protocol"]["length"] == 24
-    assert result["starts"][0]["versions"]["torch"] == version("torch") and len(result["starts"][0]["load"]) == 3
+    assert (
+        result["starts"][0]["versions"]["torch"] == version("torch")
+        and len(result["starts"][0]["load"]) == 3
+    )
     for name, one in found.items():
         blocks = one["blocks"]
         assert [block["block"] for block in blocks] == [0, 1, 2, 3]
-        assert all(0 <= block["mean"] <= block["largest"] <= 1 for block in blocks) and one["times_faster"] > 0
+        assert (
+            all(0 <= block["mean"] <= block["largest"] <= 1 for block in blocks)
+            and one["times_faster"] > 0
+        )
         assert blocks[0]["changed"] == 0, "the first block is given"
         if name == "dual:refresh=1":
             assert max(block["largest"] for block in blocks) < 1e-5 and one["changed"] == 0
@@ -61,14 +81,19 @@ def test_one_command_writes_the_errors_of_each_block(published, capsys):
 @pytest.mark.slow
 def test_a_single_sequence_has_no_error(published, options, capsys):
     found = cache_error(replace(options, caches=("dual",), sequences=1), make_console())
-    assert found["without"]["nats_per_token"]["error"] is found["caches"][0]["more_nats_per_token"]["error"] is None
+    assert (
+        found["without"]["nats_per_token"]["error"]
+        is found["caches"][0]["more_nats_per_token"]["error"]
+        is None
+    )
     assert "±" not in capsys.readouterr().out and "NaN" not in options.out.read_text()
 
 
 @pytest.mark.slow
 def test_its_nats_are_those_of_the_likelihood(published, options):
     subject = subject_of(options, opened(published))
-    exact, cached = subject.nats(False), subject.nats("dual")
+    exact = subject.nats(False)
+    cached = subject.nats("dual")
     assert exact.shape == (3,) and (exact - cached).abs().max() > 1e-6
     torch.testing.assert_close(subject.nats("dual:refresh=1"), exact, atol=1e-3, rtol=1e-6)
 
@@ -95,13 +120,16 @@ def test_mismatches_are_refused_before_any_work(published, options, tmp_path, mo
         with pytest.raises(ValueError, match=message):
             run(replace(options, **changed))
     blocks = publish_tiny(tmp_path, pace="blocks:size=6")
-    with pytest.raises(ValueError, match="attends by blocks of 6: its cache is exact, so there is no error"):
+    with pytest.raises(
+        ValueError, match="attends by blocks of 6: its cache is exact, so there is no error"
+    ):
         run(replace(options, run=str(blocks.run)))
 
 
 @pytest.mark.slow
 def test_the_option_of_samples_is_that_of_dd_sample(published):
-    saved, index = opened(published), torch.arange(2)
+    saved = opened(published)
+    index = torch.arange(2)
     for keep in ("dual", "prefix:refresh=2", None):
         sampling = Sampling(sampler="confidence", steps=3, pace="blocks:size=6", keep=keep)
         words = draw(saved, sampling, 0, index, 24)

@@ -1,4 +1,7 @@
-"""A head over children in recipes: trained, evaluated and sampled from like any other, in every layout."""
+"""A head over children in recipes.
+
+Trained, evaluated and sampled from like any other, in every layout.
+"""
 
 from dataclasses import replace
 
@@ -26,22 +29,39 @@ NOISE = {
 def given(folder, name, **changes):
     process, model = NOISE[name]
     base = recipe(text(folder / "data"), folder / name)
-    return replace(base, process=process, model=TINY | model, optimizer=replace(base.optimizer, eps=1e-6), **changes)
+    return replace(
+        base,
+        process=process,
+        model=TINY | model,
+        optimizer=replace(base.optimizer, eps=1e-6),
+        **changes,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["hdlm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mdlm", "hdlm-xi", "gidd"))]
+    "name",
+    [
+        "hdlm",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mdlm", "hdlm-xi", "gidd")),
+    ],
 )
 def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     run = given(tmp_path, name)
     folder = trained(run)
     assert losses(folder)[-1] < losses(folder)[0]
     saved = open_saved(folder)
-    clusters = {"mdlm": [9, 3], "hdlm": [6], "hdlm-xi": [6], "gidd": [round(saved.process.vocab_size**0.5)]}[name]
+    clusters = {
+        "mdlm": [9, 3],
+        "hdlm": [6],
+        "hdlm-xi": [6],
+        "gidd": [round(saved.process.vocab_size**0.5)],
+    }[name]
     assert isinstance(saved.parameterization, dd.Children)
     assert list(saved.parameterization.tree.levels[1:-1]) == clusters
-    result = evaluate(Options(run=str(folder), scorer="none", replicates=2, samples=2, batch=4), ALONE)
+    result = evaluate(
+        Options(run=str(folder), scorer="none", replicates=2, samples=2, batch=4), ALONE
+    )
     assert 0 < result["bound"]["nats_per_token"]["value"] < 8
     generate([str(folder), "--samples", "1", "--steps", "4"])
     assert capsys.readouterr().out
@@ -65,6 +85,9 @@ def test_the_layout_changes_no_number(name, hardware, tmp_path):
 def test_the_head_is_a_value_of_the_model(tmp_path):
     base = recipe(tmp_path, tmp_path / "run")
     assert base.model["head"] == "words" and base.model["clusters"] is None  # written out
-    assert replace(base, model=base.model | {"head": "children", "clusters": 12}).model["clusters"] == 12
+    assert (
+        replace(base, model=base.model | {"head": "children", "clusters": 12}).model["clusters"]
+        == 12
+    )
     with pytest.raises(ValueError, match=r"model\.head: .*'words' or 'children'"):
         replace(base, model=base.model | {"head": "kids"})

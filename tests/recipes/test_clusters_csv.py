@@ -1,4 +1,6 @@
-"""Clusters of a recipe from a CSV file, as Python reads it, and what ends a run that names no clusters."""
+"""Clusters of a recipe from a CSV file, as Python reads it, and what ends a run that names no
+clusters.
+"""
 
 import csv
 from dataclasses import replace
@@ -30,7 +32,11 @@ def table(tmp_path, folder):
 
 
 def given(tmp_path, folder, clusters):
-    noise = dict(kind="hierarchical", hierarchy=dict(kind="tree", clusters=str(clusters), xi=0.9), schedule="linear")
+    noise = dict(
+        kind="hierarchical",
+        hierarchy=dict(kind="tree", clusters=str(clusters), xi=0.9),
+        schedule="linear",
+    )
     return replace(runs.recipe(folder, tmp_path / "run"), process=noise, steps=2)
 
 
@@ -48,14 +54,18 @@ def test_a_csv_file_without_a_token_and_a_path_without_files_are_refused(tmp_pat
     table.write_text("".join(lines[1:]), encoding="utf-8")
     with pytest.raises(ValueError, match="table lacks 1 tokens of vocabulary"):
         train(given(tmp_path, folder, table))
-    with pytest.raises(FileNotFoundError, match=r"clusters is '.*nowhere', must be the path of .*nowhere\.json"):
+    with pytest.raises(
+        FileNotFoundError, match=r"clusters is '.*nowhere', must be the path of .*nowhere\.json"
+    ):
         train(given(tmp_path, folder, tmp_path / "nowhere"))
 
 
 def test_given_clusters_have_the_centroids_of_their_words():
     from recipes.embeddings.grouping import given_clusters
 
-    vectors = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    vectors = torch.nn.functional.normalize(
+        torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1
+    )
     parents = [torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 1])]
     found = given_clusters(vectors, parents, "f" * 64)
     for level, words in enumerate(([0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1])):
@@ -63,7 +73,9 @@ def test_given_clusters_have_the_centroids_of_their_words():
             mine = vectors[torch.tensor(words) == cluster]
             mean = mine.mean(0)
             assert torch.allclose(found.centroids[level][cluster], mean / mean.norm(), atol=1e-6)
-            assert float(found.coherence[level][cluster]) == pytest.approx(float((mine @ mean / mean.norm()).mean()))
+            assert float(found.coherence[level][cluster]) == pytest.approx(
+                float((mine @ mean / mean.norm()).mean())
+            )
     assert found.tree().levels == (6, 3, 2, 1)
 
 

@@ -24,13 +24,16 @@ def tokenizer():
 
 @pytest.fixture
 def run(tmp_path):
-    return lambda *arguments: clusters.main([*SMALL, "--out", str(tmp_path / "out"), *map(str, arguments)])
+    return lambda *arguments: clusters.main(
+        [*SMALL, "--out", str(tmp_path / "out"), *map(str, arguments)]
+    )
 
 
 @pytest.mark.slow
 def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, tokenizer, capsys):
     found = run("--clusters", 20, 4, "--nested", "down", "--max-ratio", 3)
-    out, mark = tmp_path / "out", fingerprint(tokenizer.get_vocab())
+    out = tmp_path / "out"
+    mark = fingerprint(tokenizer.get_vocab())
     loaded = load_clusters(out / "clusters", mark)
     assert all(torch.equal(a, b) for a, b in zip(found.parents, loaded.parents, strict=True))
     assert loaded.tree().levels == (400, 20, 4, 1)
@@ -81,7 +84,8 @@ def test_no_name_in_the_plot_covers_another_one_or_leaves_the_frame():
     clusters.place_names(axes, points, names, range(59, -1, -1))
     boxes = [text.get_window_extent() for text in axes.texts]
     assert axes.texts[0].get_text() == r"\$name_59\$" and 10 < len(boxes) < 60
-    frame, legend = axes.get_window_extent(), axes.get_legend().get_window_extent()
+    frame = axes.get_window_extent()
+    legend = axes.get_legend().get_window_extent()
     for i, box in enumerate(boxes):
         assert not box.count_overlaps([*boxes[:i], legend])
         assert frame.contains(*box.min) and frame.contains(*box.max)

@@ -1,4 +1,7 @@
-"""Runs with the consistency loss: killed, resumed, on two ranks, packed, by blocks, from a trained run; refusals."""
+"""Runs with the consistency loss.
+
+Killed, resumed, on two ranks, packed, by blocks, from a trained run; refusals.
+"""
 
 import shutil
 from dataclasses import replace
@@ -38,7 +41,12 @@ def given(folder, name, **changes):
 
 
 def without_dropout(run, **changes):
-    return replace(run, model=run.model | {"dropout": 0.0}, optimizer=replace(run.optimizer, eps=1e-6), **changes)
+    return replace(
+        run,
+        model=run.model | {"dropout": 0.0},
+        optimizer=replace(run.optimizer, eps=1e-6),
+        **changes,
+    )
 
 
 @pytest.mark.slow
@@ -74,7 +82,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies, accumulated", "shards", "shards, accumulated"]))
+@pytest.mark.parametrize(
+    "name", slow_but(LAYOUTS, nightly=["copies, accumulated", "shards", "shards, accumulated"])
+)
 def test_the_layout_changes_no_number(folder, name):
     plain = without_dropout(given(folder, "plain"))
     if not plain.output.folder.exists():
@@ -95,7 +105,8 @@ def test_the_layout_changes_no_number(folder, name):
 def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
     monkeypatch.setattr(consistency, "CHUNK", chunk)
     train(given(folder, f"chunks-{chunk}"))
-    made, wanted = losses(folder / f"chunks-{chunk}"), losses(whole)
+    made = losses(folder / f"chunks-{chunk}")
+    wanted = losses(whole)
     assert torch.allclose(torch.tensor(made), torch.tensor(wanted), rtol=0, atol=1e-5)
 
 
@@ -103,12 +114,18 @@ KINDS = {
     "masks": dict(process=dict(kind="mdlm")),
     "gidd": dict(process=dict(kind="gidd", p_uniform=0.2)),
     "uniform": dict(process=dict(kind="uniform", schedule="linear")),
-    "posterior": dict(loss=Loss(consistency=0.5, parameterization="posterior", consistency_divergence="reverse_kl")),
+    "posterior": dict(
+        loss=Loss(
+            consistency=0.5, parameterization="posterior", consistency_divergence="reverse_kl"
+        )
+    ),
     "children": dict(
         process=dict(kind="hdlm", clusters=6),
         model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
     ),
-    "interval": dict(loss=Loss(consistency=0.5, interval=(0.1, 0.9), consistency_divergence="jensen_shannon")),
+    "interval": dict(
+        loss=Loss(consistency=0.5, interval=(0.1, 0.9), consistency_divergence="jensen_shannon")
+    ),
     "by blocks": dict(pace="blocks:size=4"),
     "ramp": dict(pace="ramp:lag=1"),
 }
@@ -126,9 +143,17 @@ def test_packed_rows(folder):
     run = given(folder, "packed", steps=6)
     run = without_dropout(replace(run, data=replace(run.data, packed=True, length=48)))
     train(run)
-    again = replace(run, output=replace(run.output, folder=folder / "packed-2"), hardware=Hardware(micro_batch=2))
+    again = replace(
+        run,
+        output=replace(run.output, folder=folder / "packed-2"),
+        hardware=Hardware(micro_batch=2),
+    )
     train(again)
-    assert torch.allclose(torch.tensor(losses(folder / "packed-2")), torch.tensor(losses(folder / "packed")), atol=1e-5)
+    assert torch.allclose(
+        torch.tensor(losses(folder / "packed-2")),
+        torch.tensor(losses(folder / "packed")),
+        atol=1e-5,
+    )
 
 
 @pytest.mark.slow
@@ -137,7 +162,8 @@ def test_a_start_from_a_trained_run(folder):
     train(before)
     after = given(folder, "after", start=str(before.output.folder), steps=4)
     train(after)
-    first, last = losses(before.output.folder)[0], losses(after.output.folder)[-1]
+    first = losses(before.output.folder)[0]
+    last = losses(after.output.folder)[-1]
     assert last < first + 0.5 and len(losses(after.output.folder)) == 4
 
 
@@ -156,7 +182,9 @@ def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
     for i in range(0, 8, 2):
         part, before = drawn(process, CONSISTENT, slice(i, i + 2), pace)
         assert torch.equal(part.z, late.z[i : i + 2]) and torch.equal(part.t, late.t[i : i + 2])
-        assert torch.equal(before.z, early.z[i : i + 2]) and torch.equal(before.t, early.t[i : i + 2])
+        assert torch.equal(before.z, early.z[i : i + 2]) and torch.equal(
+            before.t, early.t[i : i + 2]
+        )
     assert (early.t <= late.t).all() and (early.t < late.t)[late.measure > 0].all()
     assert ((late.z == 5) | (early.z == late.z)).all() and torch.equal(late.x, early.x)
     if pace is not None:
@@ -166,10 +194,16 @@ def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
 
 
 def test_earlier_times():
-    t, chance = torch.tensor([0.5, 0.8, 0.25, 1e-3]), torch.tensor([[0.5, 0.9], [1 - 1e-12, 0.9], [0.3, 0.1], [0, 0.9]])
+    t = torch.tensor([0.5, 0.8, 0.25, 1e-3])
+    chance = torch.tensor([[0.5, 0.9], [1 - 1e-12, 0.9], [0.3, 0.1], [0, 0.9]])
     s = earlier(t, t > 0, chance.double(), 1e-3, 0.25)
-    assert torch.allclose(s, torch.tensor([0.2505, 0.0, 0.0, 0.0]), atol=1e-6) and (s < t).all() and s.dtype == t.dtype
-    own, fixed = torch.tensor([[0.0, 0.5, 1.0], [1.0, 1.0, 1.0]]), torch.tensor([[0.5, 0.9], [0.5, 0.9]]).double()
+    assert (
+        torch.allclose(s, torch.tensor([0.2505, 0.0, 0.0, 0.0]), atol=1e-6)
+        and (s < t).all()
+        and s.dtype == t.dtype
+    )
+    own = torch.tensor([[0.0, 0.5, 1.0], [1.0, 1.0, 1.0]])
+    fixed = torch.tensor([[0.5, 0.9], [0.5, 0.9]]).double()
     moves = torch.tensor([[False, True, False], [False, False, False]])
     assert earlier(own, moves, fixed, 0.0, 0.25).tolist() == [[0.0, 0.25, 1.0], [0.5, 0.5, 0.5]]
     every = earlier(torch.rand(1000), torch.ones(1000) > 0, torch.rand(1000, 2).double(), 0.0, 0.3)
@@ -190,17 +224,23 @@ test_bad_values = refuses(r"""
 
 def test_without_an_average_there_is_no_teacher(folder):
     run = given(folder, "none")
-    with pytest.raises(ValueError, match=r"loss.consistency=0.5: its teacher is the average .* optimizer.ema=0"):
+    with pytest.raises(
+        ValueError, match=r"loss.consistency=0.5: its teacher is the average .* optimizer.ema=0"
+    ):
         replace(run, optimizer=replace(run.optimizer, ema=0.0))
 
 
 def test_a_start_from_another_vocabulary_is_refused(folder, tmp_path):
     before = given(folder, "before-other", loss=Loss(), steps=1)
     train(before)
-    (tmp_path / "text.txt").write_text("\n".join(f"{number}. The state of the union" for number in range(40)))
+    (tmp_path / "text.txt").write_text(
+        "\n".join(f"{number}. The state of the union" for number in range(40))
+    )
     corpus = local(str(tmp_path / "text.txt"), "train:270", held_out=5)
     prepare(corpus, tmp_path / "data")
-    other = recipe(tmp_path / "data", tmp_path / "run", loss=CONSISTENT, start=str(before.output.folder))
+    other = recipe(
+        tmp_path / "data", tmp_path / "run", loss=CONSISTENT, start=str(before.output.folder)
+    )
     other = replace(other, data=replace(other.data, corpus=corpus))
     with pytest.raises(ValueError, match="start="):
         train(other)

@@ -28,8 +28,13 @@ def byte_level() -> Tokenizer:
 
 def word_pieces() -> Tokenizer:
     words = ["[UNK]", "the", "weather", "in", "bos", "##ton", ".", "[", "]"]
-    tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tokenizer = Tokenizer(
+        models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(),
+    )
     return tokenizer
 
 
@@ -41,7 +46,9 @@ def states(tokenizer: Tokenizer, *parts: str | int) -> torch.Tensor:
             state
             for part in parts
             for state in (
-                [size + part] if isinstance(part, int) else tokenizer.encode(part, add_special_tokens=False).ids
+                [size + part]
+                if isinstance(part, int)
+                else tokenizer.encode(part, add_special_tokens=False).ids
             )
         ]
     )
@@ -52,13 +59,17 @@ def test_finished_text_comes_back():
     shown = render(tokenizer, states(tokenizer, TEXT), ["money"]).plain
     assert shown.replace("¶", "\n") == TEXT
     tokenizer = word_pieces()
-    assert render(tokenizer, states(tokenizer, "the weather in boston."), []).plain == "the weather in boston."
+    assert (
+        render(tokenizer, states(tokenizer, "the weather in boston."), []).plain
+        == "the weather in boston."
+    )
 
 
 @pytest.mark.parametrize("make", [byte_level, word_pieces])
 def test_spaces_stand_on_either_side_of_masks_and_clusters(make):
     tokenizer = make()
-    words, names = (" act", " on") if make is byte_level else ("the", "weather"), ["money", "war"]
+    words = (" act", " on") if make is byte_level else ("the", "weather")
+    names = ["money", "war"]
     first, last = (word.strip() for word in words)
     for parts, wanted in [
         ((2, words[0], 2, words[1]), f"_ {first} _ {last}"),
@@ -83,18 +94,26 @@ def needing() -> None:
 def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda z, t: 0.0 * t, 2)
     with (
-        pytest.raises(SystemExit, match=r"^error: pace is Blocks\(size=2\), which Particles.* does not support"),
+        pytest.raises(
+            SystemExit,
+            match=r"^error: pace is Blocks\(size=2\), which Particles.* does not support",
+        ),
         plain_errors(),
     ):
         check_paced(dd.paces.Blocks(2), particles)
     space = {"__package__": "recipes"}
-    exec("def bug(): return None + 1\ndef call(): bug(1)\ndef refuse(): raise TypeError('no')", space)
+    exec(
+        "def bug(): return None + 1\ndef call(): bug(1)\ndef refuse(): raise TypeError('no')", space
+    )
     for bug in (space["bug"], space["call"], lambda: torch.zeros("two"), lambda: len(3)):
         with pytest.raises(TypeError), plain_errors():
             bug()
     with pytest.raises(SystemExit, match="error: no"), plain_errors():
         space["refuse"]()
-    with pytest.raises(SystemExit, match=r"^error: model: attention 'none' needs a device"), plain_errors():
+    with (
+        pytest.raises(SystemExit, match=r"^error: model: attention 'none' needs a device"),
+        plain_errors(),
+    ):
         dd.build("backbones", {"kind": f"{__name__}:needing"}, place="model")
     with pytest.raises(RuntimeError), plain_errors():
         torch.zeros(2) @ torch.zeros(3)
@@ -104,14 +123,21 @@ def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
 
 
 def test_a_line_begins_with_the_time():
-    assert on_its_way(0.8125, "a _").plain == on_its_way(0.8125, Text("a _")).plain == "t = 0.812: a _"
+    assert (
+        on_its_way(0.8125, "a _").plain == on_its_way(0.8125, Text("a _")).plain == "t = 0.812: a _"
+    )
 
 
 def test_drafts_are_printed_for_times_per_position():
-    console, tokenizer = make_console(io.StringIO()), byte_level()
+    console = make_console(io.StringIO())
+    tokenizer = byte_level()
     words = states(tokenizer, " act")
     with Drafts(console, ["one"], lambda place, z: render(tokenizer, z, [])) as drafts:
-        for k, t, z in ((-1, [1.0, 0.0], [300, 300]), (0, [0.5, 0.0], [300, 300]), (1, [0.0, 0.0], [words[0], 300])):
+        for k, t, z in (
+            (-1, [1.0, 0.0], [300, 300]),
+            (0, [0.5, 0.0], [300, 300]),
+            (1, [0.0, 0.0], [words[0], 300]),
+        ):
             drafts(k, torch.tensor([t]), torch.tensor([z]))
     lines = console.file.getvalue().splitlines()  # none where nothing changed
     assert [line.split(":")[0] for line in lines] == ["one  t = 0.500", "one  t = 0.000"]
@@ -125,10 +151,14 @@ def unread():
     return os.fdopen(write, "w")
 
 
-@pytest.mark.parametrize("words", slow_but([["recipes.train", "--help-all"], ["ddlib"]], nightly=[["ddlib"]]), ids=str)
+@pytest.mark.parametrize(
+    "words", slow_but([["recipes.train", "--help-all"], ["ddlib"]], nightly=[["ddlib"]]), ids=str
+)
 def test_a_reader_that_has_exited_ends_a_command_without_a_message(words):
     with unread() as out:
-        ended = subprocess.run([sys.executable, "-m", *words], stdout=out, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-m", *words], stdout=out, stderr=subprocess.PIPE, text=True
+        )
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
@@ -158,5 +188,9 @@ def test_the_status_of_a_command_is_its_exit_status():
 
 
 def test_every_command_runs_that_way():
-    paths = [path for path in Path(recipes.__file__).parent.glob("*.py") if "__main__" in path.read_text()]
+    paths = [
+        path
+        for path in Path(recipes.__file__).parent.glob("*.py")
+        if "__main__" in path.read_text()
+    ]
     assert len(paths) > 10 and all(path.read_text().endswith("command(main)\n") for path in paths)

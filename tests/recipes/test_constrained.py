@@ -1,4 +1,7 @@
-"""Texts that match a regular expression or a JSON schema: ``recipes.generate --regex`` and ``--json-schema``."""
+"""Texts that match a regular expression or a JSON schema.
+
+``recipes.generate --regex`` and ``--json-schema``.
+"""
 
 import io
 import json
@@ -42,7 +45,9 @@ def saved(run):
 
 
 def drawn(run, **options):
-    return generate(Options(run=str(run), **({"sampling": ORDERED} | options)), make_console(io.StringIO()))
+    return generate(
+        Options(run=str(run), **({"sampling": ORDERED} | options)), make_console(io.StringIO())
+    )
 
 
 def lines(path):
@@ -50,32 +55,46 @@ def lines(path):
 
 
 @pytest.mark.parametrize("layout", slow_but(LAYOUTS, "packed"))
-@pytest.mark.parametrize("sampler", slow_but(["left_to_right", "ancestral", "confidence"], "left_to_right"))
+@pytest.mark.parametrize(
+    "sampler", slow_but(["left_to_right", "ancestral", "confidence"], "left_to_right")
+)
 def test_texts_match_the_pattern(tmp_path, layout, sampler):
-    run, out = publish_tiny(tmp_path, **LAYOUTS[layout]).run, tmp_path / "texts.jsonl"
+    run = publish_tiny(tmp_path, **LAYOUTS[layout]).run
+    out = tmp_path / "texts.jsonl"
     sampling = Sampling(steps=9, sampler=sampler)
     texts = drawn(run, regex=PATTERN, samples=6, sampling=sampling, out=out)
     assert len(set(texts)) > 1 and all(re.fullmatch(PATTERN, text) for text in texts)
-    assert all(line["protocol"]["regex"] == PATTERN and len(line["tokens"]) == LENGTH for line in lines(out))
+    assert all(
+        line["protocol"]["regex"] == PATTERN and len(line["tokens"]) == LENGTH
+        for line in lines(out)
+    )
     assert drawn(run, regex=PATTERN, numbers=(4,), sampling=sampling) == [texts[4]]
     assert drawn(run, regex=PATTERN, samples=6, batch=4, sampling=sampling) == texts
 
 
 def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
-    out, pattern, ends = tmp_path / "texts.jsonl", "(yes|no){1,3}", saved.special.eos
+    out = tmp_path / "texts.jsonl"
+    pattern = "(yes|no){1,3}"
+    ends = saved.special.eos
     drawn(run, regex=pattern, samples=3, out=out, seed=2)
     spelt = {piece: token for token, piece in pieces(saved).items()}
     tokens = {letter: spelt[letter.encode()] for letter in "yesno"}
     states = {0: {"y": 1, "n": 3}, 1: {"e": 2}, 2: {"s": 4}, 3: {"o": 4}, 4: {"y": 5, "n": 7}, 5: {"e": 6},
               6: {"s": 8}, 7: {"o": 8}, 8: {"y": 9, "n": 11}, 9: {"e": 10}, 10: {"s": 12}, 11: {"o": 12}}  # fmt: skip
-    by_letters = {state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()}
+    by_letters = {
+        state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()
+    }
     automaton = Constraint(pattern).automaton(saved)
     letters = dd.samplers.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
     rows = torch.tensor([line["tokens"][1:] for line in lines(out)])
     assert bool(automaton.accepts(rows).all())
-    spelled = [[tokens[letter] for letter in text] + [ends] * 4 for text in ("yesno", "nonono", "yes")]
+    spelled = [
+        [tokens[letter] for letter in text] + [ends] * 4 for text in ("yesno", "nonono", "yes")
+    ]
     for row in spelled:
-        assert bool(letters.accepts(torch.tensor([row]))) and bool(automaton.accepts(torch.tensor([row])))
+        assert bool(letters.accepts(torch.tensor([row]))) and bool(
+            automaton.accepts(torch.tensor([row]))
+        )
     expected = dd.sample(
         saved.process, saved.denoiser, (3, LENGTH), dd.samplers.LeftToRight(), LENGTH,
         torch.tensor([saved.special.bos]), constraint=automaton.behind(1),
@@ -86,18 +105,23 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
 
 
 def test_a_json_schema(run, tmp_path):
-    path, out = tmp_path / "schema.json", tmp_path / "texts.jsonl"
+    path = tmp_path / "schema.json"
+    out = tmp_path / "texts.jsonl"
     path.write_text(json.dumps(SCHEMA), encoding="utf-8")
-    for text in drawn(run, json_schema=path, samples=4, sampling=replace(ORDERED, sampler="confidence"), out=out):
+    for text in drawn(
+        run, json_schema=path, samples=4, sampling=replace(ORDERED, sampler="confidence"), out=out
+    ):
         found = json.loads(text)
         assert type(found["a"]) is int and found["b"] in ("x", "yé") and len(found) == 2
     assert all(line["protocol"]["json_schema"] == SCHEMA for line in lines(out))
 
 
 def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
-    path, schema = tmp_path / "schema.json", {"type": "object", "properties": {"a": {"type": "string"}}}
+    path = tmp_path / "schema.json"
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     path.write_text(json.dumps(schema | {"required": ["a"]}), encoding="utf-8")
-    automaton, ends = Constraint(json_schema=path).automaton(saved), [saved.special.eos]
+    automaton = Constraint(json_schema=path).automaton(saved)
+    ends = [saved.special.eos]
     text = saved.encode('{"a":"yé."}')
     for shown in range(len(text) + 1):
         row = torch.tensor([[*text[:shown], *ends * (len(text) + 1 - shown)]])
@@ -117,7 +141,14 @@ def test_prompts_of_several_lengths_and_gaps(run):
 
 def test_a_sample_stops_at_its_end(saved):
     with network_calls(saved.model) as made:
-        found = draw(saved, ORDERED, 0, torch.arange(1), LENGTH, constraint=Constraint("(yes|no)").automaton(saved))
+        found = draw(
+            saved,
+            ORDERED,
+            0,
+            torch.arange(1),
+            LENGTH,
+            constraint=Constraint("(yes|no)").automaton(saved),
+        )
     text = saved.ended(found[0].tolist())
     assert saved.tokenizer.decode(text) in ("yes", "no")
     assert made.sequences == len(text) + 1 < LENGTH
@@ -134,7 +165,20 @@ def test_an_answer_and_a_page(run, tmp_path):
 
 
 def test_by_command(run, capsys, tmp_path):
-    main([str(run), "--regex", "(yes|no)", "--samples", "1", "--steps", "3", "--sampler", "first_hitting", "--stream"])
+    main(
+        [
+            str(run),
+            "--regex",
+            "(yes|no)",
+            "--samples",
+            "1",
+            "--steps",
+            "3",
+            "--sampler",
+            "first_hitting",
+            "--stream",
+        ]
+    )
     assert re.search("^(yes|no)$", capsys.readouterr().out, re.MULTILINE)
     path = tmp_path / "schema.json"
     path.write_text('{"type": "boolean"}', encoding="utf-8")
@@ -143,18 +187,24 @@ def test_by_command(run, capsys, tmp_path):
 
 
 def test_tokens_are_bytes(saved):
-    found, text = pieces(saved), "The state of our union is été, 1 😀"
+    found = pieces(saved)
+    text = "The state of our union is été, 1 😀"
     assert b"".join(found[token] for token in saved.encode(text)).decode() == text
     assert saved.special.eos not in found and saved.special.pad not in found
     entries = {"▁a": 0, "<0xC3>": 1, "<0xA9>": 2, "b": 3, "<unk>": 4, "</s>": 5}
     other = Tokenizer(models.BPE(entries, [], unk_token="<unk>", byte_fallback=True))
-    other.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    other.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     special = replace(saved.special, bos=None, eos=5, pad=None, others=())
     model = replace(saved, tokenizer=other, special=special)
     assert pieces(model) == {0: b" a", 1: b"\xc3", 2: b"\xa9", 3: b"b"}
     alone = Tokenizer(models.WordLevel({"C": 0, "O": 1, "?": 2}, unk_token="?"))
     alone.decoder = decoders.Fuse()
-    assert pieces(replace(saved, tokenizer=alone, special=replace(special, eos=None))) == {0: b"C", 1: b"O"}
+    assert pieces(replace(saved, tokenizer=alone, special=replace(special, eos=None))) == {
+        0: b"C",
+        1: b"O",
+    }
     together = Tokenizer(models.WordPiece({"play": 0, "##ing": 1, "[UNK]": 2}, unk_token="[UNK]"))
     together.decoder = decoders.WordPiece()
     message = r"its tokenizer decodes tokens jointly.* must be byte-level, .* takes an Automaton"
@@ -171,15 +221,24 @@ PATTERNS = (
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_an_automaton_accepts_what_python_matches(saved, pattern):
     symbols = ["a", "b", "ab", "ba", "."]
-    tokenizer = Tokenizer(models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token="?"))
+    tokenizer = Tokenizer(
+        models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token="?")
+    )
     tokenizer.decoder = decoders.Fuse()
     special = replace(saved.special, bos=None, eos=None, pad=None, others=())
-    model = replace(saved, tokenizer=tokenizer, special=special, process=dd.processes.Masked(5, dd.schedules.Linear()))
+    model = replace(
+        saved,
+        tokenizer=tokenizer,
+        special=special,
+        process=dd.processes.Masked(5, dd.schedules.Linear()),
+    )
     automaton = Constraint(pattern).automaton(model)
     for length in range(1, 5):
         rows = torch.cartesian_prod(*[torch.arange(5)] * length).view(-1, length)
         texts = ["".join(symbols[token] for token in row) for row in rows.tolist()]
-        assert automaton.accepts(rows).tolist() == [re.fullmatch(pattern, text) is not None for text in texts]
+        assert automaton.accepts(rows).tolist() == [
+            re.fullmatch(pattern, text) is not None for text in texts
+        ]
 
 
 def test_a_model_without_an_end_fills_its_rows(saved):
@@ -187,7 +246,10 @@ def test_a_model_without_an_end_fills_its_rows(saved):
     automaton = Constraint("a{2,3}").automaton(without)
     token = {piece: token for token, piece in pieces(saved).items()}[b"a"]
     assert automaton.end is None
-    assert automaton.accepts(torch.tensor([[token] * 3])).all() and not automaton.accepts(torch.tensor([[token]])).any()
+    assert (
+        automaton.accepts(torch.tensor([[token] * 3])).all()
+        and not automaton.accepts(torch.tensor([[token]])).any()
+    )
 
 
 BOTH = r"regex='a': not with json_schema=.*, give one of them"
@@ -222,17 +284,23 @@ def test_schemas_are_refused_before_a_model_is_read(tmp_path, content, message):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=rf"json_schema=.*schema.json: {message}"):
         Options(run="nowhere", json_schema=path)
-    with pytest.raises(FileNotFoundError, match=r"json_schema=.*none.json: cannot be read: No such file"):
+    with pytest.raises(
+        FileNotFoundError, match=r"json_schema=.*none.json: cannot be read: No such file"
+    ):
         Options(run="nowhere", json_schema=tmp_path / "none.json")
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "outlines_core", None)
-    with pytest.raises(ModuleNotFoundError, match=r'regex=\'a\' needs outlines-core; run: pip install "ddlib\[con'):
+    with pytest.raises(
+        ModuleNotFoundError, match=r'regex=\'a\' needs outlines-core; run: pip install "ddlib\[con'
+    ):
         Options(run="nowhere", regex="a")
 
 
 def test_noise_without_masks_is_refused(tmp_path):
     run = publish_tiny(tmp_path, process={"kind": "uniform", "schedule": "linear"}, packed=True).run
-    with pytest.raises(ValueError, match=r"regex='a': constraint is .* which needs masks, clusters that keep"):
+    with pytest.raises(
+        ValueError, match=r"regex='a': constraint is .* which needs masks, clusters that keep"
+    ):
         drawn(run, regex="a", sampling=Sampling(steps=3))

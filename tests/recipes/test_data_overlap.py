@@ -64,7 +64,10 @@ def test_copies_of_documents_are_refused_with_their_number(tmp_path):
             grey = np.random.default_rng(number).integers(0, 256, (4, 4), dtype=np.uint8)
             IMAGE.fromarray(grey).save(f"{folder}/{number}{folder}.png")
     for name in ("records", "same"):
-        letters = [np.random.default_rng(number).choice([*"ACDEFGHIKLMNPQRSTVWY"], 30) for number in range(20)]
+        letters = [
+            np.random.default_rng(number).choice([*"ACDEFGHIKLMNPQRSTVWY"], 30)
+            for number in range(20)
+        ]
         Path(f"{name}.fasta").write_text("".join(f">{name}\n{''.join(one)}\n" for one in letters))
     refused_with()(r"""
         text("texts", "copy.txt") | ValueError
@@ -83,7 +86,12 @@ def test_copies_of_documents_are_refused_with_their_number(tmp_path):
 def test_slices_that_overlap_are_refused_and_those_of_a_hold_out_are_not():
     def sliced(train, validation):
         splits = (Source(path="texts", split=split) for split in (train, validation))
-        return prepare(Corpus(**dict(zip(("train", "validation"), splits, strict=True)), tokenizer="train:257"), "out")
+        return prepare(
+            Corpus(
+                **dict(zip(("train", "validation"), splits, strict=True)), tokenizer="train:257"
+            ),
+            "out",
+        )
 
     with pytest.raises(ValueError, match="30 of 60 documents are in train too"):
         sliced("train[:270]", "train[240:]")
@@ -95,21 +103,49 @@ def test_documents_that_repeat_by_nature_are_counted_but_not_refused(capsys):
     Path("mixed.txt").write_text(Path("other.txt").read_text() + "0001\n0002\n")
     made = text("texts", "mixed.txt")
     assert made.manifest["shared"] == {"documents": 2, "repeated": 200}
-    command.main(["local", "--files", "texts", "--tokenizer", "train:257", "--validation", "mixed.txt", "--out", "out"])
+    command.main(
+        [
+            "local",
+            "--files",
+            "texts",
+            "--tokenizer",
+            "train:257",
+            "--validation",
+            "mixed.txt",
+            "--out",
+            "out",
+        ]
+    )
     assert "validation: also in train: 2 of 42 documents" in capsys.readouterr().out
-    draws = np.random.default_rng(0).integers(0, 2, (400, 3))  # eight sequences: almost all are on both sides
+    draws = np.random.default_rng(0).integers(
+        0, 2, (400, 3)
+    )  # eight sequences: almost all are on both sides
     assert prepare_ids(draws[:300], draws[300:], 2, "few").manifest["shared"]["documents"] == 100
     held_out = prepare_ids([[0, 1], [1, 0], [0, 1]], 1, 2, "held_out")
-    assert held_out.manifest["shared"] == {"documents": 1, "repeated": 0}, "not named apart: counted alone"
+    assert held_out.manifest["shared"] == {"documents": 1, "repeated": 0}, (
+        "not named apart: counted alone"
+    )
     command.main(["lines", "--files", "texts", "--validation", "other.txt", "--out", "apart"])
-    assert "also in train" not in capsys.readouterr().out and open_prepared(Path("apart")).manifest["shared"]
+    assert (
+        "also in train" not in capsys.readouterr().out
+        and open_prepared(Path("apart")).manifest["shared"]
+    )
 
 
 def test_two_columns_of_one_file_are_other_documents():
     rows = [{"text": f"question {number}", "reply": f"answer {number}"} for number in range(40)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     train, validation = (Source(path="rows.jsonl", column=column) for column in ("text", "reply"))
-    assert len(prepare(Corpus(train=train, validation=validation, tokenizer="train:257"), "out").validation) == 40
+    assert (
+        len(
+            prepare(
+                Corpus(train=train, validation=validation, tokenizer="train:257"), "out"
+            ).validation
+        )
+        == 40
+    )
     np.savez("both.npz", x=np.arange(60).reshape(20, 3), y=np.arange(60, 90).reshape(10, 3))
-    source, other = ({"kind": "array", "files": "both.npz", "column": name, "vocab": 90} for name in "xy")
+    source, other = (
+        {"kind": "array", "files": "both.npz", "column": name, "vocab": 90} for name in "xy"
+    )
     assert len(prepare(SymbolCorpus(source=source, validation=other), "both").validation) == 10

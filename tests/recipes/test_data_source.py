@@ -61,7 +61,10 @@ def test_folders_and_patterns_are_read_in_order(tmp_path):
 def test_documents_of_a_text_file():
     with open("a.txt", "w", encoding="utf-8") as file:
         file.write("a\nb\n\nc\n")
-    counts = {by: len(load_documents(Source(path="a.txt", sample_by=by))) for by in ("line", "paragraph", "document")}
+    counts = {
+        by: len(load_documents(Source(path="a.txt", sample_by=by)))
+        for by in ("line", "paragraph", "document")
+    }
     assert counts == {"line": 4, "paragraph": 2, "document": 1}
 
 
@@ -72,8 +75,12 @@ def test_files_folders_and_recipes_are_cut_by_one_rule_and_coarse_cuts_name_it(t
     assert load_documents(Source(path="texts"))["text"][:] == ["one", "", "two"] * 2
     assert load_documents(Source(path="texts/a.txt"))["text"][:] == ["one", "", "two"]
     default = signature(adapt.corpus_for).parameters["sample_by"].default
-    assert local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by == default
-    message = "contains none of the 2 documents of texts: 2 .txt files, each document is a whole file"
+    assert (
+        local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by == default
+    )
+    message = (
+        "contains none of the 2 documents of texts: 2 .txt files, each document is a whole file"
+    )
     with pytest.raises(ValueError, match=rf"{message} \(--sample-by doc"):
         load_documents(Source(path="texts", sample_by="document", split="train[:-2]"))
 
@@ -87,7 +94,10 @@ def test_another_column_becomes_text():
 
 def test_slices_of_a_split_part_the_documents():
     path = write("a.txt")
-    parts = [load_documents(Source(path=path, split=f"train[{part}]"))["text"][:] for part in (":-1", "-1:", "1:2")]
+    parts = [
+        load_documents(Source(path=path, split=f"train[{part}]"))["text"][:]
+        for part in (":-1", "-1:", "1:2")
+    ]
     assert parts == [LINES[:2], LINES[2:], LINES[1:2]]
 
 
@@ -135,7 +145,8 @@ UNREADABLE = [
 ]
 
 
-# compressed content holds the time, which must not be in the name of a test: workers must collect the same names
+# compressed content holds the time, which must not be in the name of a test: workers must collect
+# the same names
 @pytest.mark.parametrize(
     ("name", "content", "message"), UNREADABLE, ids=[f"{case[0]} {case[2]}" for case in UNREADABLE]
 )
@@ -213,7 +224,10 @@ def test_the_identity_of_files_is_their_content():
     [
         ("They do n't know , do they ?", "They don't know, do they?"),
         ('He said , " I \'m well , " and left .', 'He said, "I\'m well," and left.'),
-        ("It cost $ 5.2 million ( or 3 % ) ; she 's sure !", "It cost $5.2 million (or 3%); she's sure!"),
+        (
+            "It cost $ 5.2 million ( or 3 % ) ; she 's sure !",
+            "It cost $5.2 million (or 3%); she's sure!",
+        ),
         ("the players ' union and / or `` us ''", 'the players\' union and/or "us"'),
         ("see http : / / a.org : now", "see http://a.org: now"),
         ("U.S. stocks -- up 1,000 .", "U.S. stocks -- up 1,000."),

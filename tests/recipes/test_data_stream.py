@@ -9,15 +9,21 @@ from refusals import refuses
 
 from recipes.data import Documents, examples
 
-PAD, LENGTH = 0, 8
+PAD = 0
+LENGTH = 8
 
 
 def documents(lengths):
     """Document d is the ids 100 d + 1, 100 d + 2, ...: every token identifies its place."""
-    tokens = [np.arange(length, dtype=np.int32) + 100 * number + 1 for number, length in enumerate(lengths)]
+    tokens = [
+        np.arange(length, dtype=np.int32) + 100 * number + 1
+        for number, length in enumerate(lengths)
+    ]
     halves = (tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :])
     column = pa.chunked_array([pa.array(half, type=pa.list_(pa.int32())) for half in halves])
-    return Documents(column, pa.chunked_array([pa.array([3 * length for length in lengths])]), 2**17)
+    return Documents(
+        column, pa.chunked_array([pa.array([3 * length for length in lengths])]), 2**17
+    )
 
 
 TEXT = documents([3, 20, 8, 5, 40, 1, 9, 30, 2, 7, 12])
@@ -35,7 +41,9 @@ def rows(batches):
     found = {}
     for batch in batches:
         assert batch.x.dtype == batch.index.dtype == torch.int64 and batch.mask.dtype == torch.bool
-        for position, x, mask in zip(batch.index.tolist(), batch.x.tolist(), batch.mask.tolist(), strict=True):
+        for position, x, mask in zip(
+            batch.index.tolist(), batch.x.tolist(), batch.mask.tolist(), strict=True
+        ):
             found[position] = (x, mask)
     return found
 
@@ -44,7 +52,9 @@ def pieces(batches):
     """Index -> tokens, of packed batches; padding pieces are empty."""
     found = {}
     for batch in batches:
-        x, mask, ends = batch.x.flatten(), batch.mask.flatten(), batch.cu_seqlens.tolist()
+        x = batch.x.flatten()
+        mask = batch.mask.flatten()
+        ends = batch.cu_seqlens.tolist()
         assert ends[0] == 0 and ends[-1] == x.numel() and len(ends) == len(batch.index) + 1
         for index, begin, end in zip(batch.index.tolist(), ends, ends[1:], strict=False):
             assert begin < end and index not in found
@@ -106,7 +116,10 @@ def test_windows_differ_between_epochs_and_reach_both_ends():
 def test_ranks_and_batches_read_the_same_examples(packed, world, batch_size):
     def steps(world, batch_size):
         micro = 8 // (world * batch_size)
-        ranks = [stream(rank=rank, world=world, batch_size=batch_size, packed=packed) for rank in range(world)]
+        ranks = [
+            stream(rank=rank, world=world, batch_size=batch_size, packed=packed)
+            for rank in range(world)
+        ]
         return [contents([b for r in ranks for b in islice(r, micro)], packed) for _ in range(5)]
 
     assert steps(world, batch_size) == steps(1, 8)
@@ -116,7 +129,9 @@ def test_ranks_and_batches_read_the_same_examples(packed, world, batch_size):
 def test_resuming_anywhere_goes_on_exactly(packed):
     whole = contents(islice(stream(packed=packed), 40), packed)
     for start in range(30):
-        rest = contents(islice(stream(packed=packed, start=start, batch_size=2, threads=1), 5), packed)
+        rest = contents(
+            islice(stream(packed=packed, start=start, batch_size=2, threads=1), 5), packed
+        )
         assert rest == {index: whole[index] for index in rest}
         assert min(rest) == start * (LENGTH if packed else 1)
 
@@ -124,7 +139,10 @@ def test_resuming_anywhere_goes_on_exactly(packed):
 @pytest.mark.parametrize("packed", [False, True])
 def test_threads_change_nothing(packed):
     runs = [
-        [(b.x.tolist(), b.index.tolist()) for b in islice(stream(packed=packed, batch_size=2, threads=threads), 30)]
+        [
+            (b.x.tolist(), b.index.tolist())
+            for b in islice(stream(packed=packed, batch_size=2, threads=threads), 30)
+        ]
         for threads in (0, 1, 7)
     ]
     assert runs[0] == runs[1] == runs[2]
@@ -132,7 +150,9 @@ def test_threads_change_nothing(packed):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_seeds_differ(packed):
-    one, again, other = (contents(islice(stream(packed=packed, seed=s), 11), packed) for s in (0, 0, 1))
+    one, again, other = (
+        contents(islice(stream(packed=packed, seed=s), 11), packed) for s in (0, 0, 1)
+    )
     assert one == again != other
     # the second epoch of a seed is not the first of the next
     assert contents(islice(stream(packed=packed, seed=0, start=11), 11), packed) != other
@@ -145,11 +165,27 @@ def test_the_order_is_pinned():
 
 
 FEW_PINNED = [501, 901, 801, 707, 111, 1003, 424, 601, 301, 201, 1, 1]
-MANY_PINNED = [100901, 81501, 96201, 24601, 40701, 42801, 119501, 113301, 94501, 14402, 37004, 100801]
+MANY_PINNED = [
+    100901,
+    81501,
+    96201,
+    24601,
+    40701,
+    42801,
+    119501,
+    113301,
+    94501,
+    14402,
+    37004,
+    100801,
+]
 
 
 def test_many_documents_are_shuffled_too():
-    epochs = [rows(islice(stream(MANY, batch_size=100, start=epoch * 1200), 12)).values() for epoch in range(2)]
+    epochs = [
+        rows(islice(stream(MANY, batch_size=100, start=epoch * 1200), 12)).values()
+        for epoch in range(2)
+    ]
     orders = [[x[0] // 100 for x, _ in epoch] for epoch in epochs]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(1200))
     assert orders[0] != orders[1] != sorted(orders[1])
@@ -159,7 +195,9 @@ def test_a_packed_token_has_a_number_of_its_own():
     seen = set()
     for batch in islice(stream(packed=True, batch_size=2), 20):
         lengths = batch.cu_seqlens.diff()
-        numbers = batch.index.repeat_interleave(lengths) + torch.cat([torch.arange(n) for n in lengths])
+        numbers = batch.index.repeat_interleave(lengths) + torch.cat(
+            [torch.arange(n) for n in lengths]
+        )
         assert seen.isdisjoint(numbers.tolist())
         seen.update(numbers.tolist())
     assert seen == set(range(20 * 2 * LENGTH))

@@ -45,7 +45,14 @@ def mdlm(documents, length, bos, eos):
 @pytest.mark.parametrize(
     ("length", "split"),
     slow_but(
-        [(3, "validation"), (16, "validation"), (16, "train"), (301, "train"), (1024, "validation")], (3, "validation")
+        [
+            (3, "validation"),
+            (16, "validation"),
+            (16, "train"),
+            (301, "train"),
+            (1024, "validation"),
+        ],
+        (3, "validation"),
     ),
 )
 def test_rows_are_those_of_mdlm(data, length, split):
@@ -54,14 +61,21 @@ def test_rows_are_those_of_mdlm(data, length, split):
     rows = getattr(wrapped(data, length), split)
     expected = mdlm(bare, length, data.bos_id, data.eos_id)
     some = range(0, len(rows), 1 + len(rows) // 3000)
-    assert len(rows) == len(expected) and [rows[n].tolist() for n in some] == [expected[n] for n in some]
-    assert set(rows.lengths.tolist()) == {length} and len(rows.lengths) == len(rows) and not len(rows.labels)
+    assert len(rows) == len(expected) and [rows[n].tolist() for n in some] == [
+        expected[n] for n in some
+    ]
+    assert (
+        set(rows.lengths.tolist()) == {length}
+        and len(rows.lengths) == len(rows)
+        and not len(rows.labels)
+    )
     with pytest.raises(IndexError, match=f"row {len(rows)}: there are {len(rows)}"):
         rows[len(rows)]
 
 
 def test_bytes_are_shared_by_the_tokens_of_the_text(data):
-    rows, whole = wrapped(data, 16).validation, data.validation
+    rows = wrapped(data, 16).validation
+    whole = data.validation
     stream = int(whole.lengths.sum()) - len(whole)
     expected = stream * 16 / 14 / int(whole.num_bytes.sum()) / np.log(2)
     assert rows.bits_per_byte(1.0) == pytest.approx(expected, rel=1e-4)
@@ -73,7 +87,10 @@ def test_every_epoch_has_each_row_once_and_any_ranks_read_the_same(data):
     whole = next(examples(rows, batch_size=len(rows), **kwargs))
     assert bool(whole.mask.all()) and whole.cu_seqlens is None
     assert sorted(whole.x.tolist()) == sorted(rows[n].tolist() for n in range(len(rows)))
-    later = [list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **kwargs), 2)) for r in range(2)]
+    later = [
+        list(islice(examples(rows, batch_size=2, start=8, rank=r, world=2, **kwargs), 2))
+        for r in range(2)
+    ]
     for r, batches in enumerate(later):
         for batch in batches:
             assert torch.equal(batch.x, whole.x[batch.index]) and bool((batch.index % 2 == r).all())
@@ -109,25 +126,44 @@ def test_symbols_with_an_end_are_cut_too(tmp_path):
 
 def test_an_evaluation_measures_rows(tmp_path):
     published = publish_tiny(tmp_path, wrap=True)
-    saved, rows = open_saved(published.run), wrapped(published.data, 24).validation
+    saved = open_saved(published.run)
+    rows = wrapped(published.data, 24).validation
     assert saved.rows == "wrapped" and saved.behind == saved.special.eos
-    bos, eos = saved.special.bos, saved.special.eos
+    bos = saved.special.bos
+    eos = saved.special.eos
     assert saved.document([bos, 5, 6, eos, 7, eos]) == [5, 6, 7]
-    found = evaluate(Options(run=str(published.run), scorer="none", replicates=1, samples=2, batch=4), ALONE)
+    found = evaluate(
+        Options(run=str(published.run), scorer="none", replicates=1, samples=2, batch=4), ALONE
+    )
     setup = found["protocol"]
-    assert setup["wrapped"] and setup["padding"] == "none" and setup["long_documents"] == "cut into rows, all of them"
+    assert (
+        setup["wrapped"]
+        and setup["padding"] == "none"
+        and setup["long_documents"] == "cut into rows, all of them"
+    )
     assert setup["sequences"] == len(rows) and setup["tokens"] == 24 * len(rows)
     bound = found["bound"]
-    assert bound["bits_per_byte"]["value"] == pytest.approx(rows.bits_per_byte(bound["nats_per_token"]["value"]))
+    assert bound["bits_per_byte"]["value"] == pytest.approx(
+        rows.bits_per_byte(bound["nats_per_token"]["value"])
+    )
 
 
 def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch):
     saved = open_saved(publish_tiny(tmp_path, wrap=True).run)
-    bos, eos, end = saved.special.bos, saved.special.eos, "<|endoftext|>"
-    first, second = saved.encode("We must act"), saved.encode(" The union is strong")
-    assert saved.several([bos, *first, eos, *second, eos]) == f"We must act{end} The union is strong"
-    assert saved.several([*first, eos, eos, *second]) == f"We must act{end}{end} The union is strong"
-    assert saved.several([bos, *first, eos, eos]) == "We must act" and saved.several([bos, eos]) == ""
+    bos = saved.special.bos
+    eos = saved.special.eos
+    end = "<|endoftext|>"
+    first = saved.encode("We must act")
+    second = saved.encode(" The union is strong")
+    assert (
+        saved.several([bos, *first, eos, *second, eos]) == f"We must act{end} The union is strong"
+    )
+    assert (
+        saved.several([*first, eos, eos, *second]) == f"We must act{end}{end} The union is strong"
+    )
+    assert (
+        saved.several([bos, *first, eos, eos]) == "We must act" and saved.several([bos, eos]) == ""
+    )
 
     def drawn(saved, *_, **__):
         row = [bos, *first, eos, *second, eos]
@@ -138,7 +174,11 @@ def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch
         out = tmp_path / "found.jsonl"
         options = GenerateOptions(run=str(tmp_path / "run"), prompt=prompt, samples=1, out=out)
         texts = generate(options, make_console(io.StringIO()))
-        assert texts == [f"We must act{end} The union is strong"] == [json.loads(out.read_text("utf-8"))["text"]]
+        assert (
+            texts
+            == [f"We must act{end} The union is strong"]
+            == [json.loads(out.read_text("utf-8"))["text"]]
+        )
 
 
 @pytest.mark.slow
@@ -146,7 +186,8 @@ def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
     one = recipe(text(tmp_path / "data"), tmp_path / "run", start="text")
     one = replace(one, data=replace(one.data, wrap=True))
     train(one)
-    folder, again = one.output.folder, tmp_path / "again"
+    folder = one.output.folder
+    again = tmp_path / "again"
     assert open_saved(folder).rows == "wrapped"
     shutil.copytree(folder, again)
     shutil.rmtree(again / CHECKPOINTS / "step_00000020")
@@ -156,8 +197,13 @@ def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
     files = [(path / WEIGHTS / "model.safetensors").read_bytes() for path in (folder, again)]
     assert files[0] == files[1]
     run = Run.prepare(replace(one, output=replace(one.output, folder=tmp_path / "other")), ALONE)
-    assert len(run.data.train) == len(wrapped(open_prepared(one.data.folder), 16).train) and not run.padded
+    assert (
+        len(run.data.train) == len(wrapped(open_prepared(one.data.folder), 16).train)
+        and not run.padded
+    )
     found = evaluate(Options(run=str(folder), scorer="none", replicates=1), ALONE)
     last = [record for record in curve(folder) if record["kind"] == "bound"][-1]
-    assert found["protocol"]["wrapped"] and found["validation"]["sequences"] == last["sequences"] == 24
+    assert (
+        found["protocol"]["wrapped"] and found["validation"]["sequences"] == last["sequences"] == 24
+    )
     assert found["validation"]["value"] == pytest.approx(last["nats_per_token"], rel=1e-5)

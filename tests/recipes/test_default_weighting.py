@@ -34,10 +34,15 @@ class Paper(dd.processes.Uniform):
         *((kind, CLIPPED, "uniform") for kind in ("mdlm", "masked", "gidd", "hdlm", "hdlm-levels")),
         ("ddlib.processes:Masked", CLIPPED, "uniform"),
         (f"{__name__}:Paper", CLIPPED | {"high": 5.0}, "uniform"),
-        *((kind, BOUND, "optimal") for kind in ("uniform", "rate_matrix", "hierarchical", "noisy", "staged")),
+        *(
+            (kind, BOUND, "optimal")
+            for kind in ("uniform", "rate_matrix", "hierarchical", "noisy", "staged")
+        ),
     ],
 )
-def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(kind, weighting, times):
+def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(
+    kind, weighting, times
+):
     loss = Loss().of(kind)
     assert (loss.weighting, loss.times) == (weighting, times) and loss.of("mdlm") == loss
 
@@ -45,35 +50,46 @@ def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(k
 def test_values_of_the_recipe_are_unchanged():
     assert Loss(weighting="clip:3").of("uniform") == Loss(weighting="clip:3", times="uniform")
     assert Loss(times="bell").of("uniform") == Loss(weighting="clip", times="bell")
-    assert Loss(weigh_times=False).of("uniform").times == "uniform"  # another density would be other weights
+    assert (
+        Loss(weigh_times=False).of("uniform").times == "uniform"
+    )  # another density would be other weights
 
 
 def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "{data: {folder: none}, process: {kind: uniform, schedule: linear}, output: {folder: run}, batch: 2, steps: 2, "
+        "{data: {folder: none}, process: {kind: uniform, schedule: linear}, output: {folder: run}, "
+        "batch: 2, steps: 2, "
         "model: {kind: dit, dim: 8, depth: 1, heads: 1}}"
     )
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--process", "mdlm"])
     assert given.loss.of(given.process["kind"]).weighting == CLIPPED
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--loss.weighting", "clip:7"])
     assert given.loss.weighting["high"] == 7.0
-    with pytest.raises(ValueError, match=r"--loss.weighting.high: the recipe sets no loss.weighting; choose one by"):
+    with pytest.raises(
+        ValueError, match=r"--loss.weighting.high: the recipe sets no loss.weighting; choose one by"
+    ):
         choose({}, smoke, "train", ["--recipe", str(path), "--loss.weighting.high", "7"])
 
 
 def test_the_file_of_a_run_has_every_value(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", process={"kind": "uniform", "schedule": "linear"})
+    given = recipe(
+        text(tmp_path / "data"), tmp_path / "run", process={"kind": "uniform", "schedule": "linear"}
+    )
     run = Run.prepare(given, ALONE)
     assert run.recipe.loss == Loss(weighting="clip", times="optimal") and run.density is not None
     assert Run.prepare(run.recipe, ALONE).facts == run.facts
 
 
 def drifting(folder, name, loss):
-    """A run on events that repeat or move to the next one, under noise that moves to the next one or to a mask."""
+    """A run on events that repeat or move to the next one, under noise that moves to the next one
+    or to a mask.
+    """
     random = np.random.default_rng(0)
     moves = random.random((400, 23)) < 0.6
-    rows = (random.integers(0, EVENTS, (400, 1)) + np.pad(moves, ((0, 0), (1, 0))).cumsum(1)) % EVENTS
+    rows = (
+        random.integers(0, EVENTS, (400, 1)) + np.pad(moves, ((0, 0), (1, 0))).cumsum(1)
+    ) % EVENTS
     if not (folder / "data").exists():
         prepare_ids(rows, 64, EVENTS, folder / "data")
     rates = torch.zeros(EVENTS + 1, EVENTS + 1)
@@ -105,16 +121,31 @@ def test_a_process_of_ones_own_is_trained_better_by_default_than_with_the_clip_o
     for name, loss in (("default", Loss()), ("clipped", Loss(weighting="clip:2"))):
         given = drifting(tmp_path, name, loss)
         assert train(given)
-        bounds[name] = next(record for record in curve(given.output.folder) if record["kind"] == "bound")
+        bounds[name] = next(
+            record for record in curve(given.output.folder) if record["kind"] == "bound"
+        )
     # 1.567 ± 0.073 and 2.010 ± 0.100
-    assert bounds["default"]["nats_per_token"] + 4 * bounds["default"]["standard_error"] < np.log(EVENTS)
+    assert bounds["default"]["nats_per_token"] + 4 * bounds["default"]["standard_error"] < np.log(
+        EVENTS
+    )
     assert bounds["default"]["nats_per_token"] + 0.2 < bounds["clipped"]["nats_per_token"]
     assert "high: null" in (tmp_path / "default" / RECIPE).read_text()
 
 
 @pytest.mark.parametrize(("limit", "clipped"), [("clip:0.5", True), ("clip:2", False)])
-def test_a_run_whose_weights_are_mostly_clipped_prints_their_share_once(tmp_path, capsys, limit, clipped):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", loss=Loss(weighting=limit), steps=3)
+def test_a_run_whose_weights_are_mostly_clipped_prints_their_share_once(
+    tmp_path, capsys, limit, clipped
+):
+    given = recipe(
+        text(tmp_path / "data"),
+        tmp_path / "run",
+        process="mdlm",
+        loss=Loss(weighting=limit),
+        steps=3,
+    )
     train(given)
-    found = re.findall(r"loss.weighting clips (\d+) % of the weights of noisy tokens at 0.5", capsys.readouterr().out)
+    found = re.findall(
+        r"loss.weighting clips (\d+) % of the weights of noisy tokens at 0.5",
+        capsys.readouterr().out,
+    )
     assert found == ["100"] * clipped

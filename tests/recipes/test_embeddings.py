@@ -13,7 +13,10 @@ WORDS = 40
 
 
 def stream(length: int = 4000) -> torch.Tensor:
-    """Two kinds of words that alternate: even ones are followed by odd ones and the other way round."""
+    """Two kinds of words that alternate.
+
+    Even ones are followed by odd ones and the other way round.
+    """
     generator = torch.Generator().manual_seed(0)
     half = torch.randint(WORDS // 2, (length,), generator=generator)
     return 2 * half + torch.arange(length) % 2
@@ -25,7 +28,9 @@ def test_cooccurrences_by_hand():
 
 
 def test_embeddings_are_unit_vectors_and_repeat():
-    first, again = (embeddings.word_embeddings(stream(), WORDS, 8, reach=1, seed=3) for _ in range(2))
+    first, again = (
+        embeddings.word_embeddings(stream(), WORDS, 8, reach=1, seed=3) for _ in range(2)
+    )
     assert torch.equal(first, again) and first.dtype == torch.float32
     torch.testing.assert_close(first.norm(dim=1), torch.ones(WORDS))
 
@@ -52,8 +57,12 @@ def test_no_cluster_is_empty(num_clusters):
 
 
 def test_typical_words_are_members_most_frequent_first():
-    vectors, parents = torch.ones(4, 2), torch.tensor([0, 1, 0, 0])
-    assert embeddings.typical_words(vectors, parents, torch.tensor([1, 5, 9, 3]), num=2) == [[2, 3], [1]]
+    vectors = torch.ones(4, 2)
+    parents = torch.tensor([0, 1, 0, 0])
+    assert embeddings.typical_words(vectors, parents, torch.tensor([1, 5, 9, 3]), num=2) == [
+        [2, 3],
+        [1],
+    ]
 
 
 test_refusals = refuses(r"""
@@ -66,9 +75,16 @@ test_refusals = refuses(r"""
 
 @pytest.mark.parametrize("overlap", [0.0, 0.4, 1.0])
 def test_every_state_starts_at_the_mean_of_the_tokens_that_reach_it(overlap):
-    """Also one that no token has reached at t = 1/2, as the mask under windows that do not overlap."""
-    process, counts = dd.presets.staged([0, 0, 1, 1], overlap=overlap), torch.tensor([1, 3, 2, 0])
+    """Also one that no token has reached at t = 1/2, as the mask under windows that do not
+    overlap.
+    """
+    process = dd.presets.staged([0, 0, 1, 1], overlap=overlap)
+    counts = torch.tensor([1, 3, 2, 0])
     vectors = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     found = state_vectors(process, counts, vectors)
-    means = [(vectors[:2] * torch.tensor([[0.25], [0.75]])).sum(0), vectors[2], counts.float() @ vectors / 6]
+    means = [
+        (vectors[:2] * torch.tensor([[0.25], [0.75]])).sum(0),
+        vectors[2],
+        counts.float() @ vectors / 6,
+    ]
     assert torch.allclose(found, torch.cat([vectors, torch.stack(means)]), atol=1e-6)

@@ -9,7 +9,8 @@ from training_runs import curve, losses, recipe, text, trained
 from recipes.config import Hardware
 from recipes.model_io import open_saved
 
-# two runs at once, in separate processes; of the fast tests packed rows are accumulated, and ranks evaluate
+# two runs at once, in separate processes; of the fast tests packed rows are accumulated, and ranks
+# evaluate
 pytestmark = pytest.mark.nightly
 
 LAYOUTS = {
@@ -33,9 +34,12 @@ def plain(folder):
 
 
 def given(folder, name):
-    # dropout is drawn by process, and the last bits of a sum may decide which way Adam goes where a gradient is 0
+    # dropout is drawn by process, and the last bits of a sum may decide which way Adam goes where a
+    # gradient is 0
     base = recipe(text(folder / "data"), folder / name)
-    return replace(base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6))
+    return replace(
+        base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6)
+    )
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -44,8 +48,12 @@ def test_the_layout_changes_no_number(folder, plain, name):
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
     other = trained(run, size)
     assert len(losses(other)) == 20
-    assert torch.allclose(torch.tensor(losses(other)), torch.tensor(losses(plain[1])), rtol=0, atol=1e-5)
-    bounds, before = ([r for r in curve(path) if r["kind"] == "bound"] for path in (other, plain[1]))
+    assert torch.allclose(
+        torch.tensor(losses(other)), torch.tensor(losses(plain[1])), rtol=0, atol=1e-5
+    )
+    bounds, before = (
+        [r for r in curve(path) if r["kind"] == "bound"] for path in (other, plain[1])
+    )
     for one, two in zip(bounds, before, strict=True):
         assert one["sequences"] == two["sequences"] == 24
         assert abs(one["nats_per_token"] - two["nats_per_token"]) < 1e-4
@@ -59,7 +67,11 @@ def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
     half = replace(run, output=replace(run.output, save_every=10))
     stopped = trained(replace(half, steps=10), 2)
     assert len(losses(stopped)) == 10
-    trained(half, 1, accept_changes=True)  # the number of steps changed too, and with it the learning rate
+    trained(
+        half, 1, accept_changes=True
+    )  # the number of steps changed too, and with it the learning rate
     assert len(losses(stopped)) == 20
-    assert torch.allclose(torch.tensor(losses(stopped)[:4]), torch.tensor(losses(plain[1])[:4]), rtol=0, atol=1e-5)
+    assert torch.allclose(
+        torch.tensor(losses(stopped)[:4]), torch.tensor(losses(plain[1])[:4]), rtol=0, atol=1e-5
+    )
     assert [r["tokens"] for r in curve(stopped) if r["kind"] == "train"] == [8 * 16] * 20

@@ -1,4 +1,7 @@
-"""Killed at any moment, stopped, damaged, changed: a run continues exactly, or the error names the reason."""
+"""Killed at any moment, stopped, damaged, changed.
+
+a run continues exactly, or the error names the reason.
+"""
 
 import json
 import os
@@ -24,7 +27,10 @@ from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
-LOSSES = {"whole": Loss(), "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75)}
+LOSSES = {
+    "whole": Loss(),
+    "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
+}
 ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
@@ -68,14 +74,21 @@ def until(condition, seconds=60):
 
 
 def kill_at_random(run, size, chance, in_a_save):
-    """Starts a run and kills it, one rank of it if there are several; True if it was still running."""
+    """Starts a run and kills it, one rank of it if there are several.
+
+    True if it was still running.
+    """
     processes = start(run, size)
     target = chance.randrange(1, run.steps)
     if in_a_save:
         saving = run.output.folder / "checkpoints"
         until(lambda: any(saving.glob("*.tmp")) or not all(p.is_alive() for p in processes))
     else:
-        until(lambda: steps_made(run.output.folder) >= target or not all(p.is_alive() for p in processes))
+        until(
+            lambda: (
+                steps_made(run.output.folder) >= target or not all(p.is_alive() for p in processes)
+            )
+        )
     time.sleep(chance.random() * 0.03)
     victim = chance.choice(processes)
     alive = victim.is_alive()
@@ -86,7 +99,8 @@ def kill_at_random(run, size, chance, in_a_save):
 
 
 def killed_and_finished(run, size, seed, in_a_save):
-    chance, kills = random.Random(seed), 0
+    chance = random.Random(seed)
+    kills = 0
     for _ in range(2):
         kills += kill_at_random(run, size, chance, in_a_save)
     trained(run, size)
@@ -146,7 +160,10 @@ def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
     os.kill(processes[0].pid, signal.SIGTERM)
     assert finish(processes) == [0]
     made = steps_made(run.output.folder)
-    assert 6 <= made < 20 and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
+    assert (
+        6 <= made < 20
+        and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
+    )
     assert f"stopping at a signal: saved after step {made}" in output_of(run)
     trained(run)
     assert curve(run.output.folder) == curve(whole)
@@ -165,7 +182,10 @@ def test_the_newest_and_the_best_checkpoints_are_kept(whole):
 @pytest.mark.slow
 def test_published_are_the_averaged_weights(folder, whole):
     saved = open_saved(whole)
-    average = {f"average.model.{name}": torch.zeros_like(value) for name, value in saved.model.state_dict().items()}
+    average = {
+        f"average.model.{name}": torch.zeros_like(value)
+        for name, value in saved.model.state_dict().items()
+    }
     with checkpoint.quietly():
         dcp.load(average, checkpoint_id=whole / "checkpoints" / "step_00000020", no_dist=True)
     for name, value in saved.model.state_dict().items():
@@ -183,7 +203,9 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("damage", slow_but([flip, cut, os.remove], flip), ids=["flipped", "truncated", "missing"])
+@pytest.mark.parametrize(
+    "damage", slow_but([flip, cut, os.remove], flip), ids=["flipped", "truncated", "missing"]
+)
 @pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata"])
 def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
     run = given(folder, f"damaged-{damage.__name__}{file}")
@@ -203,7 +225,9 @@ def test_skipped_checkpoints_are_printed(folder, whole, capsys):
     assert "resuming from step 16" in printed
 
 
-@pytest.mark.parametrize(("before", "messages"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])])
+@pytest.mark.parametrize(
+    ("before", "messages"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])]
+)
 def test_a_resume_warns_of_changed_code(tmp_path, before, messages):
     assert record(tmp_path, 0) == []
     path = tmp_path / "starts.jsonl"
@@ -263,7 +287,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, who
     run = given(folder, "infinite")
     from recipes.engine import run as engine
 
-    make, calls = engine.make_model, []
+    make = engine.make_model
+    calls = []
 
     def poisoned(*arguments):
         model = make(*arguments)
@@ -277,15 +302,17 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, who
         return model
 
     monkeypatch.setattr(engine, "make_model", poisoned)
-    where = (
-        r"first at row 0, position 0 \(x = \d+, z = \d+, t = 0\.\d+, loss nan\): the output of the network; the weight"
-    )
-    with pytest.raises(NonFiniteError, match=rf"step 5: .*non_finite_step5_rank0.safetensors: {where}"):
+    where = r"first at row 0, position 0 \(x = \d+, z = \d+, t = 0\.\d+, loss nan\): the output of the network; the weight"
+    with pytest.raises(
+        NonFiniteError, match=rf"step 5: .*non_finite_step5_rank0.safetensors: {where}"
+    ):
         train(run)
     from safetensors.torch import load_file
 
     kept = load_file(run.output.folder / "non_finite_step5_rank0.safetensors")
-    assert kept["x"].shape == kept["z"].shape == kept["mask"].shape == (8, 16) and kept["t"].shape == (8,)
+    assert kept["x"].shape == kept["z"].shape == kept["mask"].shape == (8, 16) and kept[
+        "t"
+    ].shape == (8,)
     assert losses(run.output.folder) == losses(whole)[:5]
 
 
@@ -299,22 +326,31 @@ def test_a_folder_that_cannot_be_written_to(folder):
 
 def test_a_disk_that_is_too_small(folder, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(OSError, match=r"0\.0 MB are free there, the checkpoints need \d\.\d MB more"):
+    with pytest.raises(
+        OSError, match=r"0\.0 MB are free there, the checkpoints need \d\.\d MB more"
+    ):
         train(given(folder, "small"))
 
 
 def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, monkeypatch):
-    run, one = given(folder, "resumed"), 1_000_000
-    model = torch.nn.Linear(500, 500, bias=False)  # with two moments and the average four million bytes
+    run = given(folder, "resumed")
+    one = 1_000_000
+    model = torch.nn.Linear(
+        500, 500, bias=False
+    )  # with two moments and the average four million bytes
     saved = run.output.folder / "checkpoints" / "step_00000004"
     saved.mkdir(parents=True)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 5 * one))
-    with pytest.raises(OSError, match=r"5\.0 MB are free there, the checkpoints need 16\.0 MB more"):
+    with pytest.raises(
+        OSError, match=r"5\.0 MB are free there, the checkpoints need 16\.0 MB more"
+    ):
         checkpoint.check_folder(run.output, model, averaged=True)
     (saved / "__0_0.distcp").write_bytes(bytes(12 * one))
     checkpoint.check_folder(run.output, model, averaged=True)
     (saved / "__0_0.distcp").unlink()
-    with pytest.raises(OSError, match=r"need 8\.0 MB more"):  # weights and average: what is frozen has no moments
+    with pytest.raises(
+        OSError, match=r"need 8\.0 MB more"
+    ):  # weights and average: what is frozen has no moments
         checkpoint.check_folder(run.output, model.requires_grad_(False), averaged=True)
 
 
@@ -322,7 +358,9 @@ def saved(folder, step, bound):
     """A checkpoint of a small model, of which only the newest and the best are kept."""
     model = torch.nn.Linear(3, 3)
     state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None)
-    return checkpoint.save(folder, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1)
+    return checkpoint.save(
+        folder, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1
+    )
 
 
 def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
@@ -347,7 +385,8 @@ def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(f
 
 
 def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
-    best, damaged = saved(tmp_path, 200, 1.0), saved(tmp_path, 350, 2.0)
+    best = saved(tmp_path, 200, 1.0)
+    damaged = saved(tmp_path, 350, 2.0)
     (tmp_path / "step_copy").mkdir()
     flip(damaged / "__0_0.distcp")
     assert saved(tmp_path, 300, 3.0).exists() and not damaged.exists() and best.exists()
@@ -358,16 +397,24 @@ def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9, muon=True)), r"state of optimizer \(optimizer\.muon"),
+        (
+            dict(optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9, muon=True)),
+            r"state of optimizer \(optimizer\.muon",
+        ),
         (dict(loss=Loss(order="left_to_right")), r"state of along \(loss\.order"),
-        (dict(model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, num_clusters=3)), "state of model"),
+        (
+            dict(model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, num_clusters=3)),
+            "state of model",
+        ),
     ],
     ids=["muon", "order", "network"],
 )
 def test_changes_without_saved_state_are_refused_by_name(tmp_path, folder, whole, change, message):
     run = given(folder, tmp_path / "changed", steps=22, **change)
     before = (copied(whole, tmp_path, "changed") / "recipe.yaml").read_bytes()
-    with pytest.raises(ValueError, match=rf"step_00000020 cannot continue with the changed recipe.* {message}"):
+    with pytest.raises(
+        ValueError, match=rf"step_00000020 cannot continue with the changed recipe.* {message}"
+    ):
         train(run, accept_changes=True)
     assert (tmp_path / "changed" / "recipe.yaml").read_bytes() == before
 
@@ -382,7 +429,8 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
     assert open_saved(folder / "unaveraged").recipe.optimizer.ema == 0.9
     again = Run.prepare(replace(run, steps=3), ALONE)
     resume(again, accept_changes=True)
-    weights, average = again.objective.named_parameters(), again.state.average.weights
+    weights = again.objective.named_parameters()
+    average = again.state.average.weights
     apart = [float((average[name] - weight.detach()).abs().max()) for name, weight in weights]
     assert 0 < max(apart) < 0.02  # a step of 3e-3, not the distance to the initial weights
     train(replace(without, steps=4), accept_changes=True)  # and a saved average may be dropped
@@ -390,21 +438,29 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
 
 def test_more_processes_than_documents_for_validation_are_refused_before_training(folder):
     run = given(folder, "crowd", batch=64)
-    with pytest.raises(ValueError, match="holds 60 documents for validation, must hold at least 64, one for each"):
+    with pytest.raises(
+        ValueError, match="holds 60 documents for validation, must hold at least 64, one for each"
+    ):
         Run.prepare(run, World(0, 64, torch.device("cpu")))
 
 
 @pytest.mark.parametrize("start", ["another run", "text"])
 def test_a_run_resumes_without_the_weights_that_it_started_from(folder, whole, start, monkeypatch):
     first = copied(whole, folder, "first")
-    run = given(folder, f"from-{start[:4]}", steps=4, start=str(first) if start == "another run" else start)
+    run = given(
+        folder, f"from-{start[:4]}", steps=4, start=str(first) if start == "another run" else start
+    )
     train(run)
     shutil.rmtree(first)
-    monkeypatch.setattr("recipes.engine.run.start", lambda *arguments: pytest.fail("the checkpoint has the weights"))
+    monkeypatch.setattr(
+        "recipes.engine.run.start", lambda *arguments: pytest.fail("the checkpoint has the weights")
+    )
     train(run)
     shutil.rmtree(run.output.folder)
     if start == "another run":
-        with pytest.raises(ValueError, match="must be 'random', 'text' or the folder of a run with saved weights"):
+        with pytest.raises(
+            ValueError, match="must be 'random', 'text' or the folder of a run with saved weights"
+        ):
             train(run)
 
 
@@ -418,7 +474,10 @@ def test_a_learning_rate_that_only_rises_is_named(folder, warmup, named, capsys)
 
 def test_a_batch_that_does_not_divide(folder):
     run = given(folder, "odd", hardware=Hardware(micro_batch=3, threads=1))
-    with pytest.raises(ValueError, match=r"batch=8: must be a multiple of 1 processes times hardware\.micro_batch=3"):
+    with pytest.raises(
+        ValueError,
+        match=r"batch=8: must be a multiple of 1 processes times hardware\.micro_batch=3",
+    ):
         train(run)
 
 
@@ -426,20 +485,28 @@ def test_a_batch_that_does_not_divide(folder):
 def test_other_processes(folder, process):
     run = given(folder, process["kind"], process=process, steps=6)
     train(replace(run, output=replace(run.output, save_every=3)))
-    assert all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
+    assert (
+        all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
+    )
     assert open_saved(run.output.folder).process.vocab_size == 302
 
 
 @pytest.mark.slow
 def test_packed_rows(folder):
     run = given(folder, "packed", steps=6)
-    run = replace(run, data=replace(run.data, packed=True, length=48), output=replace(run.output, save_every=3))
+    run = replace(
+        run,
+        data=replace(run.data, packed=True, length=48),
+        output=replace(run.output, save_every=3),
+    )
     train(run)
     made = losses(run.output.folder)
     assert len(made) == 6 and all(1 < loss < 9 for loss in made)
     run = replace(run, output=replace(run.output, folder=folder / "packed-again"))
     train(replace(run, hardware=Hardware(micro_batch=2, threads=1)))
-    assert torch.allclose(torch.tensor(losses(folder / "packed-again")), torch.tensor(made), atol=1e-5)
+    assert torch.allclose(
+        torch.tensor(losses(folder / "packed-again")), torch.tensor(made), atol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -450,7 +517,9 @@ def test_muon_goes_on_from_a_checkpoint(folder):
     copied(folder / "muon", folder, "muon-again")
     shutil.rmtree(folder / "muon-again" / "checkpoints" / "step_00000008")
     train(replace(run, output=replace(run.output, folder=folder / "muon-again")))
-    assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
+    assert (
+        curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
+    )
 
 
 @pytest.mark.slow

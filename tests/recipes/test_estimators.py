@@ -92,16 +92,20 @@ def test_every_estimator_is_judged():
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("kind", ["masks", "tree", "wrong clusters"])
 def test_with_the_exact_network_bounds_are_above_the_entropy_and_chains_equal_it(kind, name):
-    estimator, (joint, model) = named(name), source_of(kind)
+    estimator = named(name)
+    (joint, model) = source_of(kind)
     if unserved(estimator, model, joint.ndim):
         return
-    found, entropy = mean_over(joint, estimator, model), entropy_of(joint)
+    found = mean_over(joint, estimator, model)
+    entropy = entropy_of(joint)
     if name.startswith("chain"):
         assert found == pytest.approx(entropy, abs=1e-9)
     else:
         assert found > entropy - 1e-6
     if name in ("NELBO, times from 0, with ends", "NELBO, times of least variance"):
-        assert found == pytest.approx(entropy, abs=1e-6)  # the bound of the exact network is the entropy
+        assert found == pytest.approx(
+            entropy, abs=1e-6
+        )  # the bound of the exact network is the entropy
 
 
 @pytest.mark.parametrize(
@@ -135,20 +139,28 @@ def test_the_bound_is_that_of_the_library(kind):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("kind", "name"), slow_but(SERVED, *[case for case in FAST if case[0] == "masks"]))
+@pytest.mark.parametrize(
+    ("kind", "name"), slow_but(SERVED, *[case for case in FAST if case[0] == "masks"])
+)
 def test_draws_have_the_expectation_that_is_judged(kind, name):
-    model, estimator, rows = model_of(kind), named(name), 4000
+    model = model_of(kind)
+    estimator = named(name)
+    rows = 4000
     x = sequences(model.process.vocab_size, PROCESSES[kind][1])[5:6]
-    many, free = x.expand(rows, -1), torch.ones(rows, x.shape[1], dtype=torch.bool)
+    many = x.expand(rows, -1)
+    free = torch.ones(rows, x.shape[1], dtype=torch.bool)
     nats = estimator.draw(model, many, free, dd.KeyedGenerator(0, 0, torch.arange(rows))).nats
     truth = float(estimator.expectation(model, x))
     error = float(nats.std()) / rows**0.5
     assert float(nats.mean()) == pytest.approx(truth, abs=4.5 * error + 1e-6)
 
 
-@pytest.mark.parametrize("name", [each.name for each in ESTIMATORS if each.name != "HDLM's released loss, xi < 1"])
+@pytest.mark.parametrize(
+    "name", [each.name for each in ESTIMATORS if each.name != "HDLM's released loss, xi < 1"]
+)
 def test_network_calls_are_counted(name):
-    model, length = model_of("masks"), 3
+    model = model_of("masks")
+    length = 3
     calls = []
 
     def network(z, t):
@@ -166,7 +178,9 @@ def test_network_calls_are_counted(name):
         assert draw.calls == 1  # nothing is lost at exact ends
 
 
-@pytest.mark.parametrize("name", [each.name for each in ESTIMATORS if each.name != "HDLM's released loss, xi < 1"])
+@pytest.mark.parametrize(
+    "name", [each.name for each in ESTIMATORS if each.name != "HDLM's released loss, xi < 1"]
+)
 def test_given_tokens_are_never_noised(name):
     model = model_of("masks")
     x = torch.tensor([[0, 1, 2]]).expand(64, -1)
@@ -176,7 +190,9 @@ def test_given_tokens_are_never_noised(name):
         assert bool((z[:, 1] == 1).all())
         return model.network(z, t)
 
-    draw = named(name).draw(Model(model.process, network), x, free, dd.KeyedGenerator(0, 0, torch.arange(64)))
+    draw = named(name).draw(
+        Model(model.process, network), x, free, dd.KeyedGenerator(0, 0, torch.arange(64))
+    )
     assert bool(draw.nats.isfinite().all())
 
 
@@ -202,7 +218,9 @@ BLOCKED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "claim"), slow_but(BLOCKED, *[case for case in BLOCKED if "NELBO" not in case[0]]))
+@pytest.mark.parametrize(
+    ("name", "claim"), slow_but(BLOCKED, *[case for case in BLOCKED if "NELBO" not in case[0]])
+)
 def test_sequences_drawn_block_by_block_are_judged_too(name, claim):
     model = Model(dd.presets.mdlm(2), None, pace=dd.paces.Blocks(2))
     assert not unserved(named(name), model, 4)
@@ -213,13 +231,17 @@ def test_sequences_drawn_block_by_block_are_judged_too(name, claim):
 def test_draws_along_blocks_have_the_expectation_that_is_judged():
     process = dd.presets.mdlm(2)
     *_, network = random_networks(process, 4, seeds=1)
-    model, rows = Model(process, network, pace=dd.paces.Blocks(2)), 4000
+    model = Model(process, network, pace=dd.paces.Blocks(2))
+    rows = 4000
     x = torch.tensor([[0, 1, 1, 0]])
     for name in ("NELBO, times from 0, with ends", "16 steps, with reconstruction"):
-        many, free = x.expand(rows, -1), torch.ones(rows, 4, dtype=torch.bool)
+        many = x.expand(rows, -1)
+        free = torch.ones(rows, 4, dtype=torch.bool)
         nats = named(name).draw(model, many, free, dd.KeyedGenerator(0, 0, torch.arange(rows))).nats
         error = float(nats.std()) / rows**0.5
-        assert float(nats.mean()) == pytest.approx(float(named(name).expectation(model, x)), abs=4.5 * error)
+        assert float(nats.mean()) == pytest.approx(
+            float(named(name).expectation(model, x)), abs=4.5 * error
+        )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,16 @@ from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
-from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, length_of, main
+from recipes.evaluate import (
+    Estimate,
+    Options,
+    bounds,
+    drawn_from,
+    estimates,
+    evaluate,
+    length_of,
+    main,
+)
 from recipes.evaluation.report import result_path
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.sampling import Sampling
@@ -41,7 +50,14 @@ def published(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def options(published):
-    return Options(run=str(published.run), scorer="none", replicates=2, samples=5, sampling=Sampling(steps=3), batch=4)
+    return Options(
+        run=str(published.run),
+        scorer="none",
+        replicates=2,
+        samples=5,
+        sampling=Sampling(steps=3),
+        batch=4,
+    )
 
 
 def measured(options, world=ALONE):
@@ -56,7 +72,9 @@ def streamed(options):
     """The model, and its text for validation in batches."""
     saved = open_saved(options.run)
     data = open_prepared(saved.recipe.data.folder)
-    return saved, partial(examples, data.validation, length=24, pad_id=data.pad_id, seed=0, threads=0)
+    return saved, partial(
+        examples, data.validation, length=24, pad_id=data.pad_id, seed=0, threads=0
+    )
 
 
 def close(one, other):
@@ -69,9 +87,13 @@ def close(one, other):
 def test_every_document_counts_once_without_padding(options, published):
     replicates, _ = measured(options)
     assert [len(terms.index) for terms in replicates] == [11, 11]
-    assert int(replicates[0].tokens.sum()) == sum(min(int(n), 24) for n in published.data.validation.lengths)
+    assert int(replicates[0].tokens.sum()) == sum(
+        min(int(n), 24) for n in published.data.validation.lengths
+    )
     one, other = (terms.nats[:, 0] for terms in replicates)
-    assert bool(((one != other) | (one == 0)).all())  # of a text of one token there may be no noise in either
+    assert bool(
+        ((one != other) | (one == 0)).all()
+    )  # of a text of one token there may be no noise in either
 
 
 @pytest.mark.slow
@@ -89,10 +111,14 @@ def test_times_and_noise_are_exactly_the_same_whatever_the_batch(options):
     saved, stream = streamed(options)
 
     def denoiser(z, t):
-        return torch.sin(z[..., None] + 10 * t[:, None, None] + torch.arange(saved.process.vocab_size))
+        return torch.sin(
+            z[..., None] + 10 * t[:, None, None] + torch.arange(saved.process.vocab_size)
+        )
 
     def nats(batch, rank=0, world=1):
-        batches = islice(stream(batch_size=batch, rank=rank, world=world), -(-12 // (batch * world)))
+        batches = islice(
+            stream(batch_size=batch, rank=rank, world=world), -(-12 // (batch * world))
+        )
         return measure(saved.process, denoiser, batches, 5, 1).first(12)
 
     whole = nats(12)
@@ -102,7 +128,12 @@ def test_times_and_noise_are_exactly_the_same_whatever_the_batch(options):
 
 
 def work(rank, port, options, folder):
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     torch.set_num_threads(1)
     with joined() as world:
         torch.save(measured(options, world), folder / f"{rank}.pt")
@@ -111,7 +142,9 @@ def work(rank, port, options, folder):
 @pytest.mark.slow
 def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
     port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
-    multiprocessing.set_forkserver_preload(["recipes.evaluate"])  # imported once for both, and without our threads
+    multiprocessing.set_forkserver_preload(
+        ["recipes.evaluate"]
+    )  # imported once for both, and without our threads
     start_processes(work, (port, options, tmp_path), nprocs=2, start_method="forkserver")
     expected, words = measured(options)
     for rank in range(2):
@@ -133,7 +166,8 @@ def test_the_bound_is_that_of_ddlib(options):
     """One sequence at a time, straight from ``dd.bound``."""
     replicates, _ = measured(replace(options, replicates=1))
     saved, stream = streamed(options)
-    own, batches = time_density("optimal", saved.process, 24, IN_STRATA), stream(batch_size=1)
+    own = time_density("optimal", saved.process, 24, IN_STRATA)
+    batches = stream(batch_size=1)
     for number in range(3):
         batch = next(batches)
         noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
@@ -142,7 +176,10 @@ def test_the_bound_is_that_of_ddlib(options):
                 saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own,
                 levels="balanced",
             )  # fmt: skip
-        nats = [float(part[batch.mask].double().sum()) for part in (bound.diffusion, bound.prior, bound.reconstruction)]
+        nats = [
+            float(part[batch.mask].double().sum())
+            for part in (bound.diffusion, bound.prior, bound.reconstruction)
+        ]
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
 
@@ -152,14 +189,21 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
         changed = replace(options, replicates=1, sequences=3, **given)
         replicates, _ = measured(changed)
         saved, stream = streamed(options)
-        batch, noise = next(stream(batch_size=3)), dd.KeyedGenerator(0, 0, torch.arange(3))
+        batch = next(stream(batch_size=3))
+        noise = dd.KeyedGenerator(0, 0, torch.arange(3))
         names = {"bound_steps": "steps", "bound_levels": "levels"}
         extra = {names[name]: value for name, value in given.items()}
         drawn = {"levels": "balanced"} | extra
         own = time_density("optimal", saved.process, 24, IN_STRATA)
         with torch.no_grad():
             bound = dd.bound(
-                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own, **drawn
+                saved.process,
+                saved.denoiser,
+                batch.x,
+                noise,
+                parameterization="posterior",
+                density=own,
+                **drawn,
             )
         nats = torch.where(batch.mask, bound.total.double(), 0.0).sum(1)
         assert replicates[0].nats.sum(1).tolist() == pytest.approx(nats.tolist(), rel=1e-5)
@@ -167,7 +211,9 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
         assert result["protocol"][next(iter(extra))] == next(iter(extra.values()))
         assert result["validation"] is None  # training measured another
         evaluation.show(result, make_console())
-        assert ("bound: in 7 steps, over 3 texts" in capsys.readouterr().out) == ("bound_steps" in given)
+        assert ("bound: in 7 steps, over 3 texts" in capsys.readouterr().out) == (
+            "bound_steps" in given
+        )
 
 
 def test_removed_and_unknown_levels_are_refused_before_anything_is_measured(options):
@@ -185,7 +231,8 @@ def terms(*nats):
 
 
 def test_errors_over_texts_and_over_noise_by_hand(published):
-    one, other = terms([4.0, 0.0, 0.0], [9.0, 0.0, 1.0]), terms([6.0, 0.0, 0.0], [9.0, 0.0, 1.0])
+    one = terms([4.0, 0.0, 0.0], [9.0, 0.0, 1.0])
+    other = terms([6.0, 0.0, 0.0], [9.0, 0.0, 1.0])
     found = estimates([one, other], published.data)
     bound = found["nats_per_token"]
     assert bound.value == pytest.approx(15 / 5)
@@ -211,21 +258,52 @@ def test_terms_from_several_processes_may_overlap():
 
 
 def test_the_result_file_is_complete(options, published, scorer, capsys):
-    main([str(published.run), "--replicates", "2", "--samples", "3", "--steps", "4", "--scorer", str(scorer)])
+    main(
+        [
+            str(published.run),
+            "--replicates",
+            "2",
+            "--samples",
+            "3",
+            "--steps",
+            "4",
+            "--scorer",
+            str(scorer),
+        ]
+    )
     result = json.loads((published.run / "evaluation.json").read_text(encoding="utf-8"))
     saved = open_saved(published.run)
     bound = result["bound"]
     parts = sum(bound[name]["value"] for name in ("diffusion", "prior", "reconstruction"))
     assert bound["nats_per_token"]["value"] == pytest.approx(parts)
     assert bound["perplexity"]["value"] == pytest.approx(math.exp(parts))
-    protocol, generative = result["protocol"], result["generative"]
+    protocol = result["protocol"]
+    generative = result["generative"]
     assert protocol["checkpoint_sha256"] == saved.sha256 and protocol["ema"] == 0.9999
-    assert (protocol["sequences"], protocol["replicates"], protocol["weights"]) == (11, 2, "not clipped")
+    assert (protocol["sequences"], protocol["replicates"], protocol["weights"]) == (
+        11,
+        2,
+        "not clipped",
+    )
     assert generative["entropy"]["value"] > 0 and generative["perplexity"]["value"] > 1
     stated = generative["protocol"]
-    for name in ("steps", "sampler", "temperature", "top_p", "network_precision", "ema", "scorer", "scorer_revision"):
+    for name in (
+        "steps",
+        "sampler",
+        "temperature",
+        "top_p",
+        "network_precision",
+        "ema",
+        "scorer",
+        "scorer_revision",
+    ):
         assert name in stated
-    assert (stated["steps"], stated["length"], generative["samples"], len(stated["scorer_revision"])) == (4, 24, 3, 64)
+    assert (
+        stated["steps"],
+        stated["length"],
+        generative["samples"],
+        len(stated["scorer_revision"]),
+    ) == (4, 24, 3, 64)
     assert result["provenance"]["versions"]["torch"] == version("torch")
     shown = capsys.readouterr().out
     assert "generative entropy" in shown and f"{bound['nats_per_token']['value']:.4f}" in shown
@@ -258,17 +336,30 @@ def test_the_report_counts_sequences_and_draws_of_every_bound(options, capsys):
 @pytest.mark.slow
 def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
     given = open_saved(published.run).recipe
-    output = replace(given.output, folder=tmp_path, validate_sequences=7, samples=1, sample_steps=1, tensorboard=False)
+    output = replace(
+        given.output,
+        folder=tmp_path,
+        validate_sequences=7,
+        samples=1,
+        sample_steps=1,
+        tensorboard=False,
+    )
     train(replace(given, output=output, seed=5, steps=2))
-    *_, (_, last) = [found for found in read_metrics(tmp_path / METRICS) if found[1]["kind"] == "bound"]
+    *_, (_, last) = [
+        found for found in read_metrics(tmp_path / METRICS) if found[1]["kind"] == "bound"
+    ]
     changed = Options(run=str(tmp_path), scorer="none", replicates=2, batch=3)
     result = evaluate(changed, ALONE)
     same = result["validation"]
     assert (same["sequences"], same["draws"]) == (last["sequences"], last["draws"]) == (7, 1)
     assert same["value"] == pytest.approx(last["nats_per_token"], rel=1e-5)
     assert same["error"] == pytest.approx(last["standard_error"], rel=1e-4)
-    assert result["protocol"]["sequences"] == 11 and result["bound"]["nats_per_token"]["value"] != same["value"]
-    saved, data = open_saved(tmp_path), published.data
+    assert (
+        result["protocol"]["sequences"] == 11
+        and result["bound"]["nats_per_token"]["value"] != same["value"]
+    )
+    saved = open_saved(tmp_path)
+    data = published.data
     few, many = ([terms(*[[1.0, 0.0, 0.0]] * number)] for number in (6, 11))
     assert evaluation.validation(saved, data, few, changed) is None
     for other in (replace(changed, seed=1), replace(changed, data=data.folder)):
@@ -279,27 +370,44 @@ def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
 def test_without_a_scorer_the_bound_is_still_reported(options):
     result = evaluate(options, ALONE)
     assert result["generative"] is None
-    assert evaluate(replace(options, replicates=1), ALONE)["bound"]["nats_per_token"]["noise"] is None
+    assert (
+        evaluate(replace(options, replicates=1), ALONE)["bound"]["nats_per_token"]["noise"] is None
+    )
 
 
-def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measured(options, monkeypatch, capsys):
+def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measured(
+    options, monkeypatch, capsys
+):
     output = []
-    monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: output.append(capsys.readouterr().err) or 1 / 0)
+    monkeypatch.setattr(
+        "recipes.evaluate.validate", lambda *a, **k: output.append(capsys.readouterr().err) or 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         evaluate(replace(options, scorer="./no-such-folder"), ALONE)
     (line,) = output[0].splitlines()
-    assert line.startswith("warning: no generative perplexity, only the bound: scorer='./no-such-folder' cannot be")
+    assert line.startswith(
+        "warning: no generative perplexity, only the bound: scorer='./no-such-folder' cannot be"
+    )
     assert "no folder ./no-such-folder" in line and "--scorer none" in line
 
 
 @pytest.mark.slow
 def test_without_a_judge_there_is_the_bound(options, monkeypatch, capsys):
     tries = []
-    monkeypatch.setattr("recipes.data.hub.HfApi.model_info", lambda *a, **k: tries.append(a) or 1 / 0)
+    monkeypatch.setattr(
+        "recipes.data.hub.HfApi.model_info", lambda *a, **k: tries.append(a) or 1 / 0
+    )
     result = evaluate(replace(options, scorer="someone/judge"), ALONE)
-    assert result["bound"] == evaluate(options, ALONE)["bound"] and result["generative"] is None and len(tries) == 1
+    assert (
+        result["bound"] == evaluate(options, ALONE)["bound"]
+        and result["generative"] is None
+        and len(tries) == 1
+    )
     output = capsys.readouterr().err
-    assert output.count("warning") == 1 and "no folder someone/judge, and the hub does not answer" in output
+    assert (
+        output.count("warning") == 1
+        and "no folder someone/judge, and the hub does not answer" in output
+    )
     assert "someone/judge" in result["protocol"]["no_generative"]
     assert evaluate(options, ALONE)["protocol"]["no_generative"] == "not requested"
 
@@ -310,7 +418,9 @@ def test_a_judge_that_fails_at_the_samples_loses_no_bound(options, monkeypatch, 
     assert "has no beginning of text" in capsys.readouterr().err
     monkeypatch.setattr("recipes.evaluate.generated", lambda *a: open_prepared(options.run))
     result = evaluate(changed, ALONE)
-    assert result["generative"] is None and "no prepared text" in result["protocol"]["no_generative"]
+    assert (
+        result["generative"] is None and "no prepared text" in result["protocol"]["no_generative"]
+    )
 
 
 def test_text_of_another_tokenizer_is_refused(options, tmp_path):
@@ -324,7 +434,9 @@ def test_text_of_another_tokenizer_is_refused(options, tmp_path):
 def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(options, monkeypatch):
     """Their errors would be no numbers: 0.1.0 reported them as "± nan"."""
     monkeypatch.setattr(evaluation, "bounds", None)
-    with pytest.raises(ValueError, match="sequences=1: must be at least 2, the mean over one sequence has"):
+    with pytest.raises(
+        ValueError, match="sequences=1: must be at least 2, the mean over one sequence has"
+    ):
         evaluate(replace(options, sequences=1), ALONE)
     with pytest.raises(ValueError, match="samples=1: must be at least 2"):
         replace(options, scorer="gpt2", samples=1)
@@ -337,9 +449,14 @@ def test_the_result_lies_beside_the_weights_and_not_among_them(options, publishe
 
 def test_no_result_is_written_over_that_of_another_model(options, published, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    names = [result_path("evaluation.json", run).name for run in ("me/bert", "you/bert", "../me/gpt", "bert")]
+    names = [
+        result_path("evaluation.json", run).name
+        for run in ("me/bert", "you/bert", "../me/gpt", "bert")
+    ]
     assert names[0] == "evaluation-me--bert.json" and len(set(names)) == 4
-    monkeypatch.setattr(evaluation, "evaluate", lambda options, world: {"protocol": {"run": options.run}})
+    monkeypatch.setattr(
+        evaluation, "evaluate", lambda options, world: {"protocol": {"run": options.run}}
+    )
     monkeypatch.setattr(evaluation, "show", lambda result, console: None)
     evaluation.main(["me/bert", "--out", "mine.json"])
     evaluation.main(["me/bert", "--out", "mine.json"])
@@ -355,9 +472,14 @@ def test_no_result_is_written_over_that_of_another_model(options, published, mon
 
 @pytest.mark.parametrize(
     ("sampling", "message"),
-    [(dict(label="even"), "label='even'"), (dict(forbidden=("of the law",)), r"forbidden='of the law': is \d tokens")],
+    [
+        (dict(label="even"), "label='even'"),
+        (dict(forbidden=("of the law",)), r"forbidden='of the law': is \d tokens"),
+    ],
 )
-def test_options_of_samples_are_checked_before_the_bound(options, scorer, sampling, message, monkeypatch):
+def test_options_of_samples_are_checked_before_the_bound(
+    options, scorer, sampling, message, monkeypatch
+):
     monkeypatch.setattr("recipes.evaluate.bounds", None)
     with pytest.raises(ValueError, match=message):
         evaluate(replace(options, scorer=str(scorer), sampling=Sampling(**sampling)), ALONE)

@@ -1,4 +1,6 @@
-"""Texts step by step: what happened to each position, with what chance, and that nothing is drawn differently."""
+"""Texts step by step: what happened to each position, with what chance, and that nothing is drawn
+differently.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +29,9 @@ from ddlib.testing import strategies
 from recipes.visualization import Filmed, Mark
 
 F64 = torch.float64
-WORDS, LENGTH, STEPS = 6, 5, 8
+WORDS = 6
+LENGTH = 5
+STEPS = 8
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 0.6], speed=[0.7, 1.3, 2.0])
 PLAIN = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]])
 PROCESSES = {
@@ -35,7 +39,9 @@ PROCESSES = {
     "three levels": dd.processes.Hierarchical(PLAIN, dd.schedules.Cosine()),
     "three levels, xi < 1": dd.processes.Hierarchical(TREE, dd.schedules.Linear()),
     "GIDD": dd.processes.GIDD(WORDS, 0.4),
-    "noisy": dd.presets.hdlm_noisy([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], [0.3, 0.2, 0.0], xi=[1.0, 0.8]),
+    "noisy": dd.presets.hdlm_noisy(
+        [[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], [0.3, 0.2, 0.0], xi=[1.0, 0.8]
+    ),
     "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
 }
 SAMPLERS = [
@@ -55,18 +61,27 @@ SAMPLERS = [
 
 
 class Table:
-    """A network whose answer about a position depends on its neighbours' states and on the time; counts its calls."""
+    """A network whose answer about a position depends on its neighbours' states and on the time.
+
+    Counts its calls.
+    """
 
     def __init__(self, process):
         generator = torch.Generator().manual_seed(1)
-        self.table = torch.randn(process.num_states, process.vocab_size, generator=generator, dtype=F64)
+        self.table = torch.randn(
+            process.num_states, process.vocab_size, generator=generator, dtype=F64
+        )
         self.own = torch.randn(LENGTH, process.vocab_size, generator=generator, dtype=F64)
         self.calls = 0
 
     def __call__(self, z, t):
         self.calls += 1
         time = t.to(F64)[:, None, None]
-        return self.own[: z.shape[1]] + self.table[z.roll(1, 1)] * (1 + time) + self.table[z.roll(-1, 1)]
+        return (
+            self.own[: z.shape[1]]
+            + self.table[z.roll(1, 1)] * (1 + time)
+            + self.table[z.roll(-1, 1)]
+        )
 
 
 def sample(process, sampler, rows=3, denoiser=None, **more):
@@ -105,7 +120,8 @@ FAST = [
 
 @pytest.mark.parametrize(("process", "sampler"), slow_but(PAIRS, *FAST))
 def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, sampler):
-    process, sampler = PROCESSES[process], next(one for one in SAMPLERS if repr(one) == sampler)
+    process = PROCESSES[process]
+    sampler = next(one for one in SAMPLERS if repr(one) == sampler)
     if not serves(process, sampler):
         return
     seen = []
@@ -127,16 +143,25 @@ def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, s
         before = list(text.start)
         for frame in text.frames:
             for event in frame.events:
-                levels = [int(process.level_of(torch.tensor([[s]]))) for s in (event.state, before[event.position])]
+                levels = [
+                    int(process.level_of(torch.tensor([[s]])))
+                    for s in (event.state, before[event.position])
+                ]
                 rises = levels[0] - levels[1]
                 assert event.state != before[event.position]
-                assert event.mark == (Mark.UP if rises > 0 else Mark.DOWN if rises < 0 else Mark.CHANGED)
+                assert event.mark == (
+                    Mark.UP if rises > 0 else Mark.DOWN if rises < 0 else Mark.CHANGED
+                )
                 if event.mark == Mark.UP:
                     assert event.chance is None and not event.others
                 if event.chance is not None:
                     chances = [chance for _, chance in event.others]
-                    assert -1e-9 <= event.chance <= 1 + 1e-9 and chances == sorted(chances, reverse=True)
-                    assert dict(event.others).get(event.state, event.chance) == pytest.approx(event.chance)
+                    assert -1e-9 <= event.chance <= 1 + 1e-9 and chances == sorted(
+                        chances, reverse=True
+                    )
+                    assert dict(event.others).get(event.state, event.chance) == pytest.approx(
+                        event.chance
+                    )
                     assert chances[0] >= event.chance - 1e-9
                 before[event.position] = event.state
 
@@ -156,7 +181,8 @@ def test_a_sequence_that_is_not_evaluated_counts_no_call():
 @pytest.mark.parametrize("size", [2, 5])
 def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
     """Blocks of two: the last is shorter, so texts of six; one block is the whole text."""
-    process, seen = PROCESSES[name], []
+    process = PROCESSES[name]
+    seen = []
     length = 6 if size == 2 else LENGTH
     network = Table(process)
     network.own = network.own.repeat(2, 1)
@@ -170,11 +196,14 @@ def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
 
     def drawn(sampler, **how):
         generator = torch.Generator().manual_seed(5)
-        return dd.sample(process, how.pop("denoiser"), (3, length), sampler, 4, generator=generator, **how)
+        return dd.sample(
+            process, how.pop("denoiser"), (3, length), sampler, 4, generator=generator, **how
+        )
 
     film = Filmed(Ancestral(), 2, lambda k, t, z: seen.append(z[:2].tolist()))
     words = drawn(film, on_step=film.on_step, **more)
-    texts, calls = film.end(words), network.calls
+    texts = film.end(words)
+    calls = network.calls
     assert torch.equal(words, drawn(Ancestral(), **more)) and len(texts) == 2
     for row, text in enumerate(texts):
         assert text.given == ([1] if "prompt" in more else [])
@@ -184,13 +213,19 @@ def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
         assert counted == sorted(counted) and 0 < counted[-1] <= calls
         assert [frame.t for frame in text.frames[:4]] == pytest.approx([0.75, 0.5, 0.25, 0.0])
         assert len(text.frames) in (4 * length // size, 4 * length // size + 1)
-        come = [event for frame in text.frames for event in frame.events if event.chance is not None]
+        come = [
+            event for frame in text.frames for event in frame.events if event.chance is not None
+        ]
         free = set(range(length)) - set(text.given)
-        assert {event.position for event in come} == free or name == "uniform", "there noise may stay as it is"
+        assert {event.position for event in come} == free or name == "uniform", (
+            "there noise may stay as it is"
+        )
 
 
 def by_posterior(process, cavity, text):
-    """For each descent: its probability, and the probabilities of the states of its level by Bayes' rule."""
+    """For each descent: its probability, and the probabilities of the states of its level by Bayes'
+    rule.
+    """
     times = [1.0, *(frame.t for frame in text.frames)]
     for step, frame in enumerate(text.frames):
         z = torch.tensor([text.states(step)])
@@ -210,14 +245,18 @@ CHANCES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "parameterization"), slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior"))
+    ("name", "parameterization"),
+    slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior")),
 )
 def test_a_chance_is_that_of_bayes_rule(name, parameterization):
-    process, number = PROCESSES[name], 0
+    process = PROCESSES[name]
+    number = 0
     network = Table(process)
     if parameterization != "cavity":
         columns = process.num_states - 1 if parameterization == "children" else WORDS
-        table = torch.randn(process.num_states, columns, generator=torch.Generator().manual_seed(2), dtype=F64)
+        table = torch.randn(
+            process.num_states, columns, generator=torch.Generator().manual_seed(2), dtype=F64
+        )
         network = lambda z, t: table[z.roll(1, 1)] + table[z.roll(-1, 1)]  # noqa: E731
     _, texts = filmed(process, Ancestral(), denoiser=network, parameterization=parameterization)
 
@@ -230,7 +269,9 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
             assert event.mark == Mark.DOWN
             assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
             best = probs.topk(len(event.others))
-            assert [chance for _, chance in event.others] == pytest.approx(best.values.tolist(), abs=1e-9)
+            assert [chance for _, chance in event.others] == pytest.approx(
+                best.values.tolist(), abs=1e-9
+            )
     assert number >= 3 * LENGTH
 
 
@@ -239,7 +280,9 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
 def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
     network = Table(process)
-    _, (text,) = filmed(process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double())
+    _, (text,) = filmed(
+        process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double()
+    )
     for event, probs in by_posterior(process, lambda z, t: network(z, t.float()), text):
         assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
 
@@ -247,17 +290,21 @@ def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
 @pytest.mark.parametrize("name", ["GIDD", "uniform"])
 def test_a_word_without_levels_has_the_chance_of_the_word(name):
     process = PROCESSES[name]
-    network, number = Table(process), 0
+    network = Table(process)
+    number = 0
     _, texts = filmed(process, Ancestral(), denoiser=network)
     for text in texts:
         for step, frame in enumerate(text.frames):
-            z, t = torch.tensor([text.states(step)]), torch.tensor([1.0 if not step else text.frames[step - 1].t])
+            z = torch.tensor([text.states(step)])
+            t = torch.tensor([1.0 if not step else text.frames[step - 1].t])
             probs = network(z, t).softmax(-1)[0]
             for event in frame.events:
                 number += event.chance is not None
                 assert (event.chance is None) == (event.mark == Mark.UP)
                 if event.chance is not None:
-                    assert event.chance == pytest.approx(float(probs[event.position, event.state]), abs=1e-9)
+                    assert event.chance == pytest.approx(
+                        float(probs[event.position, event.state]), abs=1e-9
+                    )
     assert number >= 3 * LENGTH
 
 
@@ -267,7 +314,9 @@ def test_remasked_tokens_are_marked_and_drawn_anew():
     assert marks.count(Mark.UP) > 3 and marks.count(Mark.DOWN) > marks.count(Mark.UP)
     _, texts = filmed(PROCESSES["GIDD"], Corrected(Ancestral(), SelfCorrection(steps=4)))
     ends = [text.frames[STEPS:] for text in texts]
-    assert any(event.mark == Mark.CHANGED for frames in ends for frame in frames for event in frame.events)
+    assert any(
+        event.mark == Mark.CHANGED for frames in ends for frame in frames for event in frame.events
+    )
     assert all(len(frames) == 1 and frames[0].t == 0 for frames in ends)
 
 
@@ -280,35 +329,48 @@ def test_temperature_has_no_part_in_a_chance():
 
 def test_early_endings_are_recorded_too():
     """Endings call the network separately, stop the steps, and change tokens at the end."""
-    process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
+    process = PROCESSES["three levels"]
+    network = Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind
     endings = [dd.samplers.Settled(entropy=10.0, steps=2), dd.samplers.EndOfText(2, fill=0)]
     words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, endings=endings)
     calls = network.calls
-    assert torch.equal(words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings))
+    assert torch.equal(
+        words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings)
+    )
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
-    p, number = network(words, torch.ones(1)).softmax(-1), 0
-    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # children do not depend on them
+    p = network(words, torch.ones(1)).softmax(-1)
+    number = 0
+    # children do not depend on them
+    t = torch.tensor([0.6], dtype=F64)
+    s = torch.tensor([0.3], dtype=F64)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     for step, frame in enumerate(text.frames):
         before = torch.tensor([text.states(step)])
         probs = process.posterior(p, before, t, s)[0]
         for event in frame.events:
-            if level[event.state] == level[before[0, event.position]] - 1:  # one draw, by the sampler or by the ending
+            if (
+                level[event.state] == level[before[0, event.position]] - 1
+            ):  # one draw, by the sampler or by the ending
                 mates = torch.where(level == level[event.state], probs[event.position], 0.0)
-                assert event.chance == pytest.approx(float(mates[event.state] / mates.sum()), abs=1e-9)
+                assert event.chance == pytest.approx(
+                    float(mates[event.state] / mates.sum()), abs=1e-9
+                )
                 number += 1
     assert number >= 3
 
 
 def test_the_wrapper_supports_the_processes_of_its_sampler():
-    process, guidance = PROCESSES["masks"], dd.guidance.ClassifierFree.examples()[-1]
+    process = PROCESSES["masks"]
+    guidance = dd.guidance.ClassifierFree.examples()[-1]
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
     with pytest.raises(TypeError, match="a row has several sequences"):
         filmed(process, particles, endings=[dd.samplers.EndOfText(2)])
     assert guidance.has_step_distribution
-    texts = filmed(guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization)[0]
+    texts = filmed(
+        guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization
+    )[0]
     assert bool((texts < guidance.process.vocab_size).all())
 
 
@@ -320,7 +382,9 @@ class Twice(Sampler):
         return State(self.both.z[::2], self.both.t[::2])
 
     def step(self, run, state, k):
-        self.both = Ancestral().step(replace(run, free=run.free.repeat_interleave(2, 0)), self.both, k)
+        self.both = Ancestral().step(
+            replace(run, free=run.free.repeat_interleave(2, 0)), self.both, k
+        )
         return State(self.both.z[::2], self.both.t[::2])
 
 

@@ -14,12 +14,18 @@ from recipes.visualization.page import Spelt, pack, page
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt-get install chromium"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on the path: apt-get install chromium"
+    ),
 ]
 PROCESS = dd.presets.hdlm_levels([[i // 2 for i in range(12)], [0, 0, 0, 1, 1, 1]])
-LENGTH, STEPS = 24, 20
+LENGTH = 24
+STEPS = 20
 WHEN = "document.getElementById('when').textContent"
-NAMES = [EVIL, *["the", "of", "people", "state", "union", "we", "must", "build", "roads", "and", "pay"]]
+NAMES = [
+    EVIL,
+    *["the", "of", "people", "state", "union", "we", "must", "build", "roads", "and", "pay"],
+]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,9 @@ def film():
 def opened(film, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     where = folder / "page.html"
-    where.write_text(page(EVIL, {"sampler": "remask:eta=0.3", "prompt": EVIL}, film[1]), encoding="utf-8")
+    where.write_text(
+        page(EVIL, {"sampler": "remask:eta=0.3", "prompt": EVIL}, film[1]), encoding="utf-8"
+    )
     with Browser(folder / "profile") as browser:
         yield browser, where.as_uri()
 
@@ -59,14 +67,24 @@ def browser(opened):
     browser.open(address)
     yield browser
     assert browser.wrong() == []
-    assert [url for url in browser.requests() if url != address and not url.startswith("data:")] == []
+    assert [
+        url for url in browser.requests() if url != address and not url.startswith("data:")
+    ] == []
 
 
 def shown(browser):
     """Step, time, calls; what stands at each position; how it is marked."""
-    heading = re.match(r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run(WHEN))
-    spans = browser.run("[...document.querySelectorAll('#text span')].map(s => [s.textContent, s.className])")
-    return [float(one) for one in heading.groups()], [text for text, _ in spans], [kinds.split() for _, kinds in spans]
+    heading = re.match(
+        r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run(WHEN)
+    )
+    spans = browser.run(
+        "[...document.querySelectorAll('#text span')].map(s => [s.textContent, s.className])"
+    )
+    return (
+        [float(one) for one in heading.groups()],
+        [text for text, _ in spans],
+        [kinds.split() for _, kinds in spans],
+    )
 
 
 def spelt(film, number, step):
@@ -85,7 +103,9 @@ def test_the_page_opens_on_noise_and_escapes_its_content(browser, film):
     assert "given" in kinds[1] and "given" not in kinds[0]
     assert browser.run("document.title") == f"{EVIL}: a sequence during denoising"
     assert browser.run("document.scripts.length") == 2
-    assert EVIL in browser.run("about.textContent") and browser.run("about.querySelector('b')") is None
+    assert (
+        EVIL in browser.run("about.textContent") and browser.run("about.querySelector('b')") is None
+    )
 
 
 def test_the_slider_moves_and_every_step_shows_the_drawn_states(browser, film):
@@ -122,7 +142,12 @@ def test_it_plays_and_stops(browser, film):
 
 
 def test_arrow_keys_go_through_steps_and_in_the_text_through_positions(browser, film):
-    for name, code, step in (("ArrowRight", 39, 1), ("ArrowRight", 39, 2), ("ArrowLeft", 37, 1), ("Home", 36, 0)):
+    for name, code, step in (
+        ("ArrowRight", 39, 1),
+        ("ArrowRight", 39, 2),
+        ("ArrowLeft", 37, 1),
+        ("Home", 36, 0),
+    ):
         browser.key(name, code)
         assert shown(browser)[0][0] == step
     browser.key("ArrowLeft", 37)
@@ -131,11 +156,14 @@ def test_arrow_keys_go_through_steps_and_in_the_text_through_positions(browser, 
     browser.key("ArrowRight", 39)
     browser.key("ArrowRight", 39)
     assert shown(browser)[0][0] == 0
-    assert "position 1" in browser.run("detail.textContent") and "prompt" in browser.run("detail.textContent")
+    assert "position 1" in browser.run("detail.textContent") and "prompt" in browser.run(
+        "detail.textContent"
+    )
 
 
 def test_the_page_shows_the_probability_under_the_mouse(browser, film):
-    text, packed = film[0][0], film[1]
+    text = film[0][0]
+    packed = film[1]
     seen = set()
     for step, frame in enumerate(text.frames, start=1):
         for event in frame.events:
@@ -147,12 +175,22 @@ def test_the_page_shows_the_probability_under_the_mouse(browser, film):
             left, top, width, height = browser.place(f"[data-position='{event.position}']")
             browser.mouse("mouseMoved", left + width / 2, top + height / 2)
             label = browser.run("detail.textContent")
-            assert label.startswith(f"position {event.position}: ") and f"in step {step} (t = {frame.t:.3f})" in label
+            assert (
+                label.startswith(f"position {event.position}: ")
+                and f"in step {step} (t = {frame.t:.3f})" in label
+            )
             if event.mark == 1:
-                assert "noised from" in label and "no network call" in label and "noised again or replaced" in label
+                assert (
+                    "noised from" in label
+                    and "no network call" in label
+                    and "noised again or replaced" in label
+                )
             else:
                 number = float(f"{100 * event.chance:.3g}")
-                assert f"denoised from _ in step {step}" in label and f"probability {number:g} %" in label
+                assert (
+                    f"denoised from _ in step {step}" in label
+                    and f"probability {number:g} %" in label
+                )
                 assert "most probable in this step: " in label
     assert seen == {0, 1}
     assert packed["texts"][0]["end"] == LENGTH - 4
@@ -194,7 +232,7 @@ def test_it_can_be_read_by_day_and_by_night_and_on_a_phone(browser, film, scheme
           let paper = s;
           while (getComputedStyle(paper).backgroundColor === 'rgba(0, 0, 0, 0)') paper = paper.parentElement;
           return [getComputedStyle(s).color, getComputedStyle(paper).backgroundColor].map(c => c.match(/[\\d.]+/g).map(Number));
-        })"""  # noqa: E501
+        })"""
     )
     assert min(contrast(ink, paper) for ink, paper in colours) >= 4.5
     papers = {json.dumps(paper) for _, paper in colours}

@@ -18,7 +18,9 @@ from recipes.generation.sampling import Sampling
 from recipes.visualization import Event, Filmed, Frame, Mark, Text
 from recipes.visualization.page import Spelt, pack, page, speller
 
-PROCESS = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]])  # 6 words, 3 clusters, 2 above them, the mask
+PROCESS = dd.presets.hdlm_levels(
+    [[0, 0, 1, 1, 2, 2], [0, 0, 1]]
+)  # 6 words, 3 clusters, 2 above them, the mask
 MASK = PROCESS.num_states - 1
 
 
@@ -27,7 +29,10 @@ class Reader(HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.scripts, self.words, self.fetched, self._in = [], [], [], None
+        self.scripts = []
+        self.words = []
+        self.fetched = []
+        self._in = None
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -71,19 +76,24 @@ def test_states_are_spelt_once_and_only_changes_are_packed():
 
 
 def test_the_size_of_a_page_grows_with_changes_not_with_steps():
-    sizes, events = [], []
+    sizes = []
+    events = []
     for steps in (8, 40):
         film = Filmed(dd.samplers.Ancestral(), 1)
         network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
         texts = film.end(dd.sample(PROCESS, network, (1, 80), film, steps, on_step=film.on_step))
-        packed = json.dumps(pack(texts, [80], PROCESS, lambda state: Spelt("x")), separators=(",", ":"))
+        packed = json.dumps(
+            pack(texts, [80], PROCESS, lambda state: Spelt("x")), separators=(",", ":")
+        )
         sizes.append(len(packed))
         events.append(sum(len(frame.events) for frame in texts[0].frames))
     for size, steps, number in zip(sizes, (8, 40), events, strict=True):
         assert size < 80 * 3 + 45 * number + 20 * steps + 400
 
 
-EVIL = "</script><script>document.title='evil'</script><!-- &lt;b&gt; {{script}} \u2028 \" \\ 'x' <b>"
+EVIL = (
+    "</script><script>document.title='evil'</script><!-- &lt;b&gt; {{script}} \u2028 \" \\ 'x' <b>"
+)
 
 
 def test_nothing_breaks_out_of_the_page():
@@ -93,7 +103,10 @@ def test_nothing_breaks_out_of_the_page():
     read = Reader(whole)
     assert len(read.scripts) == 2 and "evil" not in read.scripts[1]
     assert whole.count("const film =") == 1  # nor is a slot of the page filled within the data
-    assert read.film["states"][1][0] == EVIL and read.film["about"] == [["prompt", EVIL], ["top_p", "none"]]
+    assert read.film["states"][1][0] == EVIL and read.film["about"] == [
+        ["prompt", EVIL],
+        ["top_p", "none"],
+    ]
     assert EVIL in "".join(read.words)
     assert whole.count("</script>") == 2 and "<!--" not in whole
     assert read.fetched == ["data:,"] and "default-src 'none'" in whole
@@ -104,7 +117,8 @@ def test_nothing_breaks_out_of_the_page():
 def test_words_are_spelt_as_they_stand_in_a_text(make):
     tokenizer = make()
     text = "the weather in boston." if make is word_pieces else "We must act,\nand so on."
-    spell, size = speller(tokenizer, ["money"]), tokenizer.get_vocab_size()
+    spell = speller(tokenizer, ["money"])
+    size = tokenizer.get_vocab_size()
     pieces = [spell(number) for number in tokenizer.encode(text, add_special_tokens=False).ids]
     assert "".join(piece.text for piece in pieces).strip().replace("¶\n", "\n") == text
     assert not any(piece.special for piece in pieces)
@@ -113,14 +127,20 @@ def test_words_are_spelt_as_they_stand_in_a_text(make):
     assert speller(tokenizer, [])(size) == Spelt(" [PAD]", True)
 
 
-@pytest.mark.parametrize("sampler", slow_but(["ancestral", "remask:eta=0.5", "first_hitting"], "remask:eta=0.5"))
+@pytest.mark.parametrize(
+    "sampler", slow_but(["ancestral", "remask:eta=0.5", "first_hitting"], "remask:eta=0.5")
+)
 def test_samples_are_the_same_with_a_page(run, tmp_path, sampler):
-    options = dict(run=str(run), samples=3, batch=2, sampling=Sampling(steps=4, sampler=sampler), prompt="We")
+    options = dict(
+        run=str(run), samples=3, batch=2, sampling=Sampling(steps=4, sampler=sampler), prompt="We"
+    )
     rows = []
     for html in (None, tmp_path / "some" / "folder" / "page.html"):
         out = tmp_path / "samples.jsonl"
         generate(Options(**options, html=html, out=out), quiet())
-        rows.append([json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()])
+        rows.append(
+            [json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()]
+        )
     assert rows[0] == rows[1]
     film = Reader(html.read_text(encoding="utf-8")).film
     assert len(film["texts"]) == 3 and film["numbers"] == [0, 1, 2]
@@ -134,19 +154,40 @@ def test_samples_are_the_same_with_a_page(run, tmp_path, sampler):
                 states[position] = state
         assert len(states) == LENGTH and len(text["frames"]) == 4
         assert text["given"] == list(range(len(text["given"]))) and len(text["given"]) > 1
-        assert len(set(zip(states, row, strict=True))) == len(set(row))  # the same words, numbered anew
-    ups = [event for text in film["texts"] for frame in text["frames"] for event in frame[2:] if event[2] == 1]
+        assert len(set(zip(states, row, strict=True))) == len(
+            set(row)
+        )  # the same words, numbered anew
+    ups = [
+        event
+        for text in film["texts"]
+        for frame in text["frames"]
+        for event in frame[2:]
+        if event[2] == 1
+    ]
     assert bool(ups) == sampler.startswith("remask")
 
 
 def test_the_command_prints_the_path_of_the_page_and_its_protocol(run, tmp_path, capsys):
     where = tmp_path / "page.html"
-    command = [str(run), "--steps", "2", "--samples", str(FILMED + 1), "--length", "4", "--html", str(where)]
+    command = [
+        str(run),
+        "--steps",
+        "2",
+        "--samples",
+        str(FILMED + 1),
+        "--length",
+        "4",
+        "--html",
+        str(where),
+    ]
     main(command)
     assert f"page: {where}" in capsys.readouterr().out
     film = Reader(where.read_text(encoding="utf-8")).film
     about = dict(film["about"])
-    assert len(film["texts"]) == FILMED and (about["samples"], about["shown here"]) == (f"{FILMED + 1}", f"{FILMED}")
+    assert len(film["texts"]) == FILMED and (about["samples"], about["shown here"]) == (
+        f"{FILMED + 1}",
+        f"{FILMED}",
+    )
     assert about["sampler"] == "ancestral" and about["steps"] == "2" and about["prompt"] == "none"
 
 
@@ -163,7 +204,12 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
 
 
 def test_the_files_of_the_page_lie_beside_the_code():
-    """A wheel takes every file of the package; a source that .gitignore names would be missing in it."""
+    """A wheel takes every file of the package.
+
+    a source that .gitignore names would be missing in it.
+    """
     room = Path(__file__).parents[2] / "recipes" / "visualization"
     assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}
-    assert all(len(path.read_text(encoding="utf-8").splitlines()) < 300 for path in room.glob("*.*"))
+    assert all(
+        len(path.read_text(encoding="utf-8").splitlines()) < 300 for path in room.glob("*.*")
+    )

@@ -1,4 +1,7 @@
-"""The first run on one's own text: a prepared folder is enough, and the commands are those of README."""
+"""The first run on one's own text.
+
+a prepared folder is enough, and the commands are those of README.
+"""
 
 import re
 import shlex
@@ -18,8 +21,23 @@ from recipes.model_io import open_saved
 from recipes.papers import run, smoke
 
 ROOT = Path(__file__).parent.parent.parent
-COMMANDS = {"prepare": prepare, "clusters": clusters, "owt": owt, "lm1b": lm1b, "generate": generate, "train": train}
-FAST = ["--steps", "2", "--output.no-tensorboard", "--output.sample-steps", "2", "--output.validate-sequences", "8"]
+COMMANDS = {
+    "prepare": prepare,
+    "clusters": clusters,
+    "owt": owt,
+    "lm1b": lm1b,
+    "generate": generate,
+    "train": train,
+}
+FAST = [
+    "--steps",
+    "2",
+    "--output.no-tensorboard",
+    "--output.sample-steps",
+    "2",
+    "--output.validate-sequences",
+    "8",
+]
 LOCAL = ["local", "--files", "mytext.txt", "--tokenizer", "train:280", "--out", "data/mine"]
 
 
@@ -68,10 +86,15 @@ def test_the_folder_alone_adopts_its_corpus_and_trains(here, capsys):
     finally:
         (here / "moved.txt").rename(here / "mytext.txt")
     recipe = read_recipe(Path("runs/mine/recipe.yaml"))
-    assert recipe.data.corpus == corpus_of(Path("data/mine")) and recipe.data.corpus.tokenizer == "train:280"
+    assert (
+        recipe.data.corpus == corpus_of(Path("data/mine"))
+        and recipe.data.corpus.tokenizer == "train:280"
+    )
     saved = open_saved("runs/mine")
     assert saved.recipe.data == recipe.data and saved.process.vocab_size == 282
-    with pytest.raises(SystemExit, match=r"is of another run: steps is 3, was 2\. Choose"):  # the corpus is the same
+    with pytest.raises(
+        SystemExit, match=r"is of another run: steps is 3, was 2\. Choose"
+    ):  # the corpus is the same
         COMMANDS[module].main([*words, *FAST, "--steps", "3"])
 
 
@@ -95,7 +118,9 @@ def test_a_file_needs_no_more_than_the_folder(here):
     recipe, _ = choose({}, smoke, "train", ["--recipe", "runs/file/recipe.yaml"])
     assert differences(whole, recipe) == []
     Path("mine.yaml").write_text(yaml.safe_dump(values | {"data": {"folder": "data/none"}}))
-    with pytest.raises(SystemExit, match=r"data/none does not exist: run python -m recipes.prepare"):
+    with pytest.raises(
+        SystemExit, match=r"data/none does not exist: run python -m recipes.prepare"
+    ):
         train.main(["mine.yaml"])
 
 
@@ -119,7 +144,9 @@ def test_a_contradiction_names_the_flag_and_both_values(here, flags, given, ther
 def test_the_error_of_a_folder_with_other_text_names_the_flag_to_use_it(here):
     _, recipe = owt.recipes()["mdlm"]
     recipe = replace(recipe, data=replace(recipe.data, corpus=speeches(), folder=Path("data/mine")))
-    with pytest.raises(SystemExit, match=r"data\.corpus\.tokenizer='train:1024': .*; 4 more values differ") as caught:
+    with pytest.raises(
+        SystemExit, match=r"data\.corpus\.tokenizer='train:1024': .*; 4 more values differ"
+    ) as caught:
         run({"mdlm": ("", recipe)}, "owt", ["mdlm"])
     assert "--data.folder data/mine" in str(caught.value) and len(str(caught.value)) < 300
 
@@ -135,8 +162,10 @@ def test_preparing_over_other_text_is_refused_without_advice_to_delete(here, cap
         prepare.main([*LOCAL[:3], "--tokenizer", "train:290", *LOCAL[5:], "--held-out", "7"])
     message = str(caught.value)
     assert message == (
-        "error: data/mine contains other data, choose another folder: tokenizer was 'train:280', is 'train:290'; "
-        "train.split was 'train[:-3]', is 'train[:-7]'; validation.split was 'train[-3:]', is 'train[-7:]'"
+        "error: data/mine contains other data, choose another folder: tokenizer was 'train:280', "
+        "is 'train:290'; "
+        "train.split was 'train[:-3]', is 'train[:-7]'; validation.split was 'train[-3:]', is "
+        "'train[-7:]'"
     )
     with pytest.raises(SystemExit) as caught:
         prepare.main(["speeches", "--out", "data/mine"])
@@ -148,7 +177,11 @@ def test_preparing_over_other_text_is_refused_without_advice_to_delete(here, cap
     [
         ("owt", "data/owt", "recipes.owt hdlm --data.folder data/owt"),
         ("lm1b", "data/lm1b", "recipes.lm1b hdlm --data.folder data/lm1b"),
-        ("speeches", "a b/c d", "recipes.owt hdlm --smoke --data.folder 'a b/c d' --output.folder 'runs/c d'"),
+        (
+            "speeches",
+            "a b/c d",
+            "recipes.owt hdlm --smoke --data.folder 'a b/c d' --output.folder 'runs/c d'",
+        ),
     ],
 )
 def test_the_printed_command_by_corpus(corpus, folder, command):
@@ -157,13 +190,27 @@ def test_the_printed_command_by_corpus(corpus, folder, command):
 
 @pytest.mark.slow
 def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, capsys):
-    clusters.main(["--data", "data/mine", "--clusters", "12", "3", "--out", "runs/clusters", "--restarts", "1"])
+    clusters.main(
+        [
+            "--data",
+            "data/mine",
+            "--clusters",
+            "12",
+            "3",
+            "--out",
+            "runs/clusters",
+            "--restarts",
+            "1",
+        ]
+    )
     module, words = printed(capsys, "train with them: ")
     assert words[0] == "hdlm-levels"
     assert module == "owt"
     recipe, _ = choose(owt.recipes(), smoke, "owt", words)
     assert recipe.data.corpus == corpus_of(Path("data/mine"))
-    made = load_clusters(Path(recipe.process["clusters"]), open_prepared(recipe.data.folder).fingerprint)
+    made = load_clusters(
+        Path(recipe.process["clusters"]), open_prepared(recipe.data.folder).fingerprint
+    )
     assert made.tree().levels == (282, 12, 3, 1)
 
 
@@ -181,7 +228,9 @@ def test_the_readmes_path_is_short_and_its_flags_exist(here):
     assert [words_of(line)[0] for line in commands] == ["prepare", "clusters", "owt", "generate"]
     recipe, _ = choose(owt.recipes(), smoke, "owt", words_of(commands[2])[1])  # data/mine is here
     assert recipe.data.folder == Path("data/mine") and recipe.data.corpus.tokenizer == "train:280"
-    assert recipe.process["clusters"] == "runs/clusters/clusters" and recipe.output.folder == Path("runs/mine")
+    assert recipe.process["clusters"] == "runs/clusters/clusters" and recipe.output.folder == Path(
+        "runs/mine"
+    )
 
 
 @pytest.mark.slow

@@ -31,13 +31,18 @@ def saved(run):
 
 def drawn(run, tmp_path, **options):
     """The lines of the file, and what was printed."""
-    out, printed = tmp_path / "found.jsonl", io.StringIO()
+    out = tmp_path / "found.jsonl"
+    printed = io.StringIO()
     generate(Options(run=str(run), sampling=FEW, out=out, **options), make_console(printed))
-    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()], printed.getvalue()
+    return [
+        json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()
+    ], printed.getvalue()
 
 
 def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
-    lines, printed = drawn(run, tmp_path, samples=3, length="auto:max=20,start=4,step=2,positions=4", seed=5)
+    lines, printed = drawn(
+        run, tmp_path, samples=3, length="auto:max=20,start=4,step=2,positions=4", seed=5
+    )
     rule = dd.samplers.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
     sampler = dd.samplers.Confidence(threshold=0.5)
     expected = dd.sample(
@@ -48,7 +53,9 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     sizes = [line["length"] for line in lines]
     assert sizes == [len(saved.document(line["tokens"])) for line in lines]
     assert f"tokens: {', '.join(map(str, sizes))}; network calls per sample: " in printed
-    assert all(line["protocol"]["length"] == "auto:max=20,start=4,step=2,positions=4" for line in lines)
+    assert all(
+        line["protocol"]["length"] == "auto:max=20,start=4,step=2,positions=4" for line in lines
+    )
     calls = float(printed.split("per sample: ")[1].split()[0])
     assert calls == pytest.approx(sum(line["steps"] for line in lines) / 3, abs=0.05)
 
@@ -66,7 +73,9 @@ def test_a_rule_of_another_package(run, saved, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"])
+@pytest.mark.parametrize(
+    "length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"]
+)
 def test_a_sample_is_the_same_with_any_others(run, tmp_path, length):
     prompts = ("The state", "Tonight we celebrate the work")
     lines, _ = drawn(run, tmp_path, samples=2, length=length, prompt=prompts, batch=4)
@@ -83,7 +92,18 @@ def test_the_length_of_the_model_is_the_largest(run, saved, tmp_path):
 
 
 def test_by_command(run, capsys):
-    main([str(run), "--length", "daedal:max=12,start=2,step=1", "--samples", "2", "--steps", "3", "--stream"])
+    main(
+        [
+            str(run),
+            "--length",
+            "daedal:max=12,start=2,step=1",
+            "--samples",
+            "2",
+            "--steps",
+            "3",
+            "--stream",
+        ]
+    )
     assert "network calls per sample" in capsys.readouterr().out
     main([str(run), "--length", "8", "--samples", "1", "--steps", "2"])
     assert "network calls" not in capsys.readouterr().out

@@ -35,7 +35,9 @@ def scorer(tmp_path_factory, published):
 
 @pytest.fixture
 def options(published, tmp_path):
-    return Options(run=str(published.run), scorer="none", samples=3, calls=(2, 4), out=tmp_path / "found.json")
+    return Options(
+        run=str(published.run), scorer="none", samples=3, calls=(2, 4), out=tmp_path / "found.json"
+    )
 
 
 def run(options):
@@ -75,15 +77,22 @@ def test_without_a_scorer_there_are_entropy_and_calls(options):
 
 @pytest.mark.slow
 def test_temperatures_and_spacings_have_cells(options, capsys):
-    changed = replace(options, samplers=("ancestral", "confidence"), calls=(4,), temperature=(1.0, 0.5))
+    changed = replace(
+        options, samplers=("ancestral", "confidence"), calls=(4,), temperature=(1.0, 0.5)
+    )
     cells = run(replace(changed, spacing=("time", "jumps")))["cells"]
     rows = [(cell["sampler"], cell["temperature"], cell["spacing"]) for cell in cells]
     both = [("ancestral", heat, spacing) for heat in (1.0, 0.5) for spacing in ("time", "jumps")]
     assert rows == [*both, ("confidence", 1.0, "time"), ("confidence", 0.5, "time")]
     assert len({cell["entropy"]["value"] for cell in cells}) == len(cells)
     printed = capsys.readouterr().out
-    assert "ancestral, equal jumps, temperature 0.5" in printed and "confidence, temperature 0.5" in printed
-    alone = replace(options, samplers=("ancestral",), calls=(4,), temperature=(0.5,), spacing=("jumps",))
+    assert (
+        "ancestral, equal jumps, temperature 0.5" in printed
+        and "confidence, temperature 0.5" in printed
+    )
+    alone = replace(
+        options, samplers=("ancestral",), calls=(4,), temperature=(0.5,), spacing=("jumps",)
+    )
     assert run(replace(alone, out=options.out.with_name("alone.json")))["cells"] == [cells[3]]
     with pytest.raises(ValueError, match=r"spacing='jumps': confidence or .* has no such times"):
         run(replace(alone, samplers=("confidence",)))
@@ -92,25 +101,38 @@ def test_temperatures_and_spacings_have_cells(options, capsys):
 
 
 @pytest.mark.slow
-def test_cells_of_the_same_settings_are_kept_and_others_measured_again(options, monkeypatch, capsys):
+def test_cells_of_the_same_settings_are_kept_and_others_measured_again(
+    options, monkeypatch, capsys
+):
     first = run(replace(options, samplers=("confidence",)))["cells"]
-    measured, drawn = command.measured, []
-    monkeypatch.setattr(command, "measured", lambda *given: drawn.append(given[2]) or measured(*given))
-    more = run(replace(options, samplers=("confidence", "ancestral"), calls=(2, 4, 6), batch=2))["cells"]
+    measured = command.measured
+    drawn = []
+    monkeypatch.setattr(
+        command, "measured", lambda *given: drawn.append(given[2]) or measured(*given)
+    )
+    more = run(replace(options, samplers=("confidence", "ancestral"), calls=(2, 4, 6), batch=2))[
+        "cells"
+    ]
     expected = [("confidence", 6), ("ancestral", 2), ("ancestral", 4), ("ancestral", 6)]
     assert more[:2] == first and [(one.sampler, one.budget) for one in drawn] == expected
     drawn.clear()
     capsys.readouterr()
     run(replace(options, samplers=("confidence",), seed=1, top_p=0.9))
-    assert len(drawn) == 2 and "6 cells of another seed, top_p are dropped" in capsys.readouterr().out
+    assert (
+        len(drawn) == 2 and "6 cells of another seed, top_p are dropped" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
 def test_other_weights_are_measured_again(options, published, tmp_path, monkeypatch):
-    changed = replace(options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",))
+    changed = replace(
+        options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",)
+    )
     run(changed)
     opened = command.LoadOptions.open
-    monkeypatch.setattr(command.LoadOptions, "open", lambda *given: replace(opened(*given), sha256="trained on"))
+    monkeypatch.setattr(
+        command.LoadOptions, "open", lambda *given: replace(opened(*given), sha256="trained on")
+    )
     result = run(changed)
     assert result["protocol"]["checkpoint_sha256"] == "trained on" and len(result["cells"]) == 2
 
@@ -133,7 +155,9 @@ def test_mismatches_are_refused_before_any_work(options, published, tmp_path, mo
 def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path):
     flat = publish_tiny(tmp_path, dict(kind="uniform", schedule="linear"))
     changed = Options(run=str(flat.run), scorer="none", samples=2, calls=(2,))
-    with pytest.raises(ValueError, match="samplers='confidence': Confidence needs a process with levels"):
+    with pytest.raises(
+        ValueError, match="samplers='confidence': Confidence needs a process with levels"
+    ):
         run(replace(changed, samplers=("ancestral", "confidence")))
     assert [cell["sampler"] for cell in run(changed)["cells"]] == ["ancestral"]
 
@@ -141,7 +165,11 @@ def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path
 @pytest.mark.slow
 def test_blocks_share_the_calls(tmp_path):
     blocks = publish_tiny(tmp_path, pace="blocks:size=8")
-    found = run(Options(run=str(blocks.run), scorer="none", samples=2, calls=(2, 3, 9), samplers=("confidence",)))
+    found = run(
+        Options(
+            run=str(blocks.run), scorer="none", samples=2, calls=(2, 3, 9), samplers=("confidence",)
+        )
+    )
     assert [(cell["budget"], cell["steps"]) for cell in found["cells"]] == [(3, 1), (9, 3)]
 
 
@@ -152,7 +180,9 @@ def test_counting_changes_nothing_and_counts_each_sequence_once(sampler):
     before = set(vars(model))
 
     def drawn():
-        return dd.sample(process, model, (4, 6), sampler, 6, generator=dd.KeyedGenerator(0, 0, torch.arange(4)))
+        return dd.sample(
+            process, model, (4, 6), sampler, 6, generator=dd.KeyedGenerator(0, 0, torch.arange(4))
+        )
 
     with network_calls(model) as made:
         words = drawn()
@@ -177,18 +207,27 @@ def test_quality_of_nothing_is_none(tmp_path):
     how = {"temperature": 1.0, "spacing": "time", "calls": 2.0}
     cells = [{"sampler": "a", **how, **nothing}, {"sampler": "b", **how, **one}]
     for scorer, real in itertools.product(({"name": "models/judge"}, None), (nothing, one, None)):
-        write_figure(tmp_path / "some.png", dict(protocol={"scorer": scorer}, held_out=real, cells=cells), "nothing")
+        write_figure(
+            tmp_path / "some.png",
+            dict(protocol={"scorer": scorer}, held_out=real, cells=cells),
+            "nothing",
+        )
         assert (tmp_path / "some.png").exists()
 
 
 def test_held_out_text_is_judged_beside(published, scorer, options):
-    result = run(replace(options, scorer=str(scorer), samples=6, samplers=("ancestral",), calls=(2,)))
-    saved, judge = open_saved(published.run), load_scorer(str(scorer))
+    result = run(
+        replace(options, scorer=str(scorer), samples=6, samplers=("ancestral",), calls=(2,))
+    )
+    saved = open_saved(published.run)
+    judge = load_scorer(str(scorer))
     texts = [saved.tokenizer.decode(words) for words in held_out_documents(saved, 24, 6)]
     lines = (published.data.folder.parent / "text.jsonl").read_text().splitlines()
     whole = [json.loads(line)["text"] for line in lines]
     assert all(any(text in one for one in whole) for text in texts) and len(set(texts)) == 6
     found = score(judge, texts)
-    assert result["held_out"]["nats"]["value"] == pytest.approx(float(found.nats.sum() / found.tokens.sum()))
+    assert result["held_out"]["nats"]["value"] == pytest.approx(
+        float(found.nats.sum() / found.tokens.sum())
+    )
     assert result["held_out"]["samples"] == result["cells"][0]["samples"] == 6
     assert held_out_documents(replace(saved, recipe=None), 24, 6) is None

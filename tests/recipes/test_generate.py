@@ -58,7 +58,9 @@ def test_steps_of_equal_jumps(saved):
 
 def test_a_sample_is_that_of_ddlib(saved):
     sampling = Sampling(steps=8, temperature=0.7, top_p=0.9, sampler="first_hitting")
-    expected = sampled(saved, sampler=dd.samplers.FirstHitting(), steps=8, temperature=0.7, top_p=0.9)
+    expected = sampled(
+        saved, sampler=dd.samplers.FirstHitting(), steps=8, temperature=0.7, top_p=0.9
+    )
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 
@@ -85,7 +87,9 @@ def test_a_protocol_is_printed_in_words(saved):
 
 
 def test_a_forbidden_text_is_one_token(saved):
-    with pytest.raises(ValueError, match=r"forbidden='The state of our union': is \d+ tokens, must be a single"):
+    with pytest.raises(
+        ValueError, match=r"forbidden='The state of our union': is \d+ tokens, must be a single"
+    ):
         draw(saved, Sampling(forbidden=("The state of our union",)), 0, torch.arange(1), LENGTH)
 
 
@@ -96,7 +100,8 @@ def test_a_sample_has_its_number_as_its_seed(run):
 
 
 def test_samples_do_not_depend_on_the_rest_of_the_batch(saved):
-    sampling, index = Sampling(steps=8), torch.arange(5)
+    sampling = Sampling(steps=8)
+    index = torch.arange(5)
     whole = draw(saved, sampling, 3, index, LENGTH)
     assert whole.shape == (5, LENGTH) and int(whole.max()) < saved.process.vocab_size
     parts = [draw(saved, sampling, 3, part, LENGTH) for part in index.split(2)]
@@ -104,11 +109,15 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(saved):
     assert not torch.equal(whole, draw(saved, sampling, 4, index, LENGTH))
 
 
-@pytest.mark.parametrize("sampler", ["ancestral", "first_hitting", "ancestral:force_transition=true"])
+@pytest.mark.parametrize(
+    "sampler", ["ancestral", "first_hitting", "ancestral:force_transition=true"]
+)
 def test_a_prompt_is_kept_and_the_following_positions_are_free(run, saved, tmp_path, sampler):
     out = tmp_path / "texts" / "samples.jsonl"
     sampling = Sampling(steps=4, sampler=sampler)
-    texts = generate(Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet())
+    texts = generate(
+        Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet()
+    )
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     begin = [saved.special.bos, *saved.encode("The state of")]
     for line, text in zip(lines, texts, strict=True):
@@ -126,12 +135,21 @@ def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
     assert states[given] == saved.special.eos
     free = states == saved.process.num_states - 1
     assert int(free.sum()) == 4 and len(states) == LENGTH
-    generate(Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out), quiet())
-    rows = torch.tensor([json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()])
+    generate(
+        Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out),
+        quiet(),
+    )
+    rows = torch.tensor(
+        [json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()]
+    )
     assert bool((rows[:, ~free] == states[~free]).all())
     assert len(rows[:, free].unique(dim=0)) > 1
     words = states[~free].tolist()
-    assert saved.document(words) == [*saved.encode("The"), *saved.encode(" of our"), *saved.encode(" is")]
+    assert saved.document(words) == [
+        *saved.encode("The"),
+        *saved.encode(" of our"),
+        *saved.encode(" is"),
+    ]
     assert words[-1] == saved.special.pad
 
 
@@ -142,7 +160,9 @@ def test_a_model_of_packed_rows_gets_no_padding(tmp_path):
 
 
 def test_a_document_ends_at_its_end_or_at_padding(saved):
-    bos, eos, pad = saved.special.bos, saved.special.eos, saved.special.pad
+    bos = saved.special.bos
+    eos = saved.special.eos
+    pad = saved.special.pad
     assert saved.document([bos, 5, 6, eos, 7, pad]) == [5, 6]
     assert saved.document([5, 6, pad, 7]) == [5, 6]
     assert saved.document([bos, eos]) == [] and saved.document([]) == []
@@ -151,10 +171,13 @@ def test_a_document_ends_at_its_end_or_at_padding(saved):
 
 def test_the_trajectory_shows_noise_first_and_words_last(run, saved):
     console = quiet()
-    options = Options(run=str(run), samples=2, sampling=Sampling(steps=8), trajectory=True, length=10, batch=1)
+    options = Options(
+        run=str(run), samples=2, sampling=Sampling(steps=8), trajectory=True, length=10, batch=1
+    )
     generate(options, console)
     shown = console.file.getvalue()
-    first, last = shown.split("t = 1.000: ")[1].split("\n")[0], shown.split("t = 0.000: ")[1].split("sample 0")[0]
+    first = shown.split("t = 1.000: ")[1].split("\n")[0]
+    last = shown.split("t = 0.000: ")[1].split("sample 0")[0]
     assert first.split() == ["_"] * 10
     assert "_ _" not in last
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
@@ -188,12 +211,16 @@ test_bad_sampling_options_are_refused_at_once = refuses(r"""
 
 def test_a_prompt_longer_than_the_sequence_is_refused(run):
     with pytest.raises(ValueError, match="must be at most 4, the"):
-        generate(Options(run=str(run), prompt="The state of our union is strong", length=4), quiet())
+        generate(
+            Options(run=str(run), prompt="The state of our union is strong", length=4), quiet()
+        )
 
 
 @pytest.mark.parametrize("gap", ["<mask>", "[mask]", "<MASK>", "[Mask:3]", "[MASK: 3]", "{mask}"])
 def test_a_prompt_that_looks_like_a_gap_gives_a_hint(gap):
-    with pytest.raises(ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or") as caught:
+    with pytest.raises(
+        ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or"
+    ) as caught:
         Options(run="r", prompt=f"We {gap} act [MASK].")
     assert gap in str(caught.value)
     Options(run="r", prompt="We [MASK:3] the [MASK] of [a mask] <unmask> [MASKED].")
@@ -201,7 +228,9 @@ def test_a_prompt_that_looks_like_a_gap_gives_a_hint(gap):
 
 @pytest.mark.parametrize("command", [evaluate.main, main])
 def test_a_samplers_typo_ends_as_other_flags_do(command):
-    with pytest.raises(SystemExit, match=r"^error: sampler.kind: .*'ancestrall', did you mean 'ancestral'\?$"):
+    with pytest.raises(
+        SystemExit, match=r"^error: sampler.kind: .*'ancestrall', did you mean 'ancestral'\?$"
+    ):
         command(["runs/x", "--sampler", "ancestrall"])
 
 
@@ -216,9 +245,13 @@ def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
         with pytest.raises(SystemExit) as caught:
             command(["runs/nothere"])
         assert str(caught.value) == "error: no folder runs/nothere, and the hub does not answer"
-    with pytest.raises(SystemExit, match="no folder runs/a/b, and not a name or owner/name on the hub"):
+    with pytest.raises(
+        SystemExit, match="no folder runs/a/b, and not a name or owner/name on the hub"
+    ):
         main(["runs/a/b"])
-    with pytest.raises(SystemExit, match=r"error: .*\.py is a file, must be the folder of a run or of a model"):
+    with pytest.raises(
+        SystemExit, match=r"error: .*\.py is a file, must be the folder of a run or of a model"
+    ):
         main([__file__])
 
 
@@ -228,9 +261,13 @@ def test_sampler_options_reach_it():
 
 
 def test_the_command_line(run, capsys):
-    main([str(run), "--prompt", "We", "--steps", "2", "--samples", "1", "--sampler", "first_hitting"])
+    main(
+        [str(run), "--prompt", "We", "--steps", "2", "--samples", "1", "--sampler", "first_hitting"]
+    )
     assert "sample 0\nWe" in capsys.readouterr().out
-    main([str(run), "--prompt", "We", "--prompt", "No", "--steps", "2", "--samples", "1", "--stream"])
+    main(
+        [str(run), "--prompt", "We", "--prompt", "No", "--steps", "2", "--samples", "1", "--stream"]
+    )
     shown = capsys.readouterr().out
     assert "prompt 1, sample 0  t = 1.000: No _ _" in shown and "prompt 0, sample 0\nWe" in shown
 
@@ -238,16 +275,22 @@ def test_the_command_line(run, capsys):
 PROMPTS = ("We", "The state of our union is", "The [MASK:3] of our[MASK]")
 
 
-@pytest.mark.parametrize("sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral"))
+@pytest.mark.parametrize(
+    "sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral")
+)
 def test_each_of_several_prompts_gives_the_same_as_alone(run, sampler):
     options = dict(run=str(run), samples=2, sampling=Sampling(steps=2, sampler=sampler))
-    alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
+    alone = [
+        text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())
+    ]
     assert generate(Options(**options, prompt=PROMPTS, batch=4), quiet()) == alone
     assert len(set(alone)) > 3
 
 
 def test_several_prompts_are_read_from_a_file_and_kept_separate(run, tmp_path):
-    out, page, console = tmp_path / "out.jsonl", tmp_path / "page.html", quiet()
+    out = tmp_path / "out.jsonl"
+    page = tmp_path / "page.html"
+    console = quiet()
     (tmp_path / "prompts.txt").write_text(f"{PROMPTS[0]}\n\n{PROMPTS[1]}\n", encoding="utf-8")
     sampling = Sampling(steps=2)
     given = dict(run=str(run), samples=1, sampling=sampling, new=4, out=out, html=page)
@@ -269,7 +312,11 @@ def test_texts_are_streamed_as_they_stand(run, saved):
     lines = console.file.getvalue().splitlines()
     drafts = [line for line in lines if line.startswith("sample 1  t = ")]
     assert drafts[0] == "sample 1  t = 1.000: " + " ".join("_" * 8)
-    assert 2 <= len(drafts) <= 4 and "_ _" not in drafts[-1] and drafts[-1].startswith("sample 1  t = 0.000")
+    assert (
+        2 <= len(drafts) <= 4
+        and "_ _" not in drafts[-1]
+        and drafts[-1].startswith("sample 1  t = 0.000")
+    )
     # on a terminal the drafts go when the texts are there
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
     assert generate(Options(**plain, stream=True, html=None), terminal) == texts
@@ -296,40 +343,58 @@ test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
 
 @pytest.mark.parametrize("number", [LENGTH + 1, 4000])
 def test_a_length_beyond_that_of_training_is_refused_as_by_evaluate(run, number):
-    rule = f"length={number}: must be at most {LENGTH}, the tokens of a sequence in the training of .*"
+    rule = (
+        f"length={number}: must be at most {LENGTH}, the tokens of a sequence in the training of .*"
+    )
     for prompt in ((), ("The state",), ("The [MASK:3] of",)):
         with pytest.raises(ValueError, match=rule):
             generate(Options(run=str(run), length=number, prompt=prompt), quiet())
     with pytest.raises(ValueError, match=rule):
         evaluate.evaluate(evaluate.Options(run=str(run), length=number, scorer="none"), alone())
-    with pytest.raises(ValueError, match=f"new={number}: . tokens precede them, and .* supports {LENGTH}"):
+    with pytest.raises(
+        ValueError, match=f"new={number}: . tokens precede them, and .* supports {LENGTH}"
+    ):
         generate(Options(run=str(run), new=number, prompt="The state"), quiet())
 
 
 def test_new_tokens_fill_up_blocks(run, tmp_path):
-    sampling, out = Sampling(steps=2, pace="blocks:4"), tmp_path / "found.jsonl"
-    generate(Options(run=str(run), prompt=PROMPTS[:2], new=5, samples=1, sampling=sampling, out=out), quiet())
+    sampling = Sampling(steps=2, pace="blocks:4")
+    out = tmp_path / "found.jsonl"
+    generate(
+        Options(run=str(run), prompt=PROMPTS[:2], new=5, samples=1, sampling=sampling, out=out),
+        quiet(),
+    )
     saved = open_saved(run)
     prompts = [len(saved.beginning) + len(saved.encode(prompt)) for prompt in PROMPTS[:2]]
-    lengths = [len(json.loads(line)["tokens"]) for line in out.read_text(encoding="utf-8").splitlines()]
+    lengths = [
+        len(json.loads(line)["tokens"]) for line in out.read_text(encoding="utf-8").splitlines()
+    ]
     assert lengths == [-(-(size + 5) // 4) * 4 for size in prompts] and len(set(prompts)) > 1
 
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".mid", ".fasta"])
 def test_a_file_that_cannot_hold_text_is_refused(run, tmp_path, suffix):
-    with pytest.raises(ValueError, match=r"generates text, whose file has a JSON object per line: must end in \.jsonl"):
+    with pytest.raises(
+        ValueError,
+        match=r"generates text, whose file has a JSON object per line: must end in \.jsonl",
+    ):
         generate(Options(run=str(run), out=tmp_path / f"a{suffix}"), quiet())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", [evaluate, generating])
-def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(command, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(
+    command, tmp_path, monkeypatch
+):
     def read(*_, **__):
         raise AssertionError("weights are read")
 
     monkeypatch.setattr("recipes.model_io.options.open_saved", read)
     (tmp_path / "file").write_text("", encoding="utf-8")
-    for out, message in (("", "is a folder, must be a file"), ("file/out", "file is a file, must be a folder")):
+    for out, message in (
+        ("", "is a folder, must be a file"),
+        ("file/out", "file is a file, must be a folder"),
+    ):
         with pytest.raises(SystemExit, match=message) as caught:
             command.main(["them/theirs", "--out", str(tmp_path / out)])
         assert str(caught.value).startswith(f"error: out={tmp_path / out}: ")

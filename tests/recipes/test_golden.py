@@ -23,14 +23,18 @@ RUNS = {
     "gidd": dict(process=dict(kind="gidd", p_uniform=0.1)),
     "hdlm": dict(process=dict(kind="hdlm", clusters=6)),
     "hdlm, xi": dict(process=dict(kind="hdlm", clusters=6, xi=0.9, gamma=2.0)),
-    "hdlm, hard, auxiliary": dict(process=dict(kind="hdlm", clusters=6), loss=Loss(mode="hard", auxiliary=1.0)),
+    "hdlm, hard, auxiliary": dict(
+        process=dict(kind="hdlm", clusters=6), loss=Loss(mode="hard", auxiliary=1.0)
+    ),
     "gidd, dynamic": dict(process=dict(kind="gidd", p_uniform=0.1), loss=Loss(weighting="dynamic")),
     "hdlm-levels, edges": dict(
         process=dict(kind="hdlm_levels", clusters=[24, 4], speed=[2.0, 1.0, 1.0]),
         model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
         loss=Loss(mode="edges", weighting="optimal"),
     ),
-    "hdlm-levels": dict(process=dict(kind="hdlm_levels", clusters=[24, 4], xi=[0.9, 1.0], speed=[2.0, 1.0, 1.0])),
+    "hdlm-levels": dict(
+        process=dict(kind="hdlm_levels", clusters=[24, 4], xi=[0.9, 1.0], speed=[2.0, 1.0, 1.0])
+    ),
 }
 
 
@@ -40,7 +44,10 @@ def folder(tmp_path_factory):
 
 
 def fixed_clusters(data, counts):
-    """Clusters where the run would look for its own: those come from matrices that processors multiply otherwise."""
+    """Clusters where the run would look for its own.
+
+    Those come from matrices that processors multiply otherwise.
+    """
     words = open_prepared(data)
     parents = random_parents(words.vocab_size, counts)
     none = tuple(torch.zeros(count) for count in counts)

@@ -18,7 +18,9 @@ from recipes.harness import DiffusionLM, Row, batches, key, until
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return str(publish_tiny(tmp_path_factory.mktemp("harness"), dict(kind="hdlm", clusters=8, xi=0.8)).run)
+    return str(
+        publish_tiny(tmp_path_factory.mktemp("harness"), dict(kind="hdlm", clusters=8, xi=0.8)).run
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,10 @@ def request(*arguments, doc=0, kind="loglikelihood"):
 
 
 def scores_of(model, *pairs):
-    return [score for score, _ in model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)]
+    return [
+        score
+        for score, _ in model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)
+    ]
 
 
 def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
@@ -48,11 +53,18 @@ def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
         with torch.no_grad():
             bound = dd.bound(saved.process, denoiser, x, noise, parameterization="posterior")
         expected.append(float(bound.total[:, 1:].sum()))
-    assert scores_of(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
+    assert scores_of(model, ("The state of", " our union"))[0] == pytest.approx(
+        -sum(expected) / 4, rel=1e-5
+    )
 
 
 def test_scores_do_not_depend_on_batch_or_order(run, model):
-    pairs = [("The state of", " our union"), ("The state of", " free people"), ("", "No."), ("We", " pay for them")]
+    pairs = [
+        ("The state of", " our union"),
+        ("The state of", " free people"),
+        ("", "No."),
+        ("We", " pay for them"),
+    ]
     expected = scores_of(model, *pairs)
     assert scores_of(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
     assert scores_of(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
@@ -60,14 +72,22 @@ def test_scores_do_not_depend_on_batch_or_order(run, model):
 
 def test_choices_of_a_question_share_times_and_noise(model):
     """The same completion gets the same score; a question of another number gets other noise."""
-    same = request("The state", " of"), request("The state", " of"), request("The state", " of", doc=1)
+    same = (
+        request("The state", " of"),
+        request("The state", " of"),
+        request("The state", " of", doc=1),
+    )
     (one, _), (two, _), (other, _) = model.loglikelihood(list(same), disable_tqdm=True)
     assert one == two and one != other
 
 
 def test_choices_of_a_question_meet_the_same_noisy_context(model):
-    context, choices = "The state of", (" our union", " roads")
-    seen = watched(model, lambda: [model.loglikelihood([request(context, c)], disable_tqdm=True) for c in choices])
+    context = "The state of"
+    choices = (" our union", " roads")
+    seen = watched(
+        model,
+        lambda: [model.loglikelihood([request(context, c)], disable_tqdm=True) for c in choices],
+    )
     shared = 1 + len(model.saved.encode(context))
     assert len(seen) == 2 and torch.equal(seen[0][:, :shared], seen[1][:, :shared])
     assert seen[0].shape[1] != seen[1].shape[1]
@@ -75,7 +95,8 @@ def test_choices_of_a_question_meet_the_same_noisy_context(model):
 
 def watched(model, call):
     """The states that the network sees."""
-    seen, network = [], model.saved.model
+    seen = []
+    network = model.saved.model
     handle = network.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     call()
     handle.remove()
@@ -90,7 +111,8 @@ def test_times_of_a_question_are_stratified():
 
 
 def test_scores_per_token(run, model):
-    context, completion = "The state of", " our union"
+    context = "The state of"
+    completion = " our union"
     size = len(model.saved.encode(context + completion))
     per_token = scores_of(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
     assert per_token * size == pytest.approx(scores_of(model, (context, completion))[0], rel=1e-5)
@@ -110,25 +132,35 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
     for z in seen:
         assert bool((z[:, : row.given] == words[: row.given]).all())
     assert any(bool((z[:, row.given :] != words[row.given :]).any()) for z in seen)
-    score, together = (scores_of(one, ("The state of ", "our union"))[0] for one in (conditional, model))
+    score, together = (
+        scores_of(one, ("The state of ", "our union"))[0] for one in (conditional, model)
+    )
     assert together < score < 0
 
 
 def test_the_conditional_score_is_the_bound_behind_a_prompt():
-    """One free position of a masked process: -log p(word | context) exactly, so the mean of bounds is that."""
+    """One free position of a masked process.
+
+    -log p(word | context) exactly, so the mean of bounds is that.
+    """
     process = dd.presets.mdlm(5)
     table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))
 
     model = object.__new__(DiffusionLM)
-    model._device, model.samples, model.seed = torch.device("cpu"), 2048, 0
+    model._device = torch.device("cpu")
+    model.samples = 2048
+    model.seed = 0
     denoiser = lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)  # noqa: E731
     model.saved = SimpleNamespace(process=process, parameterization="cavity", denoiser=denoiser)
     shares = []
     for context, word in product(range(3), range(3)):
         exact = -table[context, 5].log_softmax(-1)[word]
         shares.append(float(model._bound([Row((context, word), 1, 0)])[0] / exact))
-    # the same noise for all: a mask in a share t of the draws, each counted 1/t, with a deviation of 6 % over 2,048
-    assert shares == pytest.approx([shares[0]] * 9, rel=1e-5) and shares[0] == pytest.approx(1, abs=0.15)
+    # the same noise for all: a mask in a share t of the draws, each counted 1/t, with a deviation
+    # of 6 % over 2,048
+    assert shares == pytest.approx([shares[0]] * 9, rel=1e-5) and shares[0] == pytest.approx(
+        1, abs=0.15
+    )
 
 
 def test_a_long_context_loses_its_beginning(model, caplog):
@@ -146,9 +178,14 @@ def test_rolling_counts_every_word_once(model):
     words = [model.saved.special.bos, *model.saved.encode(text)]
     assert len(words) > 2 * LENGTH
     rows = []
-    model._bounds, bounds = lambda given, quiet: rows.extend(given) or bounds(given, quiet), model._bounds
+    model._bounds, bounds = (
+        lambda given, quiet: rows.extend(given) or bounds(given, quiet),
+        model._bounds,
+    )
     try:
-        found = model.loglikelihood_rolling([request(text, kind="loglikelihood_rolling")] * 2, disable_tqdm=True)
+        found = model.loglikelihood_rolling(
+            [request(text, kind="loglikelihood_rolling")] * 2, disable_tqdm=True
+        )
     finally:
         del model._bounds
     half = rows[: len(rows) // 2]
@@ -161,19 +198,28 @@ def test_rolling_counts_every_word_once(model):
 @pytest.mark.slow
 def test_text_is_written_behind_the_context_up_to_a_stop(model):
     many = {"until": [], "max_gen_toks": 6}
-    requests = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
+    requests = [
+        request("The state of", many, doc=0, kind="generate_until"),
+        request("We", many, doc=1),
+    ]
     plain = model.generate_until(requests, disable_tqdm=True)
     assert all(isinstance(text, str) for text in plain) and any(plain)
-    shorter = model.generate_until([request("We", many | {"max_gen_toks": 2}, doc=1)], disable_tqdm=True)[0]
+    shorter = model.generate_until(
+        [request("We", many | {"max_gen_toks": 2}, doc=1)], disable_tqdm=True
+    )[0]
     assert len(shorter) < len(plain[1])
     assert model.generate_until(requests[::-1], disable_tqdm=True)[::-1] == plain
     warm = {"until": [], "do_sample": True, "temperature": 1.0}
-    again = model.generate_until([request("The", warm, kind="generate_until")] * 2, disable_tqdm=True)
+    again = model.generate_until(
+        [request("The", warm, kind="generate_until")] * 2, disable_tqdm=True
+    )
     assert again[0] != again[1]
 
 
 def test_a_long_context_leaves_room_to_write(model):
-    words, temperature, limit = model._job("The state of our union. " * 9, {"max_gen_toks": 5, "temperature": 0.7})
+    words, temperature, limit = model._job(
+        "The state of our union. " * 9, {"max_gen_toks": 5, "temperature": 0.7}
+    )
     assert (len(words), temperature, limit) == (LENGTH - 5, 0.0, 5)
     words, temperature, limit = model._job("We", {"do_sample": True, "temperature": 0.7})
     assert words[0] == model.saved.special.bos and (temperature, limit) == (0.7, LENGTH // 2)
@@ -199,19 +245,26 @@ def test_bad_arguments_are_refused(run, values):
     ("arguments", "message"),
     [
         ({"pretrained": "x", "smaples": 4}, "smaples: no such key; did you mean samples"),
-        ({"pretrained": "x", "foo": 1}, "foo: no such key; there are pretrained, samples, .*revision$"),
+        (
+            {"pretrained": "x", "foo": 1},
+            "foo: no such key; there are pretrained, samples, .*revision$",
+        ),
         ({"pretained": "x"}, r"pretained: no such key; did you mean pretrained\?"),
         ({"samples": 4}, "pretrained: is missing"),
     ],
 )
 def test_a_wrong_key_of_model_args_is_refused_with_the_nearest_one(arguments, message):
     with pytest.raises(ValueError, match=rf"^--model_args {message}"):
-        DiffusionLM.create_from_arg_obj(arguments, {"batch_size": 1, "max_batch_size": None, "device": None})
+        DiffusionLM.create_from_arg_obj(
+            arguments, {"batch_size": 1, "max_batch_size": None, "device": None}
+        )
 
 
 def test_text_that_a_model_of_symbols_cannot_read_is_refused_by_name(model):
     class Symbols:
-        token, reads_all, become = None, False, "cannot be read"
+        token = None
+        reads_all = False
+        become = "cannot be read"
         unknown = staticmethod(lambda text: {"Z": 1} if "Z" in text else {})
 
     own = copy(model)
@@ -240,25 +293,50 @@ metric_list:
 
 @pytest.mark.nightly
 def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
-    questions = [("The state of our", ["union", "people"], 0), ("Tonight we", ["celebrate", "roads"], 1)]
+    questions = [
+        ("The state of our", ["union", "people"], 0),
+        ("Tonight we", ["celebrate", "roads"], 1),
+    ]
     file = tmp_path / "questions.jsonl"
-    lines = [json.dumps({"context": c, "choices": options, "answer": a}) for c, options, a in questions]
+    lines = [
+        json.dumps({"context": c, "choices": options, "answer": a}) for c, options, a in questions
+    ]
     file.write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "task.yaml").write_text(TASK.format(file=file), encoding="utf-8")
-    command = [sys.executable, "-m", "recipes.harness", "--model", "ddlib", "--tasks", "local_union"]
+    command = [
+        sys.executable,
+        "-m",
+        "recipes.harness",
+        "--model",
+        "ddlib",
+        "--tasks",
+        "local_union",
+    ]
     command += ["--model_args", f"pretrained={run},samples=4", "--include_path", str(tmp_path)]
     command += ["--output_path", str(tmp_path / "out"), "--log_samples"]
-    alone = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=os.environ | alone, capture_output=True, text=True, timeout=100)
+    alone = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        command, env=os.environ | alone, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
-    results = json.loads(next((tmp_path / "out").rglob("results_*.json")).read_text(encoding="utf-8"))
-    samples = next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
+    results = json.loads(
+        next((tmp_path / "out").rglob("results_*.json")).read_text(encoding="utf-8")
+    )
+    samples = (
+        next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
+    )
     right = 0
     for line, (context, choices, answer) in zip(map(json.loads, samples), questions, strict=True):
         task = "local_union", line["doc_id"], 1
         requests = [Instance("loglikelihood", {}, (context, f" {c}"), 0, task) for c in choices]
         scores = [score for score, _ in model.loglikelihood(requests, disable_tqdm=True)]
-        assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(scores, rel=1e-5)
+        assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(
+            scores, rel=1e-5
+        )
         right += scores.index(max(scores)) == answer
     assert results["results"]["local_union"]["acc,none"] == right / 2
     assert results["config"]["checkpoint_sha256"] == model.saved.sha256
@@ -267,7 +345,9 @@ def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
 
 def test_the_table_of_lm_eval_names_its_columns():
     """Before version 1, pytablewriter ignores them and heads the columns A to I."""
-    pytest.importorskip("pytablewriter", minversion="1", reason="an environment of before `make install`")
+    pytest.importorskip(
+        "pytablewriter", minversion="1", reason="an environment of before `make install`"
+    )
     results = {"task": {"alias": "task", "acc,none": 0.5, "acc_stderr,none": 0.1}}
     table = make_table({"results": results, "versions": {"task": 1}, "n-shot": {"task": 0}})
     assert table.splitlines()[0].replace(" ", "").startswith("|Tasks|Version|Filter|n-shot|Metric|")

@@ -37,7 +37,10 @@ def test_rows_change_one_value_of_the_papers_default(options):
     for name in ("steps", "batch", "model", "optimizer"):
         assert getattr(full, name) == getattr(paper, name)
     assert full.process == paper.process | {"xi": 0.9}
-    assert recipe_of("hard", options).loss.mode == "hard" and recipe_of("auxiliary", options).loss.auxiliary == 1
+    assert (
+        recipe_of("hard", options).loss.mode == "hard"
+        and recipe_of("auxiliary", options).loss.auxiliary == 1
+    )
 
 
 @pytest.mark.slow
@@ -51,7 +54,9 @@ def test_rows_are_made_once_and_their_table_is_written(options, capsys):
     assert found[2]["cells"][1]["sampler"] == FORCED
     lines = (options.out / "tables.md").read_text().splitlines()
     assert len(lines) == 2 + 5 and lines[2].startswith("| clusters=2 | ")
-    with pytest.raises(ValueError, match=r"out=.*: holds results of budget=0.002, now 0.004; choose another folder"):
+    with pytest.raises(
+        ValueError, match=r"out=.*: holds results of budget=0.002, now 0.004; choose another folder"
+    ):
         tables(replace(options, budget=0.004), make_console())
 
 

@@ -1,4 +1,6 @@
-"""The first page of help: what is on it, what it does not wait for, and that it can be had quickly."""
+"""The first page of help: what is on it, what it does not wait for, and that it can be had
+quickly.
+"""
 
 import os
 import re
@@ -17,7 +19,15 @@ from recipes import lm1b, owt, train
 from recipes.config import help as page
 from recipes.config import recipe_yaml
 
-SLOW_IMPORTS = ("datasets", "pandas", "transformers", "sklearn", "grain", "matplotlib", "recipes.engine")
+SLOW_IMPORTS = (
+    "datasets",
+    "pandas",
+    "transformers",
+    "sklearn",
+    "grain",
+    "matplotlib",
+    "recipes.engine",
+)
 """What takes most of the time that help took before."""
 
 
@@ -46,17 +56,29 @@ def test_the_first_page_has_the_twelve_values_that_people_change_first(capsys, m
 
 def test_the_first_page_has_the_values_of_the_variant(capsys):
     text = page_of(capsys, owt.main, ["hdlm", "--help"])
-    assert "--process.kind hdlm" in text and "--process.clusters" in text and "--output.folder runs/owt/hdlm" in text
+    assert (
+        "--process.kind hdlm" in text
+        and "--process.clusters" in text
+        and "--output.folder runs/owt/hdlm" in text
+    )
     text = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
-    assert "--process.kind mdlm" in text and "--process.clusters" not in text and "--batch 16" in text
+    assert (
+        "--process.kind mdlm" in text and "--process.clusters" not in text and "--batch 16" in text
+    )
     text = page_of(capsys, owt.main, ["--help"])
-    assert "hdlm-levels" in text and "--output.folder (by variant)" in text and "--batch 512" in text
+    assert (
+        "hdlm-levels" in text and "--output.folder (by variant)" in text and "--batch 512" in text
+    )
 
 
 def test_a_file_has_the_same_page(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text(recipe_yaml(owt.recipes()["hdlm"][1]))
     text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
-    assert len(flags(text)) == 12 and "--process.kind hdlm" in text and "usage: python -m recipes.train FILE" in text
+    assert (
+        len(flags(text)) == 12
+        and "--process.kind hdlm" in text
+        and "usage: python -m recipes.train FILE" in text
+    )
     text = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
     assert "--output.keep" in text and "--process.gamma" in text
 
@@ -74,7 +96,9 @@ def test_a_description_of_several_lines_has_single_spaces(capsys):
 def test_all_values_can_be_had_without_naming_a_variant(capsys):
     text = page_of(capsys, owt.main, ["--help-all"])
     assert "--output.keep" in text and "--hardware.shard" in text
-    assert "first page" not in text and "Sequences of a step, over all devices." in text, "that of --batch"
+    assert "first page" not in text and "Sequences of a step, over all devices." in text, (
+        "that of --batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,22 +134,32 @@ def test_a_field_marks_itself(monkeypatch):
 def seconds(code):
     """Seconds of a new interpreter without shape checks, and its text."""
     folder = Path(__file__).parents[1] / "plugin_example"
-    started, users = time.perf_counter(), {**os.environ, "DDLIB_SHAPECHECK": "0"}
+    started = time.perf_counter()
+    users = {**os.environ, "DDLIB_SHAPECHECK": "0"}
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=True, env=users
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=True,
+        env=users,
     )
     return time.perf_counter() - started, ended
 
 
 @pytest.mark.parametrize("module", slow_but(["owt", "lm1b", "train"], nightly=["lm1b", "train"]))
 def test_help_comes_within_three_seconds(module):
-    """Half of that is torch's own import, which on a machine that is busy takes longer; the rest may not be more."""
+    """Half of that is torch's own import, which on a machine that is busy takes longer.
+
+    The rest may not be more.
+    """
     words = ["recipe.yaml"] if module == "train" else []
     torch, _ = seconds("import torch")
     code = (
         f"import sys; from recipes import {module}\n"
         f"try: {module}.main({[*words, '--help']})\n"
-        f"except SystemExit: print(*sorted(set({SLOW_IMPORTS}) & sys.modules.keys()), file=sys.stderr)"
+        f"except SystemExit: print(*sorted(set({SLOW_IMPORTS}) & sys.modules.keys()), "
+        "file=sys.stderr)"
     )
     for _ in range(3):  # the best of three, as another worker's start may be in the way of one
         spent, ended = seconds(code)
@@ -136,12 +170,18 @@ def test_help_comes_within_three_seconds(module):
 
 
 def test_threads_of_a_run_sleep_while_they_wait_by_default(monkeypatch):
-    for before, loaded, wanted in ((None, False, "PASSIVE"), ("ACTIVE", False, "ACTIVE"), (None, True, None)):
+    for before, loaded, wanted in (
+        (None, False, "PASSIVE"),
+        ("ACTIVE", False, "ACTIVE"),
+        (None, True, None),
+    ):
         with monkeypatch.context() as patch:
             patch.setenv("OMP_WAIT_POLICY", "")  # so that the changes of the reload are undone
             patch.delenv("OMP_WAIT_POLICY")
             if before is not None:
                 patch.setenv("OMP_WAIT_POLICY", before)
-            patch.setattr(sys, "modules", {"recipes": recipes} | ({"torch": None} if loaded else {}))
+            patch.setattr(
+                sys, "modules", {"recipes": recipes} | ({"torch": None} if loaded else {})
+            )
             runpy.run_path(recipes.__file__)
             assert os.environ.get("OMP_WAIT_POLICY") == wanted

@@ -1,4 +1,6 @@
-"""A hierarchy of a real vocabulary from the command line to a network in training, with every attention back end."""
+"""A hierarchy of a real vocabulary from the command line to a network in training, with every
+attention back end.
+"""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,9 +20,13 @@ from recipes.embeddings import embeddings
 
 pytestmark = pytest.mark.slow
 
-WORDS, LEVELS, DIM = 1024, (64, 16, 4), 32
+WORDS = 1024
+LEVELS = (64, 16, 4)
+DIM = 32
 FIRST_YEAR = 1990
-ROWS, LENGTH, STEPS = 6, 24, 5
+ROWS = 6
+LENGTH = 24
+STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,11 @@ class Built:
 def built(tmp_path_factory):
     out = tmp_path_factory.mktemp("clusters")
     options = dict(vocab_size=WORDS, dim=DIM, first_year=FIRST_YEAR, restarts=1, out=out)
-    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    flags = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
     made = clusters.main([*flags, "--clusters", *map(str, LEVELS)])
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     found = load_clusters(out / "clusters", fingerprint(tokenizer.get_vocab()))
@@ -49,16 +59,27 @@ def built(tmp_path_factory):
 
 
 def test_the_report_shows_every_cluster_of_every_level(built):
-    rows = [[cell.strip() for cell in line.split(" | ")] for line in built.report if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split(" | ")]
+        for line in built.report
+        if line.startswith("| ")
+    ]
     shown = [row for row in rows if row[1].isdigit()]
     assert len(shown) == sum(LEVELS)
-    words = clusters.Words(built.tokenizer, torch.zeros(WORDS, 1), torch.zeros(WORDS, dtype=torch.int64))
-    names, first = [words.name(token) for token in range(WORDS)], 0
+    words = clusters.Words(
+        built.tokenizer, torch.zeros(WORDS, 1), torch.zeros(WORDS, dtype=torch.int64)
+    )
+    names = [words.name(token) for token in range(WORDS)]
+    first = 0
     for level, count in enumerate(LEVELS):
-        of_word, mine = built.found.of_tokens(level), shown[first : first + count]
+        of_word = built.found.of_tokens(level)
+        mine = shown[first : first + count]
         assert [int(row[1]) for row in mine] == of_word.bincount().tolist()
         for index, row in enumerate(mine):
-            members = {names[token].replace("|", "\\|") for token in (of_word == index).nonzero()[:, 0].tolist()}
+            members = {
+                names[token].replace("|", "\\|")
+                for token in (of_word == index).nonzero()[:, 0].tolist()
+            }
             assert set(row[3].removesuffix(" |").split(" ")) <= members
         first += count
 
@@ -66,12 +87,16 @@ def test_the_report_shows_every_cluster_of_every_level(built):
 def test_the_levels_are_nested_and_the_process_has_these_tokens_only(built):
     assert built.process.hierarchy.levels == (WORDS, *LEVELS, 1)
     for fine, coarse in ((0, 1), (1, 2)):
-        pairs = torch.stack([built.found.of_tokens(fine), built.found.of_tokens(coarse)]).unique(dim=1)
+        pairs = torch.stack([built.found.of_tokens(fine), built.found.of_tokens(coarse)]).unique(
+            dim=1
+        )
         assert pairs.shape[1] == LEVELS[fine]
     vocabulary = built.tokenizer.get_vocab()
     dd.check_vocabulary(built.process, vocabulary)
     with pytest.raises(ValueError, match="another tokenizer"):
-        dd.check_vocabulary(built.process, {token: WORDS - 1 - index for token, index in vocabulary.items()})
+        dd.check_vocabulary(
+            built.process, {token: WORDS - 1 - index for token, index in vocabulary.items()}
+        )
     other = text.train_tokenizer(text.join(text.load_speeches(2010)), WORDS)
     with pytest.raises(ValueError, match="another tokenizer"):
         dd.check_vocabulary(built.process, other.get_vocab())
@@ -83,9 +108,12 @@ def test_the_process_is_verified(built):
 
 
 def model(built: Built, attention: str | Attention = "sdpa", dim: int = DIM) -> DiT:
-    """A network whose attention matters from the first step on, with the clusters at their centroids."""
+    """A network whose attention matters from the first step on, with the clusters at their
+    centroids.
+    """
     torch.manual_seed(0)
-    states, words = built.process.num_states, built.process.vocab_size
+    states = built.process.num_states
+    words = built.process.vocab_size
     network = DiT(states, words, dim, depth=2, heads=2, cond_dim=16, attention=attention)
     for name, parameter in network.named_parameters():
         if not name.startswith("embedding"):
@@ -105,7 +133,8 @@ def test_cluster_embeddings_start_at_the_centroids_of_all_levels(built):
 
 @pytest.mark.parametrize("dim", [8, 48])
 def test_centroids_of_another_width_keep_their_inner_products_as_well_as_can_be(built, dim):
-    rows, started = torch.cat(built.found.centroids), model(built, dim=dim).embedding.weight[WORDS:-1]
+    rows = torch.cat(built.found.centroids)
+    started = model(built, dim=dim).embedding.weight[WORDS:-1]
     lost = torch.linalg.svdvals(rows)[dim:].pow(4).sum().sqrt()
     error = (started @ started.T - rows @ rows.T).norm()
     torch.testing.assert_close(error, lost, atol=1e-4, rtol=1e-3)
@@ -134,11 +163,15 @@ def run(
     half: bool = False,
     weights: list[dict[str, torch.Tensor]] | None = None,
 ) -> Curve:
-    """A few steps on a batch of speeches, or the losses at given weights for a back end without a backward pass."""
+    """A few steps on a batch of speeches, or the losses at given weights for a back end without a
+    backward pass.
+    """
     stream = text.encode(built.tokenizer, text.join(text.load_speeches(2015)))
     x = stream[: ROWS * LENGTH].view(ROWS, LENGTH)
-    network, process = model(built, attention).to(device), built.process
-    optimizer, curve = torch.optim.SGD(network.parameters(), lr=0.05), Curve([], [])
+    network = model(built, attention).to(device)
+    process = built.process
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+    curve = Curve([], [])
     offsets = torch.arange(0, (ROWS + 1) * LENGTH, LENGTH, dtype=torch.int32, device=device)
     packing = network.pack(offsets) if packed else None
     for step in range(STEPS):
@@ -147,10 +180,17 @@ def run(
         z = process.sample(x, t, generator=noise)
         if weights is not None:
             network.load_state_dict(weights[step])
-        curve.weights.append({name: value.detach().clone() for name, value in network.state_dict().items()})
+        curve.weights.append(
+            {name: value.detach().clone() for name, value in network.state_dict().items()}
+        )
         row = z.view(1, -1) if packed else z
-        with torch.set_grad_enabled(weights is None), torch.autocast(device, torch.bfloat16) if half else nullcontext():
-            logits = network(row.to(device), t.to(device), packing).float().cpu().view(ROWS, LENGTH, -1)
+        with (
+            torch.set_grad_enabled(weights is None),
+            torch.autocast(device, torch.bfloat16) if half else nullcontext(),
+        ):
+            logits = (
+                network(row.to(device), t.to(device), packing).float().cpu().view(ROWS, LENGTH, -1)
+            )
         loss = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(2.0))
         curve.losses.append(loss.item())
         if weights is None:
@@ -167,7 +207,8 @@ def reference(built):
 
 
 def test_the_network_learns(reference, built):
-    end, start = reference.weights[-1], reference.weights[0]
+    end = reference.weights[-1]
+    start = reference.weights[0]
     before = run(built, "sdpa", packed=False, weights=[start] * STEPS).losses
     after = run(built, "sdpa", packed=False, weights=[end] * STEPS).losses
     assert all(late < early for late, early in zip(after, before, strict=True))
@@ -183,7 +224,9 @@ def test_packed_sequences_train_as_single_ones(built, reference):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("packed", [False, True])
-def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(built, reference, packed):
+def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(
+    built, reference, packed
+):
     curve = run(built, Flex(), packed, weights=reference.weights)
     assert curve.losses == pytest.approx(reference.losses, abs=1e-5)
 
@@ -194,7 +237,10 @@ def test_losses_differ_if_sequences_of_a_pack_attend_to_each_other(built, refere
             return None
 
     losses = run(built, Leaking(), packed=True, weights=reference.weights).losses
-    assert max(abs(leaking - right) for leaking, right in zip(losses, reference.losses, strict=True)) > 1e-3
+    assert (
+        max(abs(leaking - right) for leaking, right in zip(losses, reference.losses, strict=True))
+        > 1e-3
+    )
 
 
 @pytest.mark.gpu
@@ -209,7 +255,11 @@ def test_losses_differ_if_sequences_of_a_pack_attend_to_each_other(built, refere
         ("xformers", True, 0.05),
     ],
 )
-def test_every_back_end_of_a_gpu_trains_with_the_losses_of_the_cpu(built, reference, name, half, tolerance, packed):
-    """Varlen and xformers take bfloat16 only, whose eight bits are what the wider tolerance is for."""
+def test_every_back_end_of_a_gpu_trains_with_the_losses_of_the_cpu(
+    built, reference, name, half, tolerance, packed
+):
+    """Varlen and xformers take bfloat16 only, whose eight bits are what the wider tolerance is
+    for.
+    """
     curve = run(built, backend(name), packed, device="cuda", half=half)
     assert curve.losses == pytest.approx(reference.losses, abs=tolerance)

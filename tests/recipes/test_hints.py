@@ -30,11 +30,20 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "hint"),
     [
-        (["--hardware.device", "cuda"], "--hardware.device: no such flag; a run takes the GPU that it finds"),
+        (
+            ["--hardware.device", "cuda"],
+            "--hardware.device: no such flag; a run takes the GPU that it finds",
+        ),
         (["--devic", "cuda"], "--devic: no such flag; a run takes the GPU that it finds"),
         (["--noise", "cosine"], "--noise: no such flag; a schedule is a key of the process"),
-        (["--process", "mdlm", "--process.schedule=cosine"], "--process.schedule: no such flag; a schedule is a key"),
-        (["--output.sampler", "plain"], "--output.sampler: no such flag; samples of a run are drawn by"),
+        (
+            ["--process", "mdlm", "--process.schedule=cosine"],
+            "--process.schedule: no such flag; a schedule is a key",
+        ),
+        (
+            ["--output.sampler", "plain"],
+            "--output.sampler: no such flag; samples of a run are drawn by",
+        ),
     ],
 )
 def test_a_flag_of_an_option_that_is_elsewhere_names_what_serves(mine, flags, hint):
@@ -46,17 +55,31 @@ def test_a_schedule_of_a_process_that_has_one_is_its_key(mine):
     with pytest.raises(SystemExit, match="none"):  # the data, after all flags were read
         train.main([str(mine), "--process.schedule", "cosine", "--process.kind", "masked"])
     with pytest.raises(SystemExit, match="none"):
-        owt.main(["mdlm", "--process.kind", "masked", "--process.schedule", "cosine", "--data.folder", "none"])
+        owt.main(
+            [
+                "mdlm",
+                "--process.kind",
+                "masked",
+                "--process.schedule",
+                "cosine",
+                "--data.folder",
+                "none",
+            ]
+        )
 
 
 def test_a_key_of_a_file_names_what_serves(mine):
     mine.write_text(FILE + "hardware: {device: cuda}")
-    with pytest.raises(ValueError, match=r"hardware.device: no such key; a run takes the GPU that it finds"):
+    with pytest.raises(
+        ValueError, match=r"hardware.device: no such key; a run takes the GPU that it finds"
+    ):
         read_recipe(mine)
 
 
 def test_a_folder_and_a_missing_file_are_named_with_their_option(mine):
-    with pytest.raises(SystemExit, match=r"error: recipe=\.: is a folder, must be a YAML file; prepared data is"):
+    with pytest.raises(
+        SystemExit, match=r"error: recipe=\.: is a folder, must be a YAML file; prepared data is"
+    ):
         train.main(["."])
     with pytest.raises(SystemExit, match=r"error: recipe=none\.yaml: there is no such file"):
         train.main(["none.yaml"])
@@ -69,7 +92,10 @@ def test_an_error_of_yaml_names_the_file_and_the_line(mine):
 
 
 def test_wrong_keys_of_parts_and_missing_fields_come_in_one_round(mine):
-    mine.write_text("process: {kind: gidd, p_unifrom: 0.1}\nloss: {weighting: {kind: clip, hihg: 2}}\nbatch: 2\n")
+    mine.write_text(
+        "process: {kind: gidd, p_unifrom: 0.1}\nloss: {weighting: {kind: clip, hihg: 2}}\nbatch: "
+        "2\n"
+    )
     with pytest.raises(ValueError, match="is missing") as caught:
         read_recipe(mine)
     found = str(caught.value).removeprefix("mine.yaml: ").split("; ")
@@ -79,7 +105,11 @@ def test_wrong_keys_of_parts_and_missing_fields_come_in_one_round(mine):
 
 
 def test_a_place_is_named_once(tmp_path):
-    process = {"kind": "hierarchical", "hierarchy": {"kind": "tree", "clusters": 5000}, "schedule": "linear"}
+    process = {
+        "kind": "hierarchical",
+        "hierarchy": {"kind": "tree", "clusters": 5000},
+        "schedule": "linear",
+    }
     with pytest.raises(ValueError, match=r"^process\.hierarchy\.parents: num_clusters is 5000"):
         run_of(recipe(text(tmp_path / "data"), tmp_path / "run", process=process))
 

@@ -31,7 +31,9 @@ def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
     """Rows of 2 x 3 in 4 symbols: 0 and 2 in class even, 1 and 3 in class odd."""
     random = np.random.default_rng(seed)
     kinds = random.integers(0, 2, count)
-    return 2 * random.integers(0, 2, (count, 2, 3)) + kinds[:, None, None], [CLASSES[kind] for kind in kinds]
+    return 2 * random.integers(0, 2, (count, 2, 3)) + kinds[:, None, None], [
+        CLASSES[kind] for kind in kinds
+    ]
 
 
 def recipe(folder, **model) -> Recipe:
@@ -77,27 +79,40 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     saved = open_saved(trained / "run")
     x = torch.as_tensor(pictures(64, seed=1)[0].reshape(64, 6))
     with torch.no_grad():
-        without = dd.bound(saved.process, saved.denoiser, x, torch.Generator().manual_seed(0)).per_token.value
+        without = dd.bound(
+            saved.process, saved.denoiser, x, torch.Generator().manual_seed(0)
+        ).per_token.value
     assert without > given + 0.03
 
 
 @pytest.mark.slow
 def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_label(tmp_path):
-    """The sequences of one class are constant, those of the other uniform: only the second has entropy."""
+    """The sequences of one class are constant, those of the other uniform.
+
+    Only the second has entropy.
+    """
     random = np.random.default_rng(0)
     kinds = random.integers(0, 2, 300)
     ids = kinds[:, None, None] * random.integers(0, 4, (300, 2, 3))
-    prepare_ids(ids, 60, 4, tmp_path / "data", labels=[("constant", "uniform")[kind] for kind in kinds])
+    prepare_ids(
+        ids, 60, 4, tmp_path / "data", labels=[("constant", "uniform")[kind] for kind in kinds]
+    )
     assert train(recipe(tmp_path))
-    options = Options(run=str(tmp_path / "run"), scorer="none", replicates=4, likelihood="confidence")
+    options = Options(
+        run=str(tmp_path / "run"), scorer="none", replicates=4, likelihood="confidence"
+    )
     result = evaluate(replace(options, batch=7), ALONE)
     constant, uniform = (result["by_label"][name]["value"] for name in ("constant", "uniform"))
     assert constant < 0.5 < 1 < uniform
-    data, saved = open_prepared(tmp_path / "data").validation, open_saved(tmp_path / "run")
-    x, exactly = torch.as_tensor(np.stack(list(data)).astype(np.int64)), []
+    data = open_prepared(tmp_path / "data").validation
+    saved = open_saved(tmp_path / "run")
+    x = torch.as_tensor(np.stack(list(data)).astype(np.int64))
+    exactly = []
     for label in (0, 1):
         rows = x[torch.as_tensor(data.labels == label)]
-        likely = dd.likelihood(saved.process, labelled(saved.denoiser, label), rows, dd.samplers.Confidence())
+        likely = dd.likelihood(
+            saved.process, labelled(saved.denoiser, label), rows, dd.samplers.Confidence()
+        )
         exactly.append(-likely.log_likelihood)
     mean = float(torch.cat(exactly).sum()) / x.numel()
     found = result["likelihood"]["nats_per_token"]
@@ -113,14 +128,19 @@ class ShareOfOdd:
             raise ValueError(f"metrics: the data have shape {data.shape}, must be 2 x 3")
 
     def measure(self, samples, data, labels=None):
-        return {"odd": float(np.mean(np.stack(samples) % 2)), "asked": float("nan") if labels is None else labels[0]}
+        return {
+            "odd": float(np.mean(np.stack(samples) % 2)),
+            "asked": float("nan") if labels is None else labels[0],
+        }
 
 
 @pytest.mark.slow
 def test_samples_are_measured_by_metrics_from_outside(trained, capsys):
     own = f"{__name__}:ShareOfOdd"
     sampling = Sampling(steps=6, label="odd")
-    options = Options(run=str(trained / "run"), replicates=2, metrics=own, samples=50, sampling=sampling)
+    options = Options(
+        run=str(trained / "run"), replicates=2, metrics=own, samples=50, sampling=sampling
+    )
     result = evaluate(options, ALONE)
     assert result["samples"]["metrics"]["odd"] > 0.95 and result["samples"]["metrics"]["asked"] == 1
     assert result["samples"]["samples"] == 50 and result["samples"]["protocol"]["label"] == "odd"
@@ -146,17 +166,21 @@ def test_pictures_are_measured_in_the_features_of_a_classifier(tmp_path):
     labels = np.arange(60) % 2
     ramps = np.where(labels[:, None, None], down, right) + random.integers(0, 4, (60, 12, 12))
     prepared = prepare_ids(ramps, 20, 16, tmp_path, values=range(0, 256, 17), labels=labels)
-    metrics, own = metrics_of("pictures", prepared), list(ramps.reshape(60, -1)[:20])
+    metrics = metrics_of("pictures", prepared)
+    own = list(ramps.reshape(60, -1)[:20])
     found = metrics.measure(own, prepared)
     noise = metrics.measure(list(random.integers(0, 16, (20, 144))), prepared)
-    assert found["classifier_frechet"] < noise["classifier_frechet"] and "class_accuracy" not in found
+    assert (
+        found["classifier_frechet"] < noise["classifier_frechet"] and "class_accuracy" not in found
+    )
     assert metrics.measure(own, prepared, labels[:20])["class_accuracy"] > 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strength", [1.0, 2.0])
 def test_samples_have_the_label(trained, strength):
-    saved, index = open_saved(trained / "run"), torch.arange(200)
+    saved = open_saved(trained / "run")
+    index = torch.arange(200)
     sampling = Sampling(steps=6, label="odd", guidance=strength)
     odd = draw(saved, sampling, 0, index, 6) % 2
     assert odd.float().mean() > (0.97 if strength == 1 else 0.99)
@@ -176,7 +200,9 @@ def test_the_network_sees_the_labels_of_its_batch(prepared):
 
 def test_packed_sequences_keep_their_labels(prepared):
     own = recipe(prepared)
-    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared))
+    run = Run.prepare(
+        replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared)
+    )
     batch = next(run.batches())[0]
     assert len(batch.labels) == len(batch.cu_seqlens) - 1
     firsts = batch.x.flatten()[batch.cu_seqlens[:-1]]
@@ -187,7 +213,9 @@ def test_packed_sequences_keep_their_labels(prepared):
 
 def test_the_rest_of_a_packed_row_has_no_label_and_counts_in_no_loss(prepared):
     own = recipe(prepared)
-    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared, True))
+    run = Run.prepare(
+        replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(prepared, True)
+    )
     batch = next(run.batches())[0]
     assert bool((batch.labels == -1).any())
     [noisy], [kept], _ = run.noised([batch])
@@ -196,7 +224,10 @@ def test_the_rest_of_a_packed_row_has_no_label_and_counts_in_no_loss(prepared):
 
 def _ragged(folder, ends=False):
     random = np.random.default_rng(0)
-    rows = [2 * random.integers(0, 2, random.integers(2, 9)) + kind for kind in random.integers(0, 2, 80)]
+    rows = [
+        2 * random.integers(0, 2, random.integers(2, 9)) + kind
+        for kind in random.integers(0, 2, 80)
+    ]
     labels = [int(row[0] % 2) for row in rows]
     return prepare_ids(rows, 8, 4, folder / f"ragged{ends}", labels=labels, ends=ends)
 
@@ -213,16 +244,22 @@ def test_speeds_are_learned_for_the_network_at_its_labels(prepared):
 
 @pytest.mark.slow
 def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
-    saved, z, t = open_saved(trained / "run"), torch.full((3, 6), 4), torch.full((3,), 0.5)
+    saved = open_saved(trained / "run")
+    z = torch.full((3, 6), 4)
+    t = torch.full((3,), 0.5)
     label = torch.tensor([0, 1, 1])
     half = open_saved(trained / "run", precision="bfloat16")
     assert torch.equal(labelled(saved.model, label)(z, t), saved.model(z, t, label=label))
-    assert torch.allclose(labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1)
+    assert torch.allclose(
+        labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1
+    )
 
 
 def test_a_network_from_a_loop_has_a_label_per_sequence_as_in_training():
     seen = []
-    labelled(lambda z, t, label: seen.append(label), 2)(torch.zeros(3, 6, dtype=torch.int64), torch.rand(3))
+    labelled(lambda z, t, label: seen.append(label), 2)(
+        torch.zeros(3, 6, dtype=torch.int64), torch.rand(3)
+    )
     assert torch.equal(seen[0], torch.tensor([2, 2, 2]))
 
 
@@ -230,9 +267,13 @@ def test_a_network_from_a_loop_has_a_label_per_sequence_as_in_training():
 def test_a_class_goes_by_its_name(trained):
     saved = open_saved(trained / "run")
     assert saved.class_of("odd") == 1
-    with pytest.raises(ValueError, match=r"label='red': must be one of the classes of .*: even, odd"):
+    with pytest.raises(
+        ValueError, match=r"label='red': must be one of the classes of .*: even, odd"
+    ):
         saved.class_of("red")
-    assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)
+    assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())[
+        "classes"
+    ] == list(CLASSES)
 
 
 def test_refusals(prepared):

@@ -23,7 +23,11 @@ DATA = Path("text")
 ALONE = World(0, 1, torch.device("cpu"))
 NOISE = {
     "hdlm": dict(kind="hdlm", clusters=6, gamma=2.0, learn_speeds=True),
-    "tree": dict(kind="hierarchical", hierarchy=dict(kind="tree", clusters=6, learn_speeds=True), schedule="cosine"),
+    "tree": dict(
+        kind="hierarchical",
+        hierarchy=dict(kind="tree", clusters=6, learn_speeds=True),
+        schedule="cosine",
+    ),
     "genmd4": dict(kind="genmd4", ratio=2.0),
 }
 
@@ -31,7 +35,9 @@ NOISE = {
 def given(folder, name="hdlm", lr=0.05, **changes):
     """Recipe of a run; its text does not exist yet."""
     base = recipe(DATA, folder / name)
-    return replace(base, process=NOISE[name], optimizer=replace(base.optimizer, speeds_lr=lr), **changes)
+    return replace(
+        base, process=NOISE[name], optimizer=replace(base.optimizer, speeds_lr=lr), **changes
+    )
 
 
 @pytest.fixture
@@ -67,7 +73,9 @@ def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
 def test_another_run_starts_from_the_learned_speeds(tmp_path):
     train(given(tmp_path / "first", steps=3))
     speeds = learned(tmp_path / "first" / "hdlm")
-    assert open_saved(tmp_path / "first" / "hdlm").process.hierarchy.speeds != pytest.approx((2.0, 1.0), rel=1e-3)
+    assert open_saved(tmp_path / "first" / "hdlm").process.hierarchy.speeds != pytest.approx(
+        (2.0, 1.0), rel=1e-3
+    )
     train(given(tmp_path / "second", steps=1, lr=0.0, start=str(tmp_path / "first" / "hdlm")))
     assert torch.equal(learned(tmp_path / "second" / "hdlm"), speeds)
 
@@ -86,20 +94,27 @@ def test_nothing_is_written_where_nothing_is_learned(tmp_path):
 def test_resumed_it_learns_the_same(name, tmp_path):
     run = given(tmp_path, name)
     train(run)
-    folder, curve = run.output.folder, losses(run.output.folder)
+    folder = run.output.folder
+    curve = losses(run.output.folder)
     whole = learned(folder)
     shutil.rmtree(checkpoint.found(folder / "checkpoints")[0])
     train(run)  # from step 16
     assert torch.equal(learned(folder), whole) and losses(folder) == curve
-    result = evaluate(Options(run=str(folder), scorer="none", replicates=1, samples=2, batch=4), ALONE)
+    result = evaluate(
+        Options(run=str(folder), scorer="none", replicates=1, samples=2, batch=4), ALONE
+    )
     assert 0 < result["bound"]["nats_per_token"]["value"] < 8
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
+@pytest.mark.parametrize(
+    "hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"]
+)
 @pytest.mark.usefixtures("prepared")
 def test_the_layout_changes_no_number(hardware, tmp_path):
-    """A few steps: the network's rounding reaches the speeds, and through them each step makes more of it."""
+    """A few steps: the network's rounding reaches the speeds, and through them each step makes more
+    of it.
+    """
     alone = trained(given(tmp_path / "one", steps=4))
     two = trained(given(tmp_path / "two", steps=4, hardware=hardware), 2)
     assert torch.allclose(torch.tensor(losses(two)), torch.tensor(losses(alone)), rtol=0, atol=5e-5)
@@ -110,13 +125,17 @@ def test_the_layout_changes_no_number(hardware, tmp_path):
 @pytest.mark.usefixtures("prepared")
 def test_a_speed_that_goes_to_nothing_stops_the_run(tmp_path):
     run = given(tmp_path, lr=30.0, steps=3)
-    with pytest.raises(ValueError, match=r"speed\[[01]\] has the learned value .*, must stay in \[0.001, 1000\]"):
+    with pytest.raises(
+        ValueError, match=r"speed\[[01]\] has the learned value .*, must stay in \[0.001, 1000\]"
+    ):
         train(run)
 
 
 def test_packed_text_is_refused(tmp_path):
     run = given(tmp_path)
-    packed = replace(run, data=Data(corpus=run.data.corpus, folder=run.data.folder, length=16, packed=True))
+    packed = replace(
+        run, data=Data(corpus=run.data.corpus, folder=run.data.folder, length=16, packed=True)
+    )
     with pytest.raises(ValueError, match=r"process\.learn_speeds: not with data\.packed"):
         Speeds.of(dd.presets.hdlm([0, 0, 1], learn_speeds=True), packed)
     with pytest.raises(ValueError, match=r"speeds_lr=-1\.0: must be at least 0"):

@@ -17,7 +17,11 @@ from recipes.data import local, prepare
 from recipes.data.text import train_tokenizer
 from recipes.model_io import open_saved
 
-SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+SENTENCES = (
+    "The state of our union is strong.",
+    "We will build roads, schools and bridges.",
+    "No.",
+)
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SIZE |= dict(max_position_embeddings=24)
 
@@ -29,7 +33,9 @@ def bert(tmp_path, monkeypatch):
     lines = [json.dumps({"text": f"{number}. {SENTENCES[number % 3]}"}) for number in range(40)]
     Path("text.jsonl").write_text("\n".join(lines) + "\n")
     tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
-    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, normalized=False) for name in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")]
+    )
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained("bert")
     torch.manual_seed(0)
     config = BertConfig(vocab_size=tokenizer.get_vocab_size() + 6, **SIZE)
@@ -71,7 +77,9 @@ def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     shutil.rmtree(bert)
     saved = open_saved("runs/bert")
     assert type(saved.model).__name__ == "MaskedLM" and saved.process.levels == (274, 6, 1)
-    tokens = dd.sample(saved.process, saved.denoiser, (2, 12), steps=4, generator=torch.Generator().manual_seed(0))
+    tokens = dd.sample(
+        saved.process, saved.denoiser, (2, 12), steps=4, generator=torch.Generator().manual_seed(0)
+    )
     assert tokens.shape == (2, 12) and tokens.max() < 274
 
 
@@ -80,7 +88,10 @@ def test_options_that_the_model_lacks_are_refused_by_name(bert):
     for flags, message in (
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
         (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),
-        (["--loss.auxiliary", "1"], r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters"),
+        (
+            ["--loss.auxiliary", "1"],
+            r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters",
+        ),
         (
             ["--model.name-or-path", "nowhere/here/none"],
             r"model: name_or_path='nowhere/here/none': not a folder with a model",

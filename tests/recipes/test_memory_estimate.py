@@ -1,7 +1,8 @@
-"""Estimated memory of a run beside what its tensors took, by the record that torch's profiler keeps of the allocator.
+"""Estimated memory of a run beside what its tensors took, by the record that torch's profiler keeps
+of the allocator.
 
-That record has every tensor, also those inside operators, and nothing else: the resident memory of a process has what
-the allocator keeps, the libraries and the data too.
+That record has every tensor, also those inside operators, and nothing else: the resident memory of
+a process has what the allocator keeps, the libraries and the data too.
 """
 
 import gc
@@ -24,11 +25,14 @@ from recipes.engine.utilisation import operations
 TREE = dict(kind="hdlm_levels", clusters=[24, 4], xi=[1.0, 1.0])
 RUNS = {
     "masks": dict(process=dict(kind="mdlm")),
-    "masks, no average, four parts": dict(process=dict(kind="mdlm"), hardware=Hardware(threads=1, micro_batch=4)),
+    "masks, no average, four parts": dict(
+        process=dict(kind="mdlm"), hardware=Hardware(threads=1, micro_batch=4)
+    ),
     "two levels, bfloat16": dict(process=TREE, hardware=Hardware(threads=1, bf16=True)),
     "gidd, packed": dict(process=dict(kind="gidd", p_uniform=0.1)),
     "uniform, recomputed": dict(
-        process=dict(kind="uniform", schedule="linear"), hardware=Hardware(threads=1, recompute=True)
+        process=dict(kind="uniform", schedule="linear"),
+        hardware=Hardware(threads=1, recompute=True),
     ),
     "children": dict(process=TREE, model=dict(head="children")),
 }
@@ -38,7 +42,12 @@ def given(tmp_path, name):
     changes = dict(RUNS[name])
     run = recipe(text(tmp_path / "data"), tmp_path / "run", batch=16)
     network = dict(dim=96, depth=4, heads=4, cond_dim=64, pad_to=128) | changes.pop("model", {})
-    run = replace(run, model=run.model | network, data=replace(run.data, length=64, packed="packed" in name), **changes)
+    run = replace(
+        run,
+        model=run.model | network,
+        data=replace(run.data, length=64, packed="packed" in name),
+        **changes,
+    )
     return replace(run, optimizer=replace(run.optimizer, ema=0.0)) if "no average" in name else run
 
 
@@ -48,14 +57,19 @@ def peaks(path, run, rank=0, size=1, port=0):
 
     torch.set_num_threads(1)
     if size > 1:
-        os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ |= dict(
+            RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        )
     held = {"training": [], "validation": []}
 
     def part(name):
         held[name].append(bytes_of_tensors())
         return record_function(name)
 
-    with joined() as world, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with (
+        joined() as world,
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
         run = Run.prepare(run, world)
         stream = run.batches()
         for _ in range(3):
@@ -66,8 +80,14 @@ def peaks(path, run, rank=0, size=1, port=0):
     if rank:
         return
     profiler.export_chrome_trace(str(path))
-    events = sorted(json.loads(path.read_text())["traceEvents"], key=lambda event: event.get("ts", 0))
-    allocated = [(event["ts"], event["args"]["Total Allocated"]) for event in events if event["name"] == "[memory]"]
+    events = sorted(
+        json.loads(path.read_text())["traceEvents"], key=lambda event: event.get("ts", 0)
+    )
+    allocated = [
+        (event["ts"], event["args"]["Total Allocated"])
+        for event in events
+        if event["name"] == "[memory]"
+    ]
     largest = dict.fromkeys(held, 0)
     for event in events:
         if event["name"] in held and event["cat"] == "user_annotation":
@@ -81,10 +101,15 @@ def peaks(path, run, rank=0, size=1, port=0):
 def bytes_of_tensors():
     """Return the bytes of all tensors that Python holds.
 
-    The profiler misses what a thread of a process group releases, so its total may only be used for differences.
+    The profiler misses what a thread of a process group releases, so its total may only be used for
+    differences.
     """
     gc.collect()
-    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and type(one) is not DTensor]
+    tensors = [
+        one
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.Tensor) and type(one) is not DTensor
+    ]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     return sum(storages.values())
 
@@ -95,7 +120,9 @@ def measured(path, run, size=1):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = [context().Process(target=peaks, args=(path, run, rank, size, port)) for rank in range(size)]
+    started = [
+        context().Process(target=peaks, args=(path, run, rank, size, port)) for rank in range(size)
+    ]
     for process in started:
         process.start()
     for process in started:
@@ -151,9 +178,13 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_rows_along_an_order_and_the_logits_of_a_teacher_count(tmp_path):
-    run = replace(recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm"))
+    run = replace(
+        recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm")
+    )
     losses = Loss(), Loss(order="left_to_right"), Loss(consistency=1.0)
-    plain, ordered, taught = (memory.layouts(replace(run, loss=loss), 1)[0].training for loss in losses)
+    plain, ordered, taught = (
+        memory.layouts(replace(run, loss=loss), 1)[0].training for loss in losses
+    )
     assert ordered == pytest.approx(plain, rel=0.1)
     assert taught > plain + 4 * 16 * 16 * 302
 
@@ -169,6 +200,13 @@ def test_unestimable_runs_are_refused(tmp_path):
 def test_the_estimate_has_the_operations_of_a_run_and_its_hours(tmp_path):
     run = replace(given(tmp_path, "masks"), steps=1000, hardware=Hardware(threads=1, peak=0.5))
     *_, last = estimate(run, 2).splitlines()
-    whole = operations(Run.prepare(run, World(0, 1, torch.device("cpu")), writes=False)) * run.batch * run.steps
-    assert f"{whole:.3g} FLOP in 1,000 steps; {whole / (0.4 * 0.5e12 * 2 * 3600):.3g} hours on 2 x this device" in last
+    whole = (
+        operations(Run.prepare(run, World(0, 1, torch.device("cpu")), writes=False))
+        * run.batch
+        * run.steps
+    )
+    assert (
+        f"{whole:.3g} FLOP in 1,000 steps; {whole / (0.4 * 0.5e12 * 2 * 3600):.3g} hours on 2 x "
+        "this device" in last
+    )
     assert "H100 at 40 % of 67 TFLOP/s" in estimate(replace(run, hardware=Hardware(threads=1)))

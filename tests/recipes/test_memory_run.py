@@ -1,4 +1,7 @@
-"""Runs with ``loss.memory``: two passes in training, resumed, in any layout, sampled with memory; refusals."""
+"""Runs with ``loss.memory``.
+
+Two passes in training, resumed, in any layout, sampled with memory; refusals.
+"""
 
 import io
 import shutil
@@ -52,7 +55,8 @@ def batch(rows=slice(0, 64), length=6):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_each_example_gets_memory_by_its_own_chance(share):
-    process, loss = dd.presets.mdlm(5), Loss(memory=share)
+    process = dd.presets.mdlm(5)
+    loss = Loss(memory=share)
 
     def recalls(rows, step=3):
         part = batch(rows)
@@ -75,7 +79,8 @@ class Recorder(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.weight, self.given = torch.nn.Parameter(torch.ones(5)), []
+        self.weight = torch.nn.Parameter(torch.ones(5))
+        self.given = []
 
     def features(self, z, t, *, memory=None):
         self.given.append(memory)
@@ -91,7 +96,8 @@ class Recorder(torch.nn.Module):
 
 @pytest.mark.parametrize("half", [False, True])
 def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
-    process, network = dd.presets.mdlm(5), Recorder()
+    process = dd.presets.mdlm(5)
+    network = Recorder()
     objective = Objective(network, process, Loss(memory=0.5), half)
     noisy = recalling(noised(process, batch(), 0, 0), batch(), 0, 0, 0.5)
     torch.manual_seed(0)
@@ -100,7 +106,9 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     total, _ = objective(noisy, noisy.mask, torch.tensor(1.0))
     first, memory = network.given
     assert first is None and not memory.requires_grad
-    assert torch.equal(memory, torch.where(noisy.recalls[:, None, None], 1 + dropped, 0.0).expand(64, 6, 5))
+    assert torch.equal(
+        memory, torch.where(noisy.recalls[:, None, None], 1 + dropped, 0.0).expand(64, 6, 5)
+    )
     total.backward()
     gradient = network.weight.grad.clone()
     # of the same second pass alone, with the memory as a constant
@@ -111,7 +119,9 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
         reduction="none", count_padding=False,
     )  # fmt: skip
     loss.sum().backward()
-    torch.testing.assert_close(gradient, network.weight.grad, rtol=2e-2 if half else 1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        gradient, network.weight.grad, rtol=2e-2 if half else 1e-5, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -137,7 +147,10 @@ def test_a_run_resumes_with_the_same_numbers(folder, whole):
     assert train(again)
     assert curve(again.output.folder) == curve(whole.output.folder)
     one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
-    assert all(torch.equal(one[name], other[name]) for name in one) and one["memory.weight"].abs().max() > 0
+    assert (
+        all(torch.equal(one[name], other[name]) for name in one)
+        and one["memory.weight"].abs().max() > 0
+    )
 
 
 LAYOUTS = {
@@ -180,7 +193,11 @@ def test_packed_rows(folder):
     run = given(folder, "packed")
     run = replace(run, data=replace(run.data, packed=True, length=48))
     train(run)
-    again = replace(run, output=replace(run.output, folder=folder / "packed-2"), hardware=Hardware(micro_batch=2))
+    again = replace(
+        run,
+        output=replace(run.output, folder=folder / "packed-2"),
+        hardware=Hardware(micro_batch=2),
+    )
     train(again)
     made, wanted = (torch.tensor(losses(folder / name)) for name in ("packed-2", "packed"))
     assert torch.allclose(made, wanted, atol=1e-5)
@@ -203,9 +220,13 @@ def test_samples_are_drawn_with_memory_on_request(whole, precision):
     saved = open_saved(whole.output.folder, precision=precision)
     torch.nn.init.normal_(saved.model.memory.weight)
     index = torch.arange(4)
-    without, with_memory = (draw(saved, Sampling(steps=8, memory=memory), 0, index, 16) for memory in (False, True))
+    without, with_memory = (
+        draw(saved, Sampling(steps=8, memory=memory), 0, index, 16) for memory in (False, True)
+    )
     assert not torch.equal(without, with_memory)
-    assert torch.equal(draw(saved, Sampling(steps=8, memory=True), 0, index[1:3], 16), with_memory[1:3])
+    assert torch.equal(
+        draw(saved, Sampling(steps=8, memory=True), 0, index[1:3], 16), with_memory[1:3]
+    )
 
 
 def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path):
@@ -214,7 +235,9 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
     for weight in network.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     publish(tmp_path / "own", network, process, text(folder / "data"), length=16)
-    drawn = draw(open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16)
+    drawn = draw(
+        open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16
+    )
     noise = dd.KeyedGenerator(0, NOISE, torch.arange(4))
     wanted = dd.sample(process, network, (4, 16), steps=8, generator=noise, memory=True)
     assert torch.equal(drawn, wanted)
@@ -222,12 +245,18 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
 
 @pytest.mark.slow
 def test_a_run_with_memory_starts_from_weights_without(folder):
-    """The first loss is that of the same start without memory; a start in the other direction is refused."""
+    """The first loss is that of the same start without memory.
+
+    a start in the other direction is refused.
+    """
     plain = dict(memory=False, dropout=0.0)
     before = given(folder, "before", Loss(), plain)
     assert train(replace(before, steps=2))
     start = dict(start=str(before.output.folder), steps=1)
-    runs = replace(given(folder, "with"), **start), replace(given(folder, "plain", Loss(), plain), **start)
+    runs = (
+        replace(given(folder, "with"), **start),
+        replace(given(folder, "plain", Loss(), plain), **start),
+    )
     assert all(map(train, runs)) and losses(runs[0].output.folder) == losses(runs[1].output.folder)
     with pytest.raises(ValueError, match="the model has no memory"):
         train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
@@ -235,10 +264,19 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
 
 @pytest.mark.slow
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
-    """The cells are those of ``generate``; a network without memory is refused before anything is drawn."""
-    found, asked = {}, frontier.Options(
-        run=str(whole.output.folder), scorer="none", samplers=("ancestral",), samples=8, calls=(4,), length=16
-    )  # fmt: skip
+    """The cells are those of ``generate``.
+
+    a network without memory is refused before anything is drawn.
+    """
+    found = {}
+    asked = frontier.Options(
+        run=str(whole.output.folder),
+        scorer="none",
+        samplers=("ancestral",),
+        samples=8,
+        calls=(4,),
+        length=16,
+    )
     for memory in (False, True):
         given = replace(asked, memory=memory, out=tmp_path / f"{memory}.json")
         found[memory] = frontier.frontier(given, Console(file=io.StringIO()))
@@ -252,12 +290,18 @@ def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     plain = DiT(process.num_states, process.vocab_size, 16, 1, 2)
     publish(tmp_path / "plain", plain, process, text(folder / "data"), length=16)
     with pytest.raises(ValueError, match="memory=True"):
-        frontier.frontier(replace(asked, run=str(tmp_path / "plain"), memory=True), Console(file=io.StringIO()))
+        frontier.frontier(
+            replace(asked, run=str(tmp_path / "plain"), memory=True), Console(file=io.StringIO())
+        )
 
 
 def test_generate_writes_the_option_down(whole, tmp_path):
-    sampling, out = Sampling(steps=4, memory=True), tmp_path / "x.jsonl"
-    generate(Options(run=str(whole.output.folder), samples=2, sampling=sampling, out=out), Console(file=io.StringIO()))
+    sampling = Sampling(steps=4, memory=True)
+    out = tmp_path / "x.jsonl"
+    generate(
+        Options(run=str(whole.output.folder), samples=2, sampling=sampling, out=out),
+        Console(file=io.StringIO()),
+    )
     assert '"memory": true' in out.read_text()
 
 
@@ -273,7 +317,10 @@ def test_the_description_of_the_loss_names_the_option():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(model=dict(memory=False)), "loss.memory=0.5: not with DiT, which does not set takes_memory = True"),
+        (
+            dict(model=dict(memory=False)),
+            "loss.memory=0.5: not with DiT, which does not set takes_memory = True",
+        ),
         (dict(loss=Loss()), "loss.memory=0.0: must be above 0 with this DiT"),
         (dict(pace="blocks:size=4"), "loss.memory=0.5: not with pace=Blocks"),
     ],
@@ -293,7 +340,15 @@ def test_sampling_that_has_no_memory_is_refused(folder, whole):
     other = given(folder, "without", loss=Loss(), model={})
     train(replace(other, steps=1))
     index = torch.arange(2)
-    with pytest.raises(ValueError, match="memory=True: memory is True, and the denoiser DiT does not support it"):
+    with pytest.raises(
+        ValueError, match="memory=True: memory is True, and the denoiser DiT does not support it"
+    ):
         draw(open_saved(other.output.folder), Sampling(steps=2, memory=True), 0, index, 16)
     with pytest.raises(ValueError, match="memory=True: memory is True, and pace is Blocks"):
-        draw(open_saved(whole.output.folder), Sampling(steps=2, memory=True, pace="blocks:size=4"), 0, index, 16)
+        draw(
+            open_saved(whole.output.folder),
+            Sampling(steps=2, memory=True, pace="blocks:size=4"),
+            0,
+            index,
+            16,
+        )

@@ -12,13 +12,21 @@ from recipes.metrics import molecules as metrics
 from recipes.visualization.lines import write_fasta, write_lines
 from recipes.visualization.molecules import draw
 
-ASPIRIN, CAFFEINE, BENZENE = "CC(=O)Oc1ccccc1C(=O)O", "Cn1c(=O)c2c(ncn2C)n(C)c1=O", "c1ccccc1"
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+CAFFEINE = "Cn1c(=O)c2c(ncn2C)n(C)c1=O"
+BENZENE = "c1ccccc1"
 
 
 def test_rdkit_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit", None)
-    for call in (lambda: metrics.validity(["C"]), lambda: draw(["C"]), lambda: metrics.internal_diversity(["C"])):
-        with pytest.raises(ModuleNotFoundError, match="molecules need rdkit; run: pip install rdkit"):
+    for call in (
+        lambda: metrics.validity(["C"]),
+        lambda: draw(["C"]),
+        lambda: metrics.internal_diversity(["C"]),
+    ):
+        with pytest.raises(
+            ModuleNotFoundError, match="molecules need rdkit; run: pip install rdkit"
+        ):
             call()
 
 
@@ -35,8 +43,12 @@ def test_shares_of_valid_different_and_new_molecules(capfd):
     assert metrics.uniqueness(smiles) == pytest.approx(3 / 4)
     assert metrics.uniqueness(smiles, first=2) == pytest.approx(1 / 2)
     assert metrics.novelty(smiles, ["CCO"]) == pytest.approx(2 / 3)
-    assert metrics.novelty(smiles, ["CCO", "N", BENZENE]) == 0.0 and metrics.novelty(smiles, []) == 1.0
-    assert metrics.novelty(["C(F)(F)(F)F(F)F", "CC"], []) == 1.0  # five bonds of a fluorine: not valid
+    assert (
+        metrics.novelty(smiles, ["CCO", "N", BENZENE]) == 0.0 and metrics.novelty(smiles, []) == 1.0
+    )
+    assert (
+        metrics.novelty(["C(F)(F)(F)F(F)F", "CC"], []) == 1.0
+    )  # five bonds of a fluorine: not valid
     assert metrics.validity(["CCO"]) == 1.0 and metrics.validity(["("]) == 0.0
     assert "SMILES" not in capfd.readouterr().err  # rdkit reports nothing
 
@@ -49,7 +61,9 @@ def test_diversity_of_known_sets():
     assert metrics.internal_diversity(["CC", "N"]) == pytest.approx(0.5)
     assert metrics.internal_diversity(["CC", "N"], power=2) == pytest.approx(1 - np.sqrt(0.5))
     found = [ASPIRIN, CAFFEINE, BENZENE, "CCO"]
-    assert metrics.internal_diversity(found[::-1]) == pytest.approx(metrics.internal_diversity(found))
+    assert metrics.internal_diversity(found[::-1]) == pytest.approx(
+        metrics.internal_diversity(found)
+    )
     assert 0.5 < metrics.internal_diversity(found) < 0.75
 
 
@@ -74,7 +88,9 @@ def test_all_metrics_of_samples():
     assert other["weight_distance"] == pytest.approx(46.069 - 45.085, abs=1e-2)
     nothing = metrics.measure(["("], data, data)
     assert nothing["validity"] == 0 and nothing.keys() == same.keys()
-    assert all(np.isnan(nothing[name]) for name in ("uniqueness", "novelty", "qed_mean", "logp_distance"))
+    assert all(
+        np.isnan(nothing[name]) for name in ("uniqueness", "novelty", "qed_mean", "logp_distance")
+    )
 
 
 @pytest.mark.usefixtures("rdkit")
@@ -85,14 +101,20 @@ def test_all_metrics_of_samples():
         (lambda: metrics.validity("CCO"), "smiles='CCO': must be a list"),
         (lambda: metrics.canonical(["C", None]), "molecule 1 is None: must be a string"),
         (lambda: metrics.uniqueness(["(", ""]), "none of the 2 molecules is valid"),
-        (lambda: metrics.uniqueness(["C"], first=2), "first=2: must be between 1 and the 1 valid molecules"),
+        (
+            lambda: metrics.uniqueness(["C"], first=2),
+            "first=2: must be between 1 and the 1 valid molecules",
+        ),
         (lambda: metrics.novelty(["("], []), "none of the 1 molecules is valid"),
         (lambda: metrics.internal_diversity(["C"], power=0), "power=0: must be at least 1"),
         (lambda: metrics.measure(["C"], ["("], []), "none of the 1 molecules is valid"),
         (lambda: draw([]), "smiles is empty: must have at least one molecule"),
         (lambda: draw(["C"], columns=0), "columns=0"),
         (lambda: draw(["C"], size=(0, 9)), r"size=\(0, 9\): must be at least 1"),
-        (lambda: draw(["C"], captions=["a", "b"]), "captions has 2 entries, must have 1: one for each molecule"),
+        (
+            lambda: draw(["C"], captions=["a", "b"]),
+            "captions has 2 entries, must have 1: one for each molecule",
+        ),
     ],
 )
 def test_wrong_molecules_are_named(call, fault):
@@ -102,10 +124,15 @@ def test_wrong_molecules_are_named(call, fault):
 
 @pytest.mark.usefixtures("rdkit")
 def test_molecules_are_drawn_and_invalid_ones_written():
-    image = draw([ASPIRIN, "C1CC(=O", CAFFEINE], columns=2, size=(200, 150), captions=["a", "b", "c"])
+    image = draw(
+        [ASPIRIN, "C1CC(=O", CAFFEINE], columns=2, size=(200, 150), captions=["a", "b", "c"]
+    )
     assert image.size == (400, 300)
     ink = np.asarray(image.convert("L")) < 200
-    assert all(ink[top : top + 150, left : left + 200].sum() > 50 for top, left in ((0, 0), (0, 200), (150, 0)))
+    assert all(
+        ink[top : top + 150, left : left + 200].sum() > 50
+        for top, left in ((0, 0), (0, 200), (150, 0))
+    )
     assert ink[150:, 200:].sum() == 0
     assert draw(["C"], columns=4, size=(90, 80)).size == (90, 80)
     image.save(io.BytesIO(), "png")

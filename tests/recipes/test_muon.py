@@ -27,9 +27,11 @@ def test_steps_are_torchs_up_to_bfloat16(shape):
     begun = torch.randn(shape)
     ours, own = walked(Muon, shape)
     theirs, other = walked(torch.optim.Muon, shape, adjust_lr_fn="match_rms_adamw")
-    # eight bits of mantissa in each of five steps: far more than float32's rounding, far less than an update
+    # eight bits of mantissa in each of five steps: far more than float32's rounding, far less than
+    # an update
     assert 1e-6 < (ours - theirs).norm() / (theirs - begun).norm() < 0.02
-    held, named = own.state_dict(), other.state_dict()
+    held = own.state_dict()
+    named = other.state_dict()
     torch.testing.assert_close(held["state"], named["state"])
     assert held["param_groups"] == named["param_groups"]
 

@@ -20,8 +20,12 @@ from recipes.visualization.music import NOISE, piano_roll, score, write_midi
 from recipes.visualization.saving import names_of, picture_of
 
 SYMBOLS = alphabet(60, 72)
-HOLD, REST, C4 = 0, 1, 2
-TUNE = np.array([C4, HOLD, C4 + 4, HOLD, HOLD, HOLD, REST, HOLD, C4 + 7, C4])  # C4 for 2 steps, E4 for 4, G4, C4
+HOLD = 0
+REST = 1
+C4 = 2
+TUNE = np.array(
+    [C4, HOLD, C4 + 4, HOLD, HOLD, HOLD, REST, HOLD, C4 + 7, C4]
+)  # C4 for 2 steps, E4 for 4, G4, C4
 
 
 def test_histograms_of_a_known_tune():
@@ -39,13 +43,18 @@ def test_histograms_of_a_known_tune():
 
 def test_voices_are_counted_apart():
     two = np.stack([TUNE, np.roll(TUNE, 1)], 1).ravel()
-    assert metrics.pitch_classes([two], SYMBOLS, voices=2) == pytest.approx(metrics.pitch_classes([TUNE], SYMBOLS))
+    assert metrics.pitch_classes([two], SYMBOLS, voices=2) == pytest.approx(
+        metrics.pitch_classes([TUNE], SYMBOLS)
+    )
     low = np.stack([TUNE, np.full(10, REST)], 1).ravel()
     for histogram in (metrics.pitch_classes, metrics.intervals, metrics.durations):
         assert histogram([low], SYMBOLS, voices=2) == pytest.approx(histogram([TUNE], SYMBOLS))
 
 
-@given(st.lists(st.lists(st.integers(2, 14), min_size=2, max_size=8), min_size=1, max_size=5), st.integers(1, 5))
+@given(
+    st.lists(st.lists(st.integers(2, 14), min_size=2, max_size=8), min_size=1, max_size=5),
+    st.integers(1, 5),
+)
 def test_distances_vanish_for_the_same_pieces_in_any_order(pieces, times):
     left = [np.array(piece) for piece in pieces]
     found = metrics.measure(left, left[::-1] * times, SYMBOLS)
@@ -61,15 +70,28 @@ def test_distances_vanish_for_the_same_pieces_in_any_order(pieces, times):
 def test_the_distance_is_total_variation(left, right, order):
     p, q = (np.array(one) / sum(one) for one in (left, right))
     found = metrics.distance(p, q)
-    assert 0 <= found <= 1 and metrics.distance(p, p) == 0 and found == pytest.approx(metrics.distance(q, p))
-    assert found == pytest.approx(metrics.distance(p[order], q[order])) == pytest.approx(np.maximum(p - q, 0).sum())
+    assert (
+        0 <= found <= 1
+        and metrics.distance(p, p) == 0
+        and found == pytest.approx(metrics.distance(q, p))
+    )
+    assert (
+        found
+        == pytest.approx(metrics.distance(p[order], q[order]))
+        == pytest.approx(np.maximum(p - q, 0).sum())
+    )
 
 
 def test_the_distance_of_disjoint_histograms_is_one():
     assert metrics.distance(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1
-    up, down = np.array([C4, C4 + 1, C4 + 2]), np.array([C4 + 2, C4 + 1, C4])
+    up = np.array([C4, C4 + 1, C4 + 2])
+    down = np.array([C4 + 2, C4 + 1, C4])
     found = metrics.measure([up], [down], SYMBOLS)
-    assert found == {"pitch_class_distance": 0.0, "interval_distance": 1.0, "duration_distance": 0.0}
+    assert found == {
+        "pitch_class_distance": 0.0,
+        "interval_distance": 1.0,
+        "duration_distance": 0.0,
+    }
 
 
 test_wrong_music_is_named = refuses(r"""
@@ -118,7 +140,9 @@ def test_noisy_states_are_a_stripe_below(tmp_path):
 
 def test_music21_is_named_where_it_is_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "music21", None)
-    with pytest.raises(ModuleNotFoundError, match="a MIDI file is written by music21; run: pip install music21"):
+    with pytest.raises(
+        ModuleNotFoundError, match="a MIDI file is written by music21; run: pip install music21"
+    ):
         write_midi(tmp_path / "tune.mid", TUNE, SYMBOLS)
 
 
@@ -127,7 +151,9 @@ def test_a_score_and_its_midi_file_hold_the_notes(tmp_path):
     music21 = pytest.importorskip("music21")
     two = np.stack([TUNE, np.full(10, C4)], 1).ravel()
     whole = score(two, SYMBOLS, voices=2, steps=2)
-    parts = [[(n.offset, n.quarterLength, n.pitch.midi) for n in part.notes] for part in whole.parts]
+    parts = [
+        [(n.offset, n.quarterLength, n.pitch.midi) for n in part.notes] for part in whole.parts
+    ]
     assert parts[0] == [(0, 1, 60), (1, 2, 64), (4, 0.5, 67), (4.5, 0.5, 60)]
     assert parts[1] == [(step / 2, 0.5, 60) for step in range(10)]
     write_midi(tmp_path / "tune.mid", two, SYMBOLS, voices=2, steps=2)
@@ -153,7 +179,10 @@ class Chords:
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_windows_of_interleaved_voices_begin_with_the_first(ends, tmp_path):
-    data = prepare(SymbolCorpus(source={"kind": f"{__name__}:Chords"}, held_out=4, ends=ends), tmp_path / "data")
+    data = prepare(
+        SymbolCorpus(source={"kind": f"{__name__}:Chords"}, held_out=4, ends=ends),
+        tmp_path / "data",
+    )
     batches = islice(examples(data.train, length=16, pad_id=0, batch_size=8, seed=0, threads=0), 5)
     assert all(bool((batch.x == torch.arange(16) % 4).all()) for batch in batches)
     with pytest.raises(ValueError, match=r"data\.wrap=True: .* have 4 interleaved voices"):

@@ -1,8 +1,9 @@
 """Waits of the host for the device in a training step: only in the places listed here.
 
-There is no device in these tests. ``Pretended`` makes CPU tensors report a CUDA device, so that all code takes the
-path of an accelerator, and notes every call that would wait there for a value: ``item``, ``tolist``, ``bool``, copies
-between host and device, and functions whose result has a size that depends on values.
+There is no device in these tests. ``Pretended`` makes CPU tensors report a CUDA device, so that all
+code takes the path of an accelerator, and notes every call that would wait there for a value:
+``item``, ``tolist``, ``bool``, copies between host and device, and functions whose result has a
+size that depends on values.
 """
 
 import sys
@@ -19,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 from benchmarks.profile import TINY_PROFILE, batches, run
 
 ROOT = Path(__file__).parent.parent.parent
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
 READS = {
     Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
     Tensor.__index__, Tensor.__contains__, torch.equal, Tensor.equal, torch.allclose,
@@ -47,13 +49,24 @@ class Pretended(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **kwargs)
         waits = func in READS or func in SIZES or func in COPIES
-        waits |= func in REPEATS and kwargs.get("output_size") is None and isinstance((*args, 0)[1], Tensor)
+        waits |= (
+            func in REPEATS
+            and kwargs.get("output_size") is None
+            and isinstance((*args, 0)[1], Tensor)
+        )
         waits |= func is Tensor.__getitem__ and _masked(args[1])
-        waits |= func is Tensor.__setitem__ and _masked(args[1]) and isinstance(args[2], Tensor) and args[2].ndim > 0
+        waits |= (
+            func is Tensor.__setitem__
+            and _masked(args[1])
+            and isinstance(args[2], Tensor)
+            and args[2].ndim > 0
+        )
         if waits:
             self.waits[_place()] += 1
         here = [CPU if _is_cuda(arg) else arg for arg in args]
-        return func(*here, **{name: CPU if _is_cuda(value) else value for name, value in kwargs.items()})
+        return func(
+            *here, **{name: CPU if _is_cuda(value) else value for name, value in kwargs.items()}
+        )
 
 
 def _is_cuda(value):
@@ -88,7 +101,10 @@ def waits(trained):
 
 
 READING = "recipes/engine/run.py: Run.step"
-"""Loss, norm and the wish to stop are read once a step, before the optimizer: after a NaN nothing may be updated."""
+"""Loss, norm and the wish to stop are read once a step, before the optimizer.
+
+After a NaN nothing may be updated.
+"""
 GROUPING = {
     "ddlib/parameterization/tree_softmax.py: Grouping.__init__",
     "ddlib/kernels/dispatch.py: _hierarchical",
@@ -96,7 +112,9 @@ GROUPING = {
     "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
     "ddlib/parameterization/tree_softmax.py: Grouping.padded",
 }
-"""Rows that need the same columns share products, whose sizes the host needs. This is the way without Triton; with
+"""Rows that need the same columns share products, whose sizes the host needs.
+
+This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
 MASKS = {place for place in GROUPING if "Grouping" not in place}  # one level: tokens, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
@@ -115,7 +133,8 @@ def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     trained = run(TINY_PROFILE._replace(kind=kind))
     loss = replace(trained.recipe.loss, consistency=0.5)
-    trained.recipe, trained.objective.loss = replace(trained.recipe, loss=loss), loss
+    trained.recipe = replace(trained.recipe, loss=loss)
+    trained.objective.loss = loss
     assert set(waits(trained)) == EXPECTED[kind] | {READING}
 
 
@@ -135,6 +154,8 @@ def test_work_on_the_device_alone_is_no_wait():
         x = torch.arange(3, device=torch.device("cuda")).double()
         assert x.device.type == "cuda"
         x[x > 1] = 0.0
-        torch.where(x > 0, x, 1.0).softmax(0).index_add_(0, torch.zeros(3, dtype=torch.int64), x).sum()
+        torch.where(x > 0, x, 1.0).softmax(0).index_add_(
+            0, torch.zeros(3, dtype=torch.int64), x
+        ).sum()
         x.repeat_interleave(torch.ones(3, dtype=torch.int64), output_size=3)
     assert not pretended.waits

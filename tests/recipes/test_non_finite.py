@@ -12,7 +12,8 @@ from ddlib.weightings import Clip
 from recipes.engine.noisy import Noisy
 from recipes.engine.non_finite import cause
 
-NAN, INF = torch.nan, torch.inf
+NAN = torch.nan
+INF = torch.inf
 
 
 class Broken(Masked):
@@ -34,20 +35,33 @@ def parts():
     """Two micro-batches of two rows with three positions, all masked but the first."""
     x = torch.tensor([[0, 1, 2], [4, 2, 3]])
     z = torch.where(torch.arange(3) > 0, 5, x)
-    part = Noisy(x, z, torch.tensor([0.25, 0.5]), torch.ones(2), torch.ones_like(x, dtype=torch.bool))
+    part = Noisy(
+        x, z, torch.tensor([0.25, 0.5]), torch.ones(2), torch.ones_like(x, dtype=torch.bool)
+    )
     return [part, part]
 
 
 def losses(value):
     """Losses of the two parts; one of the token 3 in the last row."""
-    first, second = torch.ones(2, 3), torch.ones(2, 3)
+    first = torch.ones(2, 3)
+    second = torch.ones(2, 3)
     second[1, 2] = value
     return [first, second]
 
 
 TERMS = {
-    "output": (Broken(), losses(NAN), 1.0, "the output of the network; the weight 2 and the measure 1 are finite"),
-    "divergence": (Broken(), losses(INF), 1.0, "the divergence, as the network gives the state a probability of 0"),
+    "output": (
+        Broken(),
+        losses(NAN),
+        1.0,
+        "the output of the network; the weight 2 and the measure 1 are finite",
+    ),
+    "divergence": (
+        Broken(),
+        losses(INF),
+        1.0,
+        "the divergence, as the network gives the state a probability of 0",
+    ),
     "process": (
         Broken(divergence=INF),
         losses(INF),
@@ -66,7 +80,9 @@ def test_the_first_token_and_its_term_are_stated(process, values, measure, term)
     noisy[1] = replace(noisy[1], measure=torch.tensor([1.0, measure]))
     told = cause(process, Clip(), noisy, values)
     loss = f"{float(values[1][1, 2]):g}"
-    assert told.startswith(f"first at row 3, position 2 (x = 3, z = 5, t = 0.5, loss {loss}): {term}")
+    assert told.startswith(
+        f"first at row 3, position 2 (x = 3, z = 5, t = 0.5, loss {loss}): {term}"
+    )
 
 
 def test_the_balance_of_levels_is_part_of_the_measure():
@@ -75,11 +91,15 @@ def test_the_balance_of_levels_is_part_of_the_measure():
 
 
 def test_a_gradient_alone_is_stated():
-    assert cause(Broken(), Clip(), parts(), losses(1.0)) == "every loss is finite, the gradient is not"
+    assert (
+        cause(Broken(), Clip(), parts(), losses(1.0)) == "every loss is finite, the gradient is not"
+    )
 
 
 def test_times_of_positions_are_their_own():
     noisy = parts()
     times = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
     noisy[1] = replace(noisy[1], t=times, measure=torch.ones(2, 3))
-    assert "(x = 3, z = 5, t = 0.6, loss nan)" in cause(dd.presets.mdlm(5), Clip(), noisy, losses(NAN))
+    assert "(x = 3, z = 5, t = 0.6, loss nan)" in cause(
+        dd.presets.mdlm(5), Clip(), noisy, losses(NAN)
+    )

@@ -1,4 +1,6 @@
-"""Paces in recipes: what is trained, validated, evaluated and drawn at one, and what is refused before any work."""
+"""Paces in recipes: what is trained, validated, evaluated and drawn at one, and what is refused
+before any work.
+"""
 
 import io
 import math
@@ -47,7 +49,9 @@ def network(process, block):
 
 
 def gradients(model):
-    return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
+    return torch.cat(
+        [value.grad.flatten() for value in model.parameters() if value.grad is not None]
+    )
 
 
 def test_together_gives_the_noise_without_a_pace():
@@ -65,7 +69,8 @@ def test_together_gives_the_noise_without_a_pace():
 def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
     process = dd.presets.mdlm(VOCAB)
     low, high = interval
-    parts, size = 8 // pace.size, pace.size
+    parts = 8 // pace.size
+    size = pace.size
     for weigh in (True, False):
         loss = Loss(times="bell", interval=interval, weigh_times=weigh)
         density = dd.times.Bell()
@@ -77,7 +82,9 @@ def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
         assert set(still.tolist()) == {0.0, 1.0}  # words or noise, not at the ends of the interval
         assert torch.equal(noisy.z[noisy.t == 0], noisy.x[noisy.t == 0])
         assert bool((noisy.z[~moving & (noisy.t == 1)] == VOCAB).all())
-        counts = density.weight(noisy.t[moving], interval) if weigh else torch.ones(64 * size).double()
+        counts = (
+            density.weight(noisy.t[moving], interval) if weigh else torch.ones(64 * size).double()
+        )
         torch.testing.assert_close(noisy.measure[moving], parts * counts, rtol=1e-6, atol=0)
 
 
@@ -95,13 +102,16 @@ def test_all_blocks_at_once_have_times_of_their_own(interval):
     assert float(blocks.max()) <= high
     # of 64 texts in strata the times of either block are spread evenly
     spread = (blocks[:, :, 0].double().sort(0).values - low) / (high - low)
-    torch.testing.assert_close(spread[:, 0], (torch.arange(64) + 0.5) / 64, rtol=0, atol=1 / 64, check_dtype=False)
+    torch.testing.assert_close(
+        spread[:, 0], (torch.arange(64) + 0.5) / 64, rtol=0, atol=1 / 64, check_dtype=False
+    )
 
 
 @pytest.mark.parametrize("process", [dd.presets.mdlm(VOCAB), dd.presets.gidd(VOCAB, 0.1)], ids=repr)
 @pytest.mark.parametrize("plain", [False, True], ids=["fused", "plain"])
 def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(process, plain):
-    model, size = network(process, 2), 2
+    model = network(process, 2)
+    size = 2
     loss = Loss(weighting="clip:5")
     whole = noised(process, batch(), 3, 4, loss, pace=Blocks(size), at_once=True)
     whole = replace(whole, t=whole.t.double())
@@ -109,18 +119,24 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
     scale = torch.tensor(1 / 32, dtype=torch.float64)
     total, found = objective(whole, torch.ones_like(whole.mask), scale)
     total.backward()
-    together, model.grad = gradients(model), None
+    together = gradients(model)
+    model.grad = None
     model.zero_grad()
     for block in range(8 // size):
         # the block alone: words before it, and its own noise
         end = (block + 1) * size
         own = torch.arange(end) >= end - size
-        z, t = (torch.where(own, a[:, :end], b[:, :end]) for a, b in ((whole.z, whole.x), (whole.t, 0 * whole.t)))
+        z, t = (
+            torch.where(own, a[:, :end], b[:, :end])
+            for a, b in ((whole.z, whole.x), (whole.t, 0 * whole.t))
+        )
         part = dd.training_loss(
             process, model(z, t), whole.x[:, :end], z, t, dd.weightings.Clip(5.0), measure=own.expand_as(t).double(),
             reduction="none",
         )  # fmt: skip
-        torch.testing.assert_close(part[:, own], found[:, end - size : end].double(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            part[:, own], found[:, end - size : end].double(), rtol=1e-5, atol=1e-6
+        )
         (part.sum() * scale).backward()
     torch.testing.assert_close(gradients(model), together, rtol=1e-6, atol=1e-8)
 
@@ -132,7 +148,8 @@ class _Plain(torch.nn.Module):
 
     def __init__(self, model):
         super().__init__()
-        self.model, self.block_size = model, model.block_size
+        self.model = model
+        self.block_size = model.block_size
 
     def forward(self, z, t, **kwargs):
         return self.model(z, t, **kwargs)
@@ -202,7 +219,10 @@ def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
     "pace",
     [
         "blocks:size=4",
-        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("left_to_right", "random_order", "ramp:lag=2.0")),
+        *(
+            pytest.param(one, marks=pytest.mark.nightly)
+            for one in ("left_to_right", "random_order", "ramp:lag=2.0")
+        ),
     ],
 )
 def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
@@ -221,11 +241,21 @@ def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
     assert result["validation"]["value"] == pytest.approx(bounds[-1]["nats_per_token"], rel=1e-6)
     assert result["protocol"]["pace"] == repr(given.order())
     assert math.isfinite(result["bound"]["nats_per_token"]["error"])
-    assert evaluate(replace(options, sampling=Sampling(pace="blocks:8")), ALONE)["validation"] is None
+    assert (
+        evaluate(replace(options, sampling=Sampling(pace="blocks:8")), ALONE)["validation"] is None
+    )
     console = make_console(io.StringIO())
-    lines = generate(GenerateOptions(run=str(given.output.folder), samples=2, sampling=Sampling(steps=4)), console)
+    lines = generate(
+        GenerateOptions(run=str(given.output.folder), samples=2, sampling=Sampling(steps=4)),
+        console,
+    )
     assert len(lines) == 2
-    shown = dict(run=str(given.output.folder), samples=1, sampling=Sampling(steps=2), html=tmp_path / "x.html")
+    shown = dict(
+        run=str(given.output.folder),
+        samples=1,
+        sampling=Sampling(steps=2),
+        html=tmp_path / "x.html",
+    )
     if saved.pace.block is None:
         with pytest.raises(ValueError, match="html: not with pace"):
             generate(GenerateOptions(**shown), console)
@@ -236,14 +266,18 @@ def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
 
 def test_a_block_recipe_begins_at_the_weights_of_another(tiny, tmp_path):
     before = open_saved(tiny.run)
-    whole = replace(before.recipe, pace="together", start=str(tiny.run), output=Output(folder=tmp_path / "run"))
+    whole = replace(
+        before.recipe, pace="together", start=str(tiny.run), output=Output(folder=tmp_path / "run")
+    )
     for pace, size in (("together", 0), ("blocks:size=8", 8)):
         run = Run.prepare(replace(whole, pace=pace), ALONE)
         assert run.objective.model.block_size == size
         assert run.at_once == (size > 0)
         for name, value in before.model.state_dict().items():
             assert torch.equal(value, run.objective.model.state_dict()[name])
-    with pytest.raises(ValueError, match="start='runs/none': must be 'random', 'text' or the folder of a run"):
+    with pytest.raises(
+        ValueError, match="start='runs/none': must be 'random', 'text' or the folder of a run"
+    ):
         Run.prepare(replace(whole, start="runs/none"), ALONE)
 
 
@@ -253,13 +287,16 @@ def tiny(tmp_path_factory):
 
 
 def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
-    saved, wanted = open_saved(tiny.run), 6
+    saved = open_saved(tiny.run)
+    wanted = 6
     for pace, once in ((Blocks(4), True), (Blocks(8), False), (Together(), False)):
         terms = validate(
             saved.process, saved.denoiser, tiny.data, saved.length, ALONE, sequences=wanted, batch=wanted, seed=5,
             replicate=1, density=None, parameterization=saved.parameterization, pace=pace,
         )  # fmt: skip
-        stream = examples(tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0)
+        stream = examples(
+            tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0
+        )
         part = next(iter(stream))
         noise = dd.KeyedGenerator(5, 1, part.index)
         levels = "independent" if pace.block else "balanced"
@@ -288,7 +325,10 @@ def test_half_precision_keeps_blocks_and_times_per_position(tiny):
 def test_samples_are_those_of_the_pace(tiny, monkeypatch):
     saved = open_saved(tiny.run)
     index = torch.arange(2)
-    for sampling, pace in ((Sampling(steps=3), Blocks(4)), (Sampling(steps=3, pace="together"), None)):
+    for sampling, pace in (
+        (Sampling(steps=3), Blocks(4)),
+        (Sampling(steps=3, pace="together"), None),
+    ):
         drawn = draw(saved, sampling, 1, index, 24)
         expected = dd.sample(
             saved.process, saved.model, (2, 24), steps=3, parameterization=saved.parameterization, pace=pace,
@@ -299,7 +339,9 @@ def test_samples_are_those_of_the_pace(tiny, monkeypatch):
         fresh.setattr("ddlib.utils.validation._warned", set())
         draw(saved, Sampling(steps=3, pace="blocks:8"), 1, index, 24)
     assert protocol(saved, Sampling(), 0, 24)["pace"] == "Blocks(size=4)"
-    with pytest.raises(ValueError, match=r"pace Blocks\(size=5\), data.length=24: size is 5, must divide"):
+    with pytest.raises(
+        ValueError, match=r"pace Blocks\(size=5\), data.length=24: size is 5, must divide"
+    ):
         draw(saved, Sampling(pace="blocks:5"), 1, index, 24)
     with pytest.raises(ValueError, match=r"sampler='first_hitting': pace is RandomOrder"):
         draw(saved, Sampling(pace="random_order", sampler="first_hitting"), 1, index, 24)
@@ -314,5 +356,7 @@ def test_a_fault_of_a_network_at_a_pace_is_no_refusal_of_the_sampler(tiny):
 
 
 def test_levels_of_one_time_are_refused_at_a_pace(tiny):
-    with pytest.raises(ValueError, match=r"bound_levels='balanced': not with pace=Blocks\(size=4\)"):
+    with pytest.raises(
+        ValueError, match=r"bound_levels='balanced': not with pace=Blocks\(size=4\)"
+    ):
         evaluate(Options(run=str(tiny.run), scorer="none", bound_levels="balanced"), ALONE)

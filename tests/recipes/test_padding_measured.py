@@ -38,7 +38,10 @@ def close(a: Terms, b: Terms):
 @pytest.mark.parametrize("kind", ["mdlm", "gidd"])
 def test_the_bound_of_an_evaluation_does_not_depend_on_how_far_rows_are_filled_up(kind):
     process = dd.presets.mdlm(12) if kind == "mdlm" else dd.presets.gidd(12, 0.2)
-    found = [measure(process, Ignoring(process), [batch(length)], seed=0, replicate=0) for length in (6, 11, 40)]
+    found = [
+        measure(process, Ignoring(process), [batch(length)], seed=0, replicate=0)
+        for length in (6, 11, 40)
+    ]
     close(found[0], found[1])
     close(found[0], found[2])
 
@@ -50,7 +53,9 @@ def test_balanced_levels_have_the_same_mean_however_far_rows_are_filled_up():
     means = {}
     for length in (6, 20):
         found = [
-            measure(process, Ignoring(process), [batch(length)], 0, number, levels="balanced").nats.sum()
+            measure(
+                process, Ignoring(process), [batch(length)], 0, number, levels="balanced"
+            ).nats.sum()
             for number in range(100)
         ]
         values = torch.stack(found)
@@ -60,13 +65,18 @@ def test_balanced_levels_have_the_same_mean_however_far_rows_are_filled_up():
 
 
 def test_the_likelihood_of_an_evaluation_does_not_depend_on_it_either():
-    process, order = dd.presets.mdlm(12), dd.samplers.LeftToRight()
+    process = dd.presets.mdlm(12)
+    order = dd.samplers.LeftToRight()
 
     class Rows(Ignoring):
         def __call__(self, z, t):  # of some of the rows; padding stands, no real word is 11
-            return self.table[z] + torch.where((z != 11)[..., None], self.table[z], 0.0).sum(1, keepdim=True)
+            return self.table[z] + torch.where((z != 11)[..., None], self.table[z], 0.0).sum(
+                1, keepdim=True
+            )
 
-    short, long = (read(process, Rows(process), [batch(length)], order, 6, 8)[0] for length in (6, 17))
+    short, long = (
+        read(process, Rows(process), [batch(length)], order, 6, 8)[0] for length in (6, 17)
+    )
     close(short, long)
 
 

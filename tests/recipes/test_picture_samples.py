@@ -1,4 +1,6 @@
-"""Pictures of samples and of noisy states, films, the page with a picture, and metrics of pictures."""
+"""Pictures of samples and of noisy states, films, the page with a picture, and metrics of
+pictures.
+"""
 
 import json
 
@@ -34,7 +36,9 @@ def test_tokens_are_grey_clusters_tinted_and_the_mask_violet():
         assert tuple(colours[-1]) == MASK
         clusters = colours[V:-1].astype(int)
         assert (np.ptp(clusters, axis=1) > 20).all()  # none is grey
-        assert len(clusters) < 2 or clusters[0].sum() < clusters[-1 if process is BLUR else 1].sum()  # the lighter
+        assert (
+            len(clusters) < 2 or clusters[0].sum() < clusters[-1 if process is BLUR else 1].sum()
+        )  # the lighter
     assert palette(VALUES, dd.processes.Uniform(V, dd.schedules.Linear())).shape == (V, 3)
 
 
@@ -48,7 +52,11 @@ test_wrong_values_are_named = refuses(r"""
 
 def test_positions_are_in_row_major_order_and_channels_last():
     grey = pixels(np.array([[0, 1, 2, 3, 4, V]]), (2, 3), palette(VALUES))
-    assert grey.shape == (1, 2, 3, 3) and tuple(grey[0, 1, 2]) == MASK and (grey[0, 1, 1] == VALUES[4]).all()
+    assert (
+        grey.shape == (1, 2, 3, 3)
+        and tuple(grey[0, 1, 2]) == MASK
+        and (grey[0, 1, 1] == VALUES[4]).all()
+    )
     assert (pixels(torch.tensor([[0, 1, 2, 3, 4, V]]), (2, 3, 1), palette(VALUES)) == grey).all()
     colour = pixels(np.array([[7, 0, 0, 0, 7, V]]), (1, 2, 3), palette(VALUES))
     assert colour.tolist() == [[[[VALUES[7], 0, 0], [0, VALUES[7], MASK[2]]]]]
@@ -62,7 +70,11 @@ def test_positions_are_in_row_major_order_and_channels_last():
         (np.zeros((1, 6)), (2, 3), "ids are float64, must be integers"),
         (np.full((1, 6), V + 1), (2, 3), f"ids contain the state {V + 1}, must be in 0..{V}"),
         (np.full((1, 6), -1), (2, 3), "ids contain the state -1"),
-        (np.zeros((1, 6), int), (6,), r"shape=\(6,\): must be \(H, W\), \(H, W, 1\) or \(H, W, 3\)"),
+        (
+            np.zeros((1, 6), int),
+            (6,),
+            r"shape=\(6,\): must be \(H, W\), \(H, W, 1\) or \(H, W, 3\)",
+        ),
         (np.zeros((1, 6), int), (3, 1, 2), r"shape=\(3, 1, 2\)"),
         (np.zeros((1, 0), int), (0, 3), r"shape=\(0, 3\)"),
     ],
@@ -77,7 +89,8 @@ def test_a_grid_holds_every_sample_enlarged():
     sheet = np.asarray(grid(ids, (2, 3), VALUES, columns=3, scale=4))
     assert sheet.shape == (2 * (8 + 4) + 4, 3 * (12 + 4) + 4, 3)
     for number in range(5):
-        top, left = 4 + number // 3 * 12, 4 + number % 3 * 16
+        top = 4 + number // 3 * 12
+        left = 4 + number % 3 * 16
         part = sheet[top : top + 8, left : left + 12, 0]
         assert (part == np.array(VALUES)[ids[number].reshape(2, 3)].repeat(4, 0).repeat(4, 1)).all()
     assert (sheet[16:24, 36:48] == 255).all()  # the sixth place is empty
@@ -99,10 +112,13 @@ def test_a_film_shows_every_state_exactly(tmp_path, name, process):
     states = np.random.default_rng(0).integers(0, top, (6, 2, 6))
     states[3] = states[2]  # a step without a change is a frame too
     path = tmp_path / name
-    film(list(map(torch.tensor, states)), (2, 3), VALUES, path, process=process, seconds=1.2, pause=3)
+    film(
+        list(map(torch.tensor, states)), (2, 3), VALUES, path, process=process, seconds=1.2, pause=3
+    )
     with Image.open(path) as opened:
         assert opened.info["loop"] == 0
-        times, shown = [], []
+        times = []
+        shown = []
         for number in range(opened.n_frames):
             opened.seek(number)
             times.append(opened.info["duration"])
@@ -110,7 +126,9 @@ def test_a_film_shows_every_state_exactly(tmp_path, name, process):
     assert sum(times) == 5 * 200 + 3000 and times[-1] == 3000
     wanted = [np.asarray(grid(frame, (2, 3), VALUES, process=process)) for frame in states]
     del wanted[3]  # Pillow joins equal frames, and adds their times
-    assert len(shown) == len(wanted) and all((left == right).all() for left, right in zip(shown, wanted, strict=True))
+    assert len(shown) == len(wanted) and all(
+        (left == right).all() for left, right in zip(shown, wanted, strict=True)
+    )
 
 
 def test_a_film_of_many_colours_as_a_gif(tmp_path):
@@ -127,8 +145,16 @@ def test_a_film_of_many_colours_as_a_gif(tmp_path):
     "states, options, fault",
     [
         ([], {}, "states: must be one or more arrays"),
-        ([np.zeros((1, 6), int), np.zeros((2, 6), int)], {}, r"arrays \(N, L\) of one shape, got 2"),
-        ([np.zeros((1, 6), int)], {"path": "film.mp4"}, "path=.*film.mp4: must end in .png or .gif"),
+        (
+            [np.zeros((1, 6), int), np.zeros((2, 6), int)],
+            {},
+            r"arrays \(N, L\) of one shape, got 2",
+        ),
+        (
+            [np.zeros((1, 6), int)],
+            {"path": "film.mp4"},
+            "path=.*film.mp4: must end in .png or .gif",
+        ),
         ([np.zeros((1, 6), int)], {"seconds": -1}, "seconds=-1, pause=2.0: must be 0 or more"),
     ],
 )
@@ -153,7 +179,9 @@ def test_a_trajectory_is_that_of_the_recorded_samples():
     for number, text in enumerate(texts):
         for k in range(len(text.frames) + 1):
             assert states[k, number].tolist() == text.states(k)
-    early = trajectory([*texts, Text([3] * 6, [], [Frame(0.5, 1, [Event(0, 1, Mark.DOWN, None, ())])])])
+    early = trajectory(
+        [*texts, Text([3] * 6, [], [Frame(0.5, 1, [Event(0, 1, Mark.DOWN, None, ())])])]
+    )
     assert (early[1:, 2] == [1, 3, 3, 3, 3, 3]).all()
     for bad in ([], [texts[0], texts[0].first(3)]):
         with pytest.raises(ValueError, match="must be one or more samples of one length"):
@@ -163,7 +191,8 @@ def test_a_trajectory_is_that_of_the_recorded_samples():
 def test_the_page_gets_the_colours_of_its_states():
     texts, _ = filmed(TREE)
     packed = pack(texts, [6, 6], TREE, lambda state: Spelt(f"s{state}"), Picture((2, 3), VALUES))
-    colours, states = palette(VALUES, TREE), [int(name[1:]) for name, _, _ in packed["states"]]
+    colours = palette(VALUES, TREE)
+    states = [int(name[1:]) for name, _, _ in packed["states"]]
     assert packed["picture"]["shape"] == [2, 3, 1]
     assert packed["picture"]["colours"] == colours[states].tolist()
     legend = packed["picture"]["legend"]
@@ -171,7 +200,9 @@ def test_the_page_gets_the_colours_of_its_states():
     assert packed["levels"][0] == ["token", V]
     assert "picture" not in pack(texts, [6, 6], TREE, lambda state: Spelt("s"))
     json.dumps(packed)
-    with pytest.raises(ValueError, match=r"shape=\(2, 2\): a sample has 6 positions, must have \(2, 2, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"shape=\(2, 2\): a sample has 6 positions, must have \(2, 2, 1\)"
+    ):
         pack(texts, [6, 6], TREE, lambda state: Spelt("s"), Picture((2, 2), VALUES))
 
 
@@ -191,19 +222,29 @@ def test_the_page_draws_the_picture(tmp_path, shape):
         for step in (0, 3, 6):
             browser.run(f"(step.value = {step}, step.dispatchEvent(new Event('input')), 0)")
             shown = browser.run(f"{cells}.map(s => getComputedStyle(s).backgroundColor)")
-            wanted = pixels(np.array([texts[0].states(step)]), shape, palette(VALUES, TREE)).reshape(-1, 3)
+            wanted = pixels(
+                np.array([texts[0].states(step)]), shape, palette(VALUES, TREE)
+            ).reshape(-1, 3)
             wanted = wanted.repeat(6 // len(wanted), 0)  # the cells of a pixel's channels
             assert shown == [f"rgb({r}, {g}, {b})" for r, g, b in wanted]
-        assert browser.run(f"{cells}.every(s => s.textContent === '' && s.getBoundingClientRect().width > 10)")
+        assert browser.run(
+            f"{cells}.every(s => s.textContent === '' && s.getBoundingClientRect().width > 10)"
+        )
         browser.run("(document.getElementById('text').focus(), 0)")
         browser.key("ArrowRight", 39)
         browser.key("ArrowDown", 40)
-        named = "position 3 (row 1, column 0)" if len(shape) == 2 else "position 5 (row 0, column 1, channel 2)"
+        named = (
+            "position 3 (row 1, column 0)"
+            if len(shape) == 2
+            else "position 5 (row 0, column 1, channel 2)"
+        )
         assert named in browser.run("detail.textContent")
         assert browser.wrong() == []
 
 
-features = arrays(np.float64, st.tuples(st.integers(2, 12), st.just(3)), elements=st.floats(-10, 10, width=32))
+features = arrays(
+    np.float64, st.tuples(st.integers(2, 12), st.just(3)), elements=st.floats(-10, 10, width=32)
+)
 
 
 @pytest.mark.slow
@@ -224,7 +265,9 @@ def test_frechet_is_a_symmetric_distance_of_sets(left, right, random):
 def test_frechet_of_known_distributions():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(5000, 4))
-    base = (base - base.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(base.T))).T  # exactly N(0, 1)
+    base = (base - base.mean(0)) @ np.linalg.inv(
+        np.linalg.cholesky(np.cov(base.T))
+    ).T  # exactly N(0, 1)
     # |0|² + tr(1 + s² - 2s) for each axis
     assert metrics.frechet(base, base * [1, 2, 3, 0]) == pytest.approx(0 + 1 + 4 + 1)
     turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
@@ -286,8 +329,12 @@ def test_worse_samples_have_a_larger_distance(classifier):
         mixed = np.where(np.random.default_rng(1).random(data.shape) < share, noise, data)
         found.append(metrics.measure(classifier, mixed, data, labels))
     distances = [one["classifier_frechet"] for one in found]
-    assert distances == sorted(distances) and distances[0] < 3 * found[0]["classifier_frechet_of_data"]
-    assert "class_accuracy" not in found[0] and found[1]["class_accuracy"] > found[2]["class_accuracy"]
+    assert (
+        distances == sorted(distances) and distances[0] < 3 * found[0]["classifier_frechet_of_data"]
+    )
+    assert (
+        "class_accuracy" not in found[0] and found[1]["class_accuracy"] > found[2]["class_accuracy"]
+    )
     assert metrics.measure(classifier, data, data)["classifier_frechet"] < 1e-6
     one = np.repeat(data[:1], 50, 0)
     collapsed = metrics.measure(classifier, one, data)
@@ -301,7 +348,10 @@ def test_worse_samples_have_a_larger_distance(classifier):
         ({"ids": np.zeros((10, 35), int)}, r"ids have the shape \(10, 35\), must be \(N, 36\)"),
         ({"ids": np.zeros((0, 36), int)}, "with N at least 1"),
         ({"ids": np.zeros((10, 36))}, "ids are float64, must be integers"),
-        ({"ids": np.eye(10, 36, 2, dtype=int) * V}, f"picture 0 contains id {V} at 2, must be in 0..{V - 1}"),
+        (
+            {"ids": np.eye(10, 36, 2, dtype=int) * V},
+            f"picture 0 contains id {V} at 2, must be in 0..{V - 1}",
+        ),
         ({"labels": np.zeros(9, int)}, r"labels have the shape \(9,\), must be \(10,\)"),
         ({"labels": np.full(10, -1)}, r"labels are in -1..-1, must be in 0.."),
         ({"labels": np.zeros(10, int)}, "classes=1: must be at least 2"),
@@ -312,7 +362,12 @@ def test_worse_samples_have_a_larger_distance(classifier):
     ],
 )
 def test_wrong_training_data_are_named(change, fault):
-    values = {"ids": np.zeros((10, 36), int), "labels": np.arange(10) % 2, "shape": (6, 6), "values": VALUES}
+    values = {
+        "ids": np.zeros((10, 36), int),
+        "labels": np.arange(10) % 2,
+        "shape": (6, 6),
+        "values": VALUES,
+    }
     with pytest.raises(ValueError, match=fault):
         metrics.train_classifier(**(values | change))
 

@@ -17,15 +17,23 @@ STEPS = range(10, 210, 10)
 
 
 def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
-    """A run of 200 steps of 64 tokens, half a second each; masks are missing at every other record."""
+    """A run of 200 steps of 64 tokens, half a second each.
+
+    Masks are missing at every other record.
+    """
     folder.mkdir(parents=True)
     with Metrics(folder / METRICS, 0) as metrics:
         for step in STEPS:
-            levels = {"token": 0.0, "cluster": 4 + shift} | ({"mask": 6 + shift} if step % 20 else {})
+            levels = {"token": 0.0, "cluster": 4 + shift} | (
+                {"mask": 6 + shift} if step % 20 else {}
+            )
             metrics.write(train_record(step, 3 + shift + 100 / step, levels, step / 2))
             metrics.write({"step": step, "kind": "weights", "count": 3})
             if bounds and step % 50 == 0:
-                found = {"nats_per_token": 4.0 + shift, "standard_error": 0.1 if step < 200 else np.nan}
+                found = {
+                    "nats_per_token": 4.0 + shift,
+                    "standard_error": 0.1 if step < 200 else np.nan,
+                }
                 metrics.write({"step": step, "kind": "bound", "sequences": 32} | found)
     return folder
 
@@ -35,7 +43,9 @@ def train_record(step: int, loss: float, levels: dict, seconds: float, tokens: i
 
 
 def test_collected_curves(tmp_path):
-    one, other = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "other", 0.5, bounds=False)])
+    one, other = plot.collect(
+        [write_run(tmp_path / "one"), write_run(tmp_path / "other", 0.5, bounds=False)]
+    )
     assert (one.name, other.name, one.tokens) == ("one", "other", 64)
     assert one.loss.step.tolist() == list(STEPS)
     assert other.loss.value.tolist() == [3.5 + 100 / step for step in STEPS]
@@ -58,7 +68,9 @@ def test_names_are_as_short_as_possible_and_distinct():
     assert plot.unique(paths) == ["a/small", "b/small", "large", "/small"]
 
 
-@pytest.mark.parametrize(("x", "places"), [("step", [20, 50]), ("tokens", [1280, 3200]), ("hours", [1 / 360, 1 / 144])])
+@pytest.mark.parametrize(
+    ("x", "places"), [("step", [20, 50]), ("tokens", [1280, 3200]), ("hours", [1 / 360, 1 / 144])]
+)
 def test_steps_on_each_axis(tmp_path, x, places):
     (run,) = plot.collect([write_run(tmp_path / "run")])
     assert plot.PLACES[x][1](run, np.array([20.0, 50.0])) == pytest.approx(places)
@@ -83,7 +95,9 @@ def test_the_lines_are_the_numbers(tmp_path):
     runs = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "two", 0.5)])
     upper, middle, lower = panels(runs)
     loss = middle.lines[0]
-    np.testing.assert_array_equal(loss.get_xydata(), np.stack([runs[0].loss.step, runs[0].loss.value], 1))
+    np.testing.assert_array_equal(
+        loss.get_xydata(), np.stack([runs[0].loss.step, runs[0].loss.value], 1)
+    )
     assert upper.get_legend_handles_labels()[1] == ["one", "two"]
     points = [container[0].get_xydata() for container in upper.containers]
     assert [found[:, 1].tolist() for found in points] == [[4.0] * 4, [4.5] * 4]
@@ -95,14 +109,23 @@ def test_the_lines_are_the_numbers(tmp_path):
 
 
 def test_levels_of_different_depth_have_distinct_names(tmp_path):
-    """The mask of masked diffusion and that of a hierarchy are one line's dashes; old runs have numbers for names."""
+    """The mask of masked diffusion and that of a hierarchy are one line's dashes.
+
+    Old runs have numbers for names.
+    """
     for name, levels in {"flat": {"word": 0.0, "mask": 5.0}, "old": {"0": 0.0, "1": 4.0}}.items():
         (tmp_path / name).mkdir()
         with Metrics(tmp_path / name / METRICS, 0) as metrics:
             for step in (10, 20):
                 metrics.write(train_record(step, 3.0, levels, 1.0))
-    _, _, lower = panels(plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"]))
-    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask", "level 1"]
+    _, _, lower = panels(
+        plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"])
+    )
+    assert [text.get_text() for text in lower.get_legend().get_texts()] == [
+        "cluster",
+        "mask",
+        "level 1",
+    ]
     cluster, mask, other, numbered = (line.get_linestyle() for line in lower.lines)
     assert mask == other and len({cluster, mask, numbered}) == 3
 
@@ -142,12 +165,17 @@ def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
 
 @pytest.mark.slow
 def test_the_picture(tmp_path, capsys):
-    runs = [str(write_run(tmp_path / name, shift, bounds=not shift)) for name, shift in (("a", 0.0), ("b", 0.3))]
+    runs = [
+        str(write_run(tmp_path / name, shift, bounds=not shift))
+        for name, shift in (("a", 0.0), ("b", 0.3))
+    ]
     out = tmp_path / "runs.png"
     plot.main([*runs, "--out", str(out), "--x", "hours"])
     assert capsys.readouterr().out == f"{out}\n"
     picture = imread(out)[..., :3]
-    colours = {tuple(colour) for colour in np.round(picture * 255).astype(int).reshape(-1, 3).tolist()}
+    colours = {
+        tuple(colour) for colour in np.round(picture * 255).astype(int).reshape(-1, 3).tolist()
+    }
     assert {(0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)} <= colours  # both runs are there
 
 
@@ -173,7 +201,9 @@ def test_files_that_cannot_be_plotted_are_refused(tmp_path, capsys, content, mes
         (tmp_path / METRICS).write_text(content)
     with pytest.raises(SystemExit) as ended:
         plot.main([str(tmp_path), "--out", str(out)])
-    assert str(ended.value).startswith(f"error: {tmp_path / METRICS}") and message in str(ended.value)
+    assert str(ended.value).startswith(f"error: {tmp_path / METRICS}") and message in str(
+        ended.value
+    )
     assert capsys.readouterr().out == "" and not out.exists()
 
 
@@ -183,7 +213,9 @@ def test_a_run_given_twice_is_refused(tmp_path):
         plot.main([str(folder), f"{folder}/../run"])
 
 
-@pytest.mark.parametrize("flags", ["--smooth 1", "--smooth -0.1", "--smooth much", "--x epochs", ""])
+@pytest.mark.parametrize(
+    "flags", ["--smooth 1", "--smooth -0.1", "--smooth much", "--x epochs", ""]
+)
 def test_bad_flags_end_the_program(tmp_path, capsys, flags):
     with pytest.raises(SystemExit, match="2"):
         plot.main([str(tmp_path), *flags.split()] if flags else [])

@@ -29,11 +29,22 @@ def ranges(folder, rank=0):
 def test_a_trace_has_the_parts_of_its_steps_and_the_run_is_the_same(tmp_path, capsys):
     for run in (given(tmp_path, "plain"), given(tmp_path, "traced", profile=2)):
         train(replace(run, steps=5, model=run.model | {"depth": 1}))
-    assert curve(tmp_path / "traced") == curve(tmp_path / "plain") and len(losses(tmp_path / "plain")) == 5
+    assert (
+        curve(tmp_path / "traced") == curve(tmp_path / "plain")
+        and len(losses(tmp_path / "plain")) == 5
+    )
     found = ranges(tmp_path / "traced")
-    assert all(found[name] == 2 for name in ("noise", "forward", "backward", "update", "Optimizer.step#AdamW.step"))
-    assert {"ProfilerStep#3", "ProfilerStep#4"} == {name for name in found if name.startswith("ProfilerStep")}
-    assert f"trace of 2 steps in {tmp_path / 'traced' / 'profile' / 'rank0.json.gz'}" in capsys.readouterr().out
+    assert all(
+        found[name] == 2
+        for name in ("noise", "forward", "backward", "update", "Optimizer.step#AdamW.step")
+    )
+    assert {"ProfilerStep#3", "ProfilerStep#4"} == {
+        name for name in found if name.startswith("ProfilerStep")
+    }
+    assert (
+        f"trace of 2 steps in {tmp_path / 'traced' / 'profile' / 'rank0.json.gz'}"
+        in capsys.readouterr().out
+    )
     assert not (tmp_path / "plain" / "profile").exists()
 
 
@@ -59,5 +70,8 @@ def test_the_flag_is_short(tmp_path, monkeypatch):
 def test_steps_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match="profile=-1: must be at least 0"):
         Output(folder=tmp_path, profile=-1)
-    with pytest.raises(ValueError, match=r"output\.profile=6: must be at most 5, the 8 steps of the run without 3 to"):
+    with pytest.raises(
+        ValueError,
+        match=r"output\.profile=6: must be at most 5, the 8 steps of the run without 3 to",
+    ):
         given(tmp_path, "run", profile=6)

@@ -1,4 +1,6 @@
-"""Rows of several lengths: a batch has the samples of its rows alone, to the bit where nothing is rounded."""
+"""Rows of several lengths: a batch has the samples of its rows alone, to the bit where nothing is
+rounded.
+"""
 
 from types import SimpleNamespace
 
@@ -35,18 +37,38 @@ class Sums(nn.Module):
     def __init__(self, states: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.states, self.places = (torch.randint(5, (n, WORDS), generator=generator).double() for n in (states, 40))
+        self.states, self.places = (
+            torch.randint(5, (n, WORDS), generator=generator).double() for n in (states, 40)
+        )
 
     def forward(self, z, t, present=None):
-        each = self.states[z] if present is None else torch.where(present[..., None], self.states[z], 0.0)
+        each = (
+            self.states[z]
+            if present is None
+            else torch.where(present[..., None], self.states[z], 0.0)
+        )
         return (each.sum(1, keepdim=True) + self.places[: z.shape[1]]) % 5
 
 
 def model(process, leaves_out=True, **changes):
     network = Sums(process.num_states)
-    spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text]))
-    values = dict(process=process, model=network, denoiser=network, token_parameterization="cavity", tokenizer=spelling)
-    values |= dict(special=SpecialIds(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
+    spelling = SimpleNamespace(
+        encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text])
+    )
+    values = dict(
+        process=process,
+        model=network,
+        denoiser=network,
+        token_parameterization="cavity",
+        tokenizer=spelling,
+    )
+    values |= dict(
+        special=SpecialIds(None, None, 6),
+        length=40,
+        rows="free",
+        pace=dd.paces.Together(),
+        sha256="",
+    )
     values |= dict(name="them/theirs")
     return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)
 
@@ -60,13 +82,18 @@ def model(process, leaves_out=True, **changes):
     penalty=st.sampled_from([1.0, 1.5]),
     seed=st.integers(0, 100),
 )
-def test_rows_of_any_length_give_the_same_together_as_alone(name, kind, blocks, pace, penalty, seed):
+def test_rows_of_any_length_give_the_same_together_as_alone(
+    name, kind, blocks, pace, penalty, seed
+):
     sampling = Sampling(steps=3, sampler=name, pace=pace, repetition_penalty=penalty)
     sampler = dd.build("samplers", name)
     process = PROCESSES[kind]
     saved = model(process)
     mask = process.num_states - 1
-    rows = [Row(None, torch.tensor([1, mask, number % 7]), 4 * size, 0) for number, size in enumerate(blocks)]
+    rows = [
+        Row(None, torch.tensor([1, mask, number % 7]), 4 * size, 0)
+        for number, size in enumerate(blocks)
+    ]
     place = sampling.named(saved).block
     groups = list(together(saved, rows, place, sampler, 16))
     assert sorted(number for group in groups for number in group) == list(range(len(rows)))
@@ -83,15 +110,23 @@ def test_rows_of_any_length_give_the_same_together_as_alone(name, kind, blocks, 
 
 def test_an_end_token_of_the_prompt_is_no_end():
     saved = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6))
-    begun, whole = row(saved, "162", dd.paces.Together(), new=3), row(saved, "6[MASK]1", dd.paces.Together())
-    assert begun.end([5, 1, 6, 2, 0, 6, 1], saved.ends) == 5 and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
+    begun = row(saved, "162", dd.paces.Together(), new=3)
+    whole = row(saved, "6[MASK]1", dd.paces.Together())
+    assert (
+        begun.end([5, 1, 6, 2, 0, 6, 1], saved.ends) == 5
+        and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
+    )
     assert whole.states.tolist() == [5, 6, 7, 1, 6] and whole.end([5, 6, 3, 1, 6], saved.ends) == 4
     assert whole.end([5, 6, 6, 1, 6], saved.ends) == 2, "one that is drawn in a gap"
 
 
 def test_sequences_without_padding_are_batched_by_length():
-    masks, uniform = model(PROCESSES["masks"], leaves_out=False), model(PROCESSES["uniform"])
-    rows = [Row(None, torch.tensor([1] * size), length, 0) for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))]
+    masks = model(PROCESSES["masks"], leaves_out=False)
+    uniform = model(PROCESSES["uniform"])
+    rows = [
+        Row(None, torch.tensor([1] * size), length, 0)
+        for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))
+    ]
     assert list(together(masks, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 1, 3]]
     # without masks the free positions are those after the prompt
     assert list(together(uniform, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 3], [1]]
@@ -103,13 +138,20 @@ def test_sequences_without_padding_are_batched_by_length():
 @pytest.mark.parametrize("options", [{"new": 3}, {"length": 3}])
 def test_a_picture_has_all_its_pixels(options):
     layout = Layout(kind="ids", shape=(2, 3), lengths={6: 1})
-    saved = model(PROCESSES["masks"], special=SpecialIds(None, None, None), rows="exact", length=6, layout=layout)
+    saved = model(
+        PROCESSES["masks"],
+        special=SpecialIds(None, None, None),
+        rows="exact",
+        length=6,
+        layout=layout,
+    )
     with pytest.raises(ValueError, match="length=3: must be 6"):
         row(saved, None, dd.paces.Together(), **options)
 
 
 def test_a_row_is_as_long_as_its_text_in_whole_blocks():
-    saved, blocks = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6)), dd.paces.Blocks(4)
+    saved = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6))
+    blocks = dd.paces.Blocks(4)
     together = dd.paces.Together()
     assert row(saved, "123", together, new=6).length == 10
     assert row(saved, "123", together, new=6).states.tolist() == [5, 1, 2, 3]
@@ -121,15 +163,23 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
         (together, 39, "supports 40"),
         (dd.paces.Blocks(16), 31, "supports 32 in whole blocks of 16"),
     ):
-        with pytest.raises(ValueError, match=rf"new={new}: 2 tokens precede them, and them/theirs {message}$"):
+        with pytest.raises(
+            ValueError, match=rf"new={new}: 2 tokens precede them, and them/theirs {message}$"
+        ):
             row(saved, "1", pace, new=new)
     apart = model(PROCESSES["uniform"], special=SpecialIds(None, 5, 6), leads=True)
-    assert row(apart, "11", blocks).length == 39, "three words that stand, and nine blocks of the 37 that are left"
-    with pytest.raises(ValueError, match="new=37: 3 tokens precede them, and them/theirs supports 39 in whole"):
+    assert row(apart, "11", blocks).length == 39, (
+        "three words that stand, and nine blocks of the 37 that are left"
+    )
+    with pytest.raises(
+        ValueError, match="new=37: 3 tokens precede them, and them/theirs supports 39 in whole"
+    ):
         row(apart, "11", blocks, new=37)
     for full in (dict(text="1" * 39, pace=together), dict(text="1" * 7, pace=together, length=8)):
         length = full.get("length", 40)
-        with pytest.raises(ValueError, match=f"prompt: its {length} tokens, with special ones, fill the sequence"):
+        with pytest.raises(
+            ValueError, match=f"prompt: its {length} tokens, with special ones, fill the sequence"
+        ):
             row(saved, **full)
     whole = row(saved, "12[MASK:2]3", blocks)
     assert whole.states.tolist() == [5, 1, 2, 7, 7, 3, 6, 6] and whole.length == 8
@@ -139,5 +189,8 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
         row(model(PROCESSES["uniform"]), "1[MASK]", together) | ValueError | prompt: has gaps, but Uniform.* has no mask
     """)
     trained = model(PROCESSES["masks"], rows="padded", special=SpecialIds(0, 5, 6))
-    assert row(trained, "1", together).length == 40 and row(trained, None, together).states.tolist() == []
+    assert (
+        row(trained, "1", together).length == 40
+        and row(trained, None, together).states.tolist() == []
+    )
     assert row(trained, "[MASK]", together, length=5).states.tolist() == [5, 7, 6, 0, 0]

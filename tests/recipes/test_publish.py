@@ -1,4 +1,7 @@
-"""A network from one's own loop: published, then opened, sampled and measured by the recipes' commands."""
+"""A network from one's own loop.
+
+Published, then opened, sampled and measured by the recipes' commands.
+"""
 
 import inspect
 import json
@@ -38,7 +41,11 @@ class Dots(nn.Module):
 
     def __init__(self, num_states: int, vocab_size: int, width: int = 8, gain: float = 1.0) -> None:
         super().__init__()
-        self.embedding, self.head, self.gain = nn.Embedding(num_states, width), nn.Linear(width, vocab_size), gain
+        self.embedding, self.head, self.gain = (
+            nn.Embedding(num_states, width),
+            nn.Linear(width, vocab_size),
+            gain,
+        )
 
     def forward(self, z, t):
         return self.gain * self.head(self.embedding(z))
@@ -56,7 +63,9 @@ class Lambda(dd.processes.Masked):
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures") / "data"
     drawn = np.random.default_rng(0).integers(0, 6, (40, 4, 4))
-    return prepare_ids(drawn, 8, 6, folder, values=range(0, 256, 51), labels=[n % 3 for n in range(40)])
+    return prepare_ids(
+        drawn, 8, 6, folder, values=range(0, 256, 51), labels=[n % 3 for n in range(40)]
+    )
 
 
 def trained(process, **options):
@@ -69,22 +78,29 @@ def trained(process, **options):
 
 
 def tree():
-    return dd.processes.Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], xi=0.9, learn_speeds=True), "linear")
+    return dd.processes.Hierarchical(
+        Tree([[0, 0, 1, 1, 2, 2]], xi=0.9, learn_speeds=True), "linear"
+    )
 
 
 def same_logits(one, other, length=16):
-    z, t = torch.arange(length)[None] % 6, torch.tensor([0.3])
+    z = torch.arange(length)[None] % 6
+    t = torch.tensor([0.3])
     torch.testing.assert_close(one(z, t), other(z, t), rtol=0, atol=0)
 
 
-def test_a_published_network_is_opened_with_its_process_its_data_and_the_same_logits(tmp_path, pictures):
+def test_a_published_network_is_opened_with_its_process_its_data_and_the_same_logits(
+    tmp_path, pictures
+):
     process = dd.build("processes", dd.values(dd.processes.Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], learn_speeds=True),
                                                                         Linear())))  # fmt: skip
     with torch.no_grad():
         for parameter in process.parameters():
             parameter.add_(0.5)
     network = trained(process, positions="rope2d", shape=[4, 4], num_classes=3)
-    weights = publish(tmp_path / "mine", network, process, pictures.folder, training={"steps": 70, "batch": 5})
+    weights = publish(
+        tmp_path / "mine", network, process, pictures.folder, training={"steps": 70, "batch": 5}
+    )
     assert weights == tmp_path / "mine" / "weights"
     saved = open_saved(tmp_path / "mine")
     same_logits(saved.model, network)
@@ -101,19 +117,28 @@ def test_generate_and_evaluate_take_it(tmp_path, pictures, capsys):
     publish(tmp_path / "mine", trained(process, num_classes=3), process, pictures)
     out = tmp_path / "samples.png"
     mine = str(tmp_path / "mine")
-    generate.main(["--model", mine, "--samples", "2", "--steps", "4", "--label", "1", "--out", str(out)])
+    generate.main(
+        ["--model", mine, "--samples", "2", "--steps", "4", "--label", "1", "--out", str(out)]
+    )
     assert out.stat().st_size
-    evaluate.main([mine, "--replicates", "1", "--scorer", "none", "--out", str(tmp_path / "found.json")])
+    evaluate.main(
+        [mine, "--replicates", "1", "--scorer", "none", "--out", str(tmp_path / "found.json")]
+    )
     found = json.loads((tmp_path / "found.json").read_text())
-    assert 0 < found["bound"]["nats_per_token"]["value"] < 20 and found["protocol"]["sequences"] == 8
+    assert (
+        0 < found["bound"]["nats_per_token"]["value"] < 20 and found["protocol"]["sequences"] == 8
+    )
     shown = capsys.readouterr().out
-    assert "bits per dimension" in shown and "validation in training" not in shown  # nothing was validated
+    assert (
+        "bits per dimension" in shown and "validation in training" not in shown
+    )  # nothing was validated
 
 
 @pytest.mark.slow
 def test_a_network_of_another_class_is_built_from_the_values_that_are_given(tmp_path, pictures):
     process = dd.presets.gidd(6, 0.2)
-    network, values = Dots(7, 6, width=12, gain=2.0), {"kind": "test_publish:Dots", "width": 12, "gain": 2.0}
+    network = Dots(7, 6, width=12, gain=2.0)
+    values = {"kind": "test_publish:Dots", "width": 12, "gain": 2.0}
     publish(tmp_path / "mine", network, process, pictures.folder, model=values)
     same_logits(open_saved(tmp_path / "mine").model, network)
     saved = open_saved(tmp_path / "mine" / "weights", trust=["test_publish"])
@@ -132,10 +157,15 @@ def test_a_tokenizer_is_enough_and_data_is_prepared_with_it_later(tmp_path, caps
     tokenizer = text_tokenizer("<s>", "</s>", "[PAD]")
     process = dd.presets.mdlm(tokenizer.get_vocab_size())
     publish(tmp_path / "mine", trained(process), process, tokenizer, length=12, packed=True)
-    generate.main(["--model", str(tmp_path / "mine"), "--samples", "1", "--steps", "3", "--prompt", "To be"])
+    generate.main(
+        ["--model", str(tmp_path / "mine"), "--samples", "1", "--steps", "3", "--prompt", "To be"]
+    )
     assert "To be" in capsys.readouterr().out
     saved = open_saved(tmp_path / "mine")
-    assert (saved.length, saved.rows) == (12, "packed") and saved.tokenizer.to_str() == tokenizer.to_str()
+    assert (saved.length, saved.rows) == (
+        12,
+        "packed",
+    ) and saved.tokenizer.to_str() == tokenizer.to_str()
     found = pytest.importorskip("recipes.harness").DiffusionLM(str(tmp_path / "mine"), samples=2)
     assert found.length == 12 and found.saved.process.vocab_size == process.vocab_size
     with pytest.raises(SystemExit) as stopped:
@@ -154,8 +184,11 @@ def test_a_tokenizer_without_padding_serves_packed_rows(tmp_path):
     assert open_saved(tmp_path / "padded").special.pad == tokenizer.token_to_id("<s>")
 
 
-def test_later_weights_of_the_same_model_replace_the_earlier_and_no_other_model_does(tmp_path, pictures):
-    process, place = dd.presets.mdlm(6), tmp_path / "mine"
+def test_later_weights_of_the_same_model_replace_the_earlier_and_no_other_model_does(
+    tmp_path, pictures
+):
+    process = dd.presets.mdlm(6)
+    place = tmp_path / "mine"
     publish(place, trained(process), process, pictures.folder)
     later = trained(process)
     later.head.bias.data.add_(1.0)
@@ -164,7 +197,9 @@ def test_later_weights_of_the_same_model_replace_the_earlier_and_no_other_model_
     same_logits(open_saved(place).model, later)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     other = dd.presets.gidd(6, 0.2)
-    with pytest.raises(ValueError, match=r"holds another model: process.kind is 'gidd', was 'masked'"):
+    with pytest.raises(
+        ValueError, match=r"holds another model: process.kind is 'gidd', was 'masked'"
+    ):
         publish(place, trained(other), other, pictures.folder)
     with pytest.raises(ValueError, match=r"holds another model: model.dim is 32, was 16"):
         publish(place, DiT(7, 6, **SIZE | {"dim": 32}), process, pictures.folder)
@@ -176,7 +211,8 @@ def test_later_weights_of_the_same_model_replace_the_earlier_and_no_other_model_
 
 
 def refused(pictures):
-    process, network = dd.presets.mdlm(6), trained(dd.presets.mdlm(6))
+    process = dd.presets.mdlm(6)
+    network = trained(dd.presets.mdlm(6))
     local = type("Local", (Dots,), {"__module__": "__main__"})(7, 6)
     ragged = text_tokenizer("<s>", "</s>")
     return {
@@ -206,7 +242,9 @@ def refused(pictures):
 
 
 @pytest.mark.parametrize("name", refused(Tokenizer.from_str(text_tokenizer().to_str())))
-def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written(name, tmp_path, pictures):
+def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written(
+    name, tmp_path, pictures
+):
     network, process, data, options, error, message = refused(pictures)[name]
     with pytest.raises(error, match=message):
         publish(tmp_path / "mine", network, process, data, **options)
@@ -214,46 +252,84 @@ def test_networks_that_cannot_be_reopened_are_refused_before_anything_is_written
 
 
 def test_full_attention_trained_with_a_pace_of_blocks_stays_full_attention(tmp_path, pictures):
-    process, network = dd.presets.mdlm(6), trained(dd.presets.mdlm(6), num_classes=3, label_dropout=0.0)
+    process = dd.presets.mdlm(6)
+    network = trained(dd.presets.mdlm(6), num_classes=3, label_dropout=0.0)
     publish(tmp_path / "mine", network, process, pictures, pace="blocks:size=4")
-    saved, z, t = open_saved(tmp_path / "mine"), torch.arange(16)[None] % 6, torch.tensor([0.3])
+    saved = open_saved(tmp_path / "mine")
+    z = torch.arange(16)[None] % 6
+    t = torch.tensor([0.3])
     assert saved.pace.block == 4 and saved.model.block_size == 16
-    torch.testing.assert_close(saved.model(z, t, label=1), network(z, t, label=1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        saved.model(z, t, label=1), network(z, t, label=1), rtol=0, atol=1e-6
+    )
     denoiser = saved.model.conditioned(1)
     assert dd.sample(process, denoiser, (2, 16), steps=8, pace=saved.pace).max() < 6
-    publish(tmp_path / "blocks", trained(process, block_size=4), process, pictures, pace="blocks:size=4")
+    publish(
+        tmp_path / "blocks", trained(process, block_size=4), process, pictures, pace="blocks:size=4"
+    )
     assert open_saved(tmp_path / "blocks").model.block_size == 4
     values = {"kind": "dit", **SIZE, "num_classes": 3, "label_dropout": 0.0, "heads": 4}
-    with pytest.raises(ValueError, match="network with other logits"):  # of a class that records its arguments too
+    with pytest.raises(
+        ValueError, match="network with other logits"
+    ):  # of a class that records its arguments too
         publish(tmp_path / "other", network, process, pictures, model=values)
 
 
 @pytest.mark.slow
 def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
-    process, network = dd.presets.mdlm(6), Dots(7, 6).train()
+    process = dd.presets.mdlm(6)
+    network = Dots(7, 6).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    publish(tmp_path / "mine", network, process, open_prepared(pictures.folder), model="test_publish:Dots")
-    assert network.training and all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    publish(
+        tmp_path / "mine",
+        network,
+        process,
+        open_prepared(pictures.folder),
+        model="test_publish:Dots",
+    )
+    assert network.training and all(
+        torch.equal(before[name], value) for name, value in network.state_dict().items()
+    )
 
 
 @pytest.mark.slow
-def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none(tmp_path, pictures, capsys):
+def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none(
+    tmp_path, pictures, capsys
+):
     process = dd.presets.mdlm(6)
     publish(tmp_path / "mine", trained(process), process, pictures)
     order = "in_order:patches:[2,2]"
     common = ["--samples", "1", "--steps", "16"]
     generate.main(["--model", str(tmp_path / "mine"), "--sampler", order, *common, "--trajectory"])
     assert "samples" not in capsys.readouterr().err
-    whole = ["--replicates", "1", "--scorer", "none", "--sequences", "4", "--out", str(tmp_path / "found.json")]
+    whole = [
+        "--replicates",
+        "1",
+        "--scorer",
+        "none",
+        "--sequences",
+        "4",
+        "--out",
+        str(tmp_path / "found.json"),
+    ]
     evaluate.main([str(tmp_path / "mine"), "--likelihood", order, *whole])
-    assert json.loads((tmp_path / "found.json").read_text())["likelihood"]["nats_per_token"]["value"] > 0
+    assert (
+        json.loads((tmp_path / "found.json").read_text())["likelihood"]["nats_per_token"]["value"]
+        > 0
+    )
     capsys.readouterr()
     plain = prepare_ids(np.random.default_rng(0).integers(0, 6, (40, 16)), 8, 6, tmp_path / "plain")
     publish(tmp_path / "flat", trained(process), process, plain)
-    with pytest.raises(SystemExit, match=r"sampler.pace.shape: the sequences of .*flat have no shape"):
+    with pytest.raises(
+        SystemExit, match=r"sampler.pace.shape: the sequences of .*flat have no shape"
+    ):
         generate.main(["--model", str(tmp_path / "flat"), "--sampler", order, *common])
-    with pytest.raises(SystemExit, match=r"sampler: pace is Together.*must be one whose positions move in turn"):
-        generate.main(["--model", str(tmp_path / "flat"), "--sampler", "in_order:together", *common])
+    with pytest.raises(
+        SystemExit, match=r"sampler: pace is Together.*must be one whose positions move in turn"
+    ):
+        generate.main(
+            ["--model", str(tmp_path / "flat"), "--sampler", "in_order:together", *common]
+        )
 
 
 OWN_LOOP = """
@@ -297,13 +373,45 @@ def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_pa
         return done.stdout
 
     run("loop.py")
-    shown = run("-m", "recipes.generate", "--model", "runs/mine", "--samples", "2", "--steps", "8", "--trajectory")
+    shown = run(
+        "-m",
+        "recipes.generate",
+        "--model",
+        "runs/mine",
+        "--samples",
+        "2",
+        "--steps",
+        "8",
+        "--trajectory",
+    )
     assert "‹low›" in shown or "‹high›" in shown
-    assert "nats per token" in run("-m", "recipes.evaluate", "runs/mine", "--replicates", "1", "--scorer", "none")
+    assert "nats per token" in run(
+        "-m", "recipes.evaluate", "runs/mine", "--replicates", "1", "--scorer", "none"
+    )
     recipe = "runs/mine/weights/recipe.yaml"
-    more = ["--steps", "3", "--batch", "8", "--optimizer.lr", "0.001", "--output.folder", "runs/more"]
-    shown = run("-m", "recipes.train", recipe, *more, "--output.no-tensorboard", "--output.validate-sequences", "4")
-    assert "step 3/3" in shown and (tmp_path / "runs" / "more" / "weights" / "model.safetensors").is_file()
+    more = [
+        "--steps",
+        "3",
+        "--batch",
+        "8",
+        "--optimizer.lr",
+        "0.001",
+        "--output.folder",
+        "runs/more",
+    ]
+    shown = run(
+        "-m",
+        "recipes.train",
+        recipe,
+        *more,
+        "--output.no-tensorboard",
+        "--output.validate-sequences",
+        "4",
+    )
+    assert (
+        "step 3/3" in shown
+        and (tmp_path / "runs" / "more" / "weights" / "model.safetensors").is_file()
+    )
 
 
 def test_symbols_beyond_the_models_are_refused_before_anything_is_measured(tmp_path):
@@ -311,5 +419,8 @@ def test_symbols_beyond_the_models_are_refused_before_anything_is_measured(tmp_p
         prepare_ids(np.arange(40).reshape(10, 4) % vocab, 2, vocab, tmp_path / f"data-{vocab}")
     process = dd.presets.mdlm(4)
     publish(tmp_path / "run", trained(process), process, tmp_path / "data-4")
-    with pytest.raises(ValueError, match=r"another tokenizer.*id 4 is '4' of the data's and no token of the model's"):
+    with pytest.raises(
+        ValueError,
+        match=r"another tokenizer.*id 4 is '4' of the data's and no token of the model's",
+    ):
         held_out(open_saved(tmp_path / "run"), tmp_path / "data-5")

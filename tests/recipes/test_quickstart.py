@@ -28,7 +28,9 @@ def smoke(ran):
 @pytest.mark.slow
 def test_numbers_are_printed_with_their_meaning(ran):
     shown = ran[1]
-    assert re.search(r"bound on the validation text, over [\d,]+ texts x 2 draws \(lower is better\)", shown)
+    assert re.search(
+        r"bound on the validation text, over [\d,]+ texts x 2 draws \(lower is better\)", shown
+    )
     assert re.search(r"step 12/12  loss [\d.]+ nats/token \(clipped at 2\)  ", shown)
 
 
@@ -69,12 +71,15 @@ def test_the_samples_are_text(smoke):
 def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     again = quickstart.main(["--smoke", "--out", str(tmp_path)])
     assert again.samples == smoke.samples
-    assert {k: v.per_token for k, v in again.bounds.items()} == {k: v.per_token for k, v in smoke.bounds.items()}
+    assert {k: v.per_token for k, v in again.bounds.items()} == {
+        k: v.per_token for k, v in smoke.bounds.items()
+    }
 
 
 @pytest.mark.slow
 def test_an_error_of_one_run_stops_the_other(tmp_path, monkeypatch):
-    step, threads = Run.step, torch.get_num_threads()
+    step = Run.step
+    threads = torch.get_num_threads()
 
     def broken(run, batches, stop):
         if run.process.hierarchy.depth > 1:

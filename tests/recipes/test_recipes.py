@@ -1,4 +1,7 @@
-"""The recipes of the papers: their numbers, every variant on local text, the command line, files."""
+"""The recipes of the papers.
+
+Their numbers, every variant on local text, the command line, files.
+"""
 
 import dataclasses
 import json
@@ -62,7 +65,10 @@ def here(tmp_path_factory):
     [
         *(("owt", name) for name in ("mdlm", "gidd", "hdlm-levels", "mdlm-paper")),
         ("lm1b", "mdlm"),
-        *(pytest.param("owt", name, marks=pytest.mark.nightly) for name in ("hdlm", "noisy", "bd3lm-16")),
+        *(
+            pytest.param("owt", name, marks=pytest.mark.nightly)
+            for name in ("hdlm", "noisy", "bd3lm-16")
+        ),
         *(pytest.param("lm1b", name, marks=pytest.mark.nightly) for name in NAMES[1:]),
     ],
 )
@@ -72,7 +78,9 @@ def test_smoke(here, monkeypatch, module, name):
     run = here / "runs" / f"{module}-{name}"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum(record["kind"] == "train" for record in records) == 20
-    assert records[-1]["step"] == 20 and {"train", "bound", "weights"} == {record["kind"] for record in records}
+    assert records[-1]["step"] == 20 and {"train", "bound", "weights"} == {
+        record["kind"] for record in records
+    }
     assert len(list((run / "samples").iterdir())) == 1 and (run / "tensorboard").is_dir()
     start = json.loads((run / "starts.jsonl").read_text())
     assert start["step"] == 0 and {"commit", "versions", "command", "device"} <= start.keys()
@@ -85,7 +93,12 @@ def test_owt_has_the_papers_numbers():
     assert recipe.batch * recipe.data.length * recipe.steps == pytest.approx(131e9, rel=0.001)
     optimizer = recipe.optimizer
     assert (optimizer.lr, optimizer.betas, optimizer.eps) == (5e-4, (0.9, 0.99), 1e-9)
-    assert (optimizer.warmup, optimizer.final, optimizer.weight_decay, optimizer.max_grad_norm) == (1e4, 0.1, 0.02, 1.0)
+    assert (optimizer.warmup, optimizer.final, optimizer.weight_decay, optimizer.max_grad_norm) == (
+        1e4,
+        0.1,
+        0.02,
+        1.0,
+    )
     assert recipe.loss == Loss(weighting="clip:2") and recipe.loss.count_padding
     assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0, learn_speeds=False)
     assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
@@ -95,17 +108,31 @@ def test_owt_has_the_papers_numbers():
 
 @pytest.mark.parametrize(("module", "length"), [(owt, 1024), (lm1b, 128)])
 def test_blocks_have_the_numbers_of_bd3lm(module, length):
-    found = {name: recipe for name, (_, recipe) in module.recipes().items() if name.startswith("bd3lm")}
+    found = {
+        name: recipe for name, (_, recipe) in module.recipes().items() if name.startswith("bd3lm")
+    }
     start = found.pop("bd3lm-start")
     assert start.order().block is None and start.loss.interval == (0, 1) and start.loss.weigh_times
     intervals = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
     assert {recipe.order().block: recipe.loss.interval for recipe in found.values()} == intervals
-    assert all(one.data.wrap and not one.loss.count_padding for one in (start, *found.values()))  # `wrap: True` there
-    assert start.start == "random" and {one.start for one in found.values()} == {str(start.output.folder)}
+    assert all(
+        one.data.wrap and not one.loss.count_padding for one in (start, *found.values())
+    )  # `wrap: True` there
+    assert start.start == "random" and {one.start for one in found.values()} == {
+        str(start.output.folder)
+    }
     for recipe in found.values():
         assert recipe.network["block_size"] == recipe.order().block and not recipe.loss.weigh_times
-        assert (recipe.data.length, recipe.batch, recipe.steps + start.steps) == (length, 512, 1_000_000)
-        assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (3e-4, 2500, 1.0)
+        assert (recipe.data.length, recipe.batch, recipe.steps + start.steps) == (
+            length,
+            512,
+            1_000_000,
+        )
+        assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (
+            3e-4,
+            2500,
+            1.0,
+        )
         assert (recipe.optimizer.betas, recipe.optimizer.weight_decay) == ((0.9, 0.999), 0)
         assert recipe.optimizer.ema == 0.9999
         assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0}
@@ -114,20 +141,40 @@ def test_blocks_have_the_numbers_of_bd3lm(module, length):
 
 def test_blocks_without_the_weights_that_they_begin_at_are_refused(here, monkeypatch):
     monkeypatch.chdir(here)
-    flags = ["--smoke", "--output.folder", "runs/blocks", "--start", owt.recipes()["bd3lm-16"][1].start]
-    with pytest.raises(SystemExit, match=r"start='runs/owt/bd3lm-start': must be .*, and there is no such folder"):
+    flags = [
+        "--smoke",
+        "--output.folder",
+        "runs/blocks",
+        "--start",
+        owt.recipes()["bd3lm-16"][1].start,
+    ]
+    with pytest.raises(
+        SystemExit, match=r"start='runs/owt/bd3lm-start': must be .*, and there is no such folder"
+    ):
         owt.main(["bd3lm-16", *flags])
 
 
 def test_mdlm_paper_has_the_numbers_of_mdlm():
     recipe = owt.recipes()["mdlm-paper"][1]
-    assert (recipe.batch, recipe.data.length, recipe.steps, recipe.data.wrap) == (512, 1024, 1_000_000, True)
+    assert (recipe.batch, recipe.data.length, recipe.steps, recipe.data.wrap) == (
+        512,
+        1024,
+        1_000_000,
+        True,
+    )
     optimizer = recipe.optimizer
     assert (optimizer.lr, optimizer.warmup, optimizer.final) == (3e-4, 2500, 1.0)
     assert (optimizer.betas, optimizer.eps, optimizer.weight_decay) == ((0.9, 0.999), 1e-8, 0)
     assert (optimizer.ema, optimizer.max_grad_norm) == (0.9999, 1.0)
-    assert recipe.process["kind"] == "mdlm" and recipe.loss.interval == (1e-3, 1) and not recipe.loss.count_padding
-    assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0} and recipe.loss.weigh_times
+    assert (
+        recipe.process["kind"] == "mdlm"
+        and recipe.loss.interval == (1e-3, 1)
+        and not recipe.loss.count_padding
+    )
+    assert (
+        recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0}
+        and recipe.loss.weigh_times
+    )
     size = dict(dim=768, depth=12, heads=12, cond_dim=128, dropout=0.1, time_conditioned=False)
     assert size.items() <= recipe.model.items()
     assert recipe.output.folder.name == "mdlm-paper" and not owt.recipes()["mdlm"][1].data.wrap
@@ -137,7 +184,11 @@ def test_lm1b_has_the_papers_numbers():
     recipe = lm1b.recipes()["hdlm"][1]
     assert (recipe.data.length, recipe.steps, recipe.data.packed) == (128, 1_000_000, False)
     assert recipe.batch * recipe.data.length * recipe.steps == pytest.approx(65.5e9, rel=0.001)
-    assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (3e-4, 2500, 1.0)
+    assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (
+        3e-4,
+        2500,
+        1.0,
+    )
     assert recipe.loss.weighting == {"kind": "clip", "high": 10.0, "low": 0.0}
     assert recipe.data.corpus.tokenizer == "bert-base-uncased"
 
@@ -145,14 +196,20 @@ def test_lm1b_has_the_papers_numbers():
 @pytest.mark.parametrize("module", MODULES)
 def test_gidd_trains_with_the_weights_of_its_paper(module):
     losses = {name: recipe.loss for name, (_, recipe) in MODULES[module].recipes().items()}
-    assert losses.pop("gidd") == Loss(weighting="dynamic") == Loss(weighting={"kind": "dynamic", "high": 2.0})
+    assert (
+        losses.pop("gidd")
+        == Loss(weighting="dynamic")
+        == Loss(weighting={"kind": "dynamic", "high": 2.0})
+    )
     assert {loss.weighting["kind"] for loss in losses.values()} == {"clip"}
 
 
 def test_the_command_line_changes_single_values():
     flags = ["--process.xi", "0.9", "--process.clusters", "my/clusters", "--seed", "3"]
     recipe, switches = chosen("hdlm", *flags)
-    assert recipe.process == dict(kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9, learn_speeds=False)
+    assert recipe.process == dict(
+        kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9, learn_speeds=False
+    )
     assert recipe.seed == 3
     assert not switches.smoke and not switches.accept_changes
     recipe, _ = chosen("hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard")
@@ -163,7 +220,9 @@ def test_a_flag_takes_the_value_of_the_run_and_a_value_in_its_place():
     flags = ["--model.num-classes", "run", "--model.positions", "rope2d", "--model.shape=run"]
     recipe, _ = chosen("mdlm", *flags)
     assert (recipe.model["num_classes"], recipe.model["shape"]) == ("run", "run")
-    recipe, _ = chosen("masks", "--model.num-classes", "3", "--model.shape", "14", "14", module=mnist)
+    recipe, _ = chosen(
+        "masks", "--model.num-classes", "3", "--model.shape", "14", "14", module=mnist
+    )
     assert (recipe.model["num_classes"], recipe.model["shape"]) == (3, [14, 14])
 
 
@@ -187,7 +246,10 @@ WEIGHTINGS = {
     "limit": (["--loss.weighting.high", "5"], {"kind": "clip", "high": 5.0, "low": 0.0}),
     "short": (["--loss.weighting", "clip:5"], {"kind": "clip", "high": 5.0, "low": 0.0}),
     "none": (["--loss.weighting", "clip"], {"kind": "clip", "high": None, "low": 0.0}),
-    "kind": (["--loss.weighting.kind=optimal", "--loss.weighting.length", "512"], {"kind": "optimal", "length": 512}),
+    "kind": (
+        ["--loss.weighting.kind=optimal", "--loss.weighting.length", "512"],
+        {"kind": "optimal", "length": 512},
+    ),
     "inner": (
         [
             "--loss.weighting",
@@ -198,7 +260,11 @@ WEIGHTINGS = {
             "--loss.weighting.weighting",
             "clip:2",
         ],
-        {"kind": "per_level", "factors": [2.0, 0.5], "weighting": {"kind": "clip", "high": 2.0, "low": 0.0}},
+        {
+            "kind": "per_level",
+            "factors": [2.0, 0.5],
+            "weighting": {"kind": "clip", "high": 2.0, "low": 0.0},
+        },
     ),
 }
 
@@ -239,8 +305,14 @@ def test_limits_of_the_weights_in_a_file_of_before_are_the_clip_they_were(tmp_pa
         (["hdlm", "--process.gama", "2"], "--process.gamma"),
         (["hdlm", "--batch", "many"], "many"),
         (["hdlmm"], "hdlm"),
-        (["hdlm", "--process.xi", "much"], "Error parsing --process.xi: Input should be a valid number"),
-        (["hdlm", "--model.heads", "7.5"], "Error parsing --model.heads: Input should be a valid integer"),
+        (
+            ["hdlm", "--process.xi", "much"],
+            "Error parsing --process.xi: Input should be a valid number",
+        ),
+        (
+            ["hdlm", "--model.heads", "7.5"],
+            "Error parsing --model.heads: Input should be a valid integer",
+        ),
         (["hdlm", "--optimizer.final", "2"], "final=2.0: must lie in [0, 1]"),
     ],
 )
@@ -255,7 +327,13 @@ def test_help_names_every_value(capsys):
     with pytest.raises(SystemExit):
         chosen("hdlm", "--help-all")
     output = capsys.readouterr().out
-    for flag in ("--process.gamma", "--optimizer.warmup", "--hardware.shard", "--output.keep", "--data.packed"):
+    for flag in (
+        "--process.gamma",
+        "--optimizer.warmup",
+        "--hardware.shard",
+        "--output.keep",
+        "--data.packed",
+    ):
         assert flag in output
 
 
@@ -265,14 +343,20 @@ VARIANTS = (
     {"kind": "hdlm", "clusters": "a/b", "xi": 0.9},
     {"kind": "hdlm-levels"},
     "mdlm",
-    {"kind": "hierarchical", "hierarchy": {"kind": "tree", "clusters": [8, 2]}, "schedule": "polynomial:2"},
+    {
+        "kind": "hierarchical",
+        "hierarchy": {"kind": "tree", "clusters": [8, 2]},
+        "schedule": "polynomial:2",
+    },
 )
 
 
 @pytest.mark.parametrize("process", VARIANTS, ids=str)
 @pytest.mark.parametrize("module", slow_but(MODULES, "owt"))
 def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
-    recipe = replace(MODULES[module].small(), process=process, hardware=Hardware(micro_batch=4, shard=True))
+    recipe = replace(
+        MODULES[module].small(), process=process, hardware=Hardware(micro_batch=4, shard=True)
+    )
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
     chosen, _ = choose({}, smoke, "owt", ["--recipe", str(tmp_path / "recipe.yaml"), "--seed", "5"])
@@ -285,12 +369,21 @@ def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
     [
         ({"process.gama": 2}, "gama: no such key; did you mean gamma?"),
         ({"optimizer.warm_up": 2}, "optimizer.warm_up: no such key; did you mean warmup?"),
-        ({"optimizer.learning_rate": 1e-3}, r"optimizer.learning_rate: no such key; did you mean optimizer.lr\?"),
+        (
+            {"optimizer.learning_rate": 1e-3},
+            r"optimizer.learning_rate: no such key; did you mean optimizer.lr\?",
+        ),
         ({"batch": "many"}, "batch: .*got 'many'"),
         ({"batch": 0}, "batch=0: must be at least 1"),
         ({"steps": None}, "steps"),
-        ({"loss.mirror": True}, r"loss\.mirror: true was removed after 0\.1\.0, .* use loss\.levels: balanced"),
-        ({"loss.levels": "systematic"}, r"loss\.levels: systematic was removed after 0\.1\.0, .* use balanced"),
+        (
+            {"loss.mirror": True},
+            r"loss\.mirror: true was removed after 0\.1\.0, .* use loss\.levels: balanced",
+        ),
+        (
+            {"loss.levels": "systematic"},
+            r"loss\.levels: systematic was removed after 0\.1\.0, .* use balanced",
+        ),
     ],
 )
 def test_a_file_is_refused_by_name(tmp_path, change, message):
@@ -357,32 +450,69 @@ def test_a_recipe_is_frozen_plain_values():
 REFUSED = {
     "xi": (["--process.xi", "1.5"], "process: xi of parents[0] is 1.5, must be in (0, 1]"),
     "gamma": (["--process.gamma", "0"], "process: gamma is 0.0, must be in [0.001, 1000]"),
-    "levels": (["--process.clusters", "8", "4"], "process: parents holds 2 levels of clusters, must hold one"),
+    "levels": (
+        ["--process.clusters", "8", "4"],
+        "process: parents holds 2 levels of clusters, must hold one",
+    ),
     "words": (["--process.clusters", "2000"], "every level must be coarser"),
     "heads": (["--model.heads", "7"], "model: dim=32, heads=7"),
     "dropout": (["--model.dropout", "1"], "model: dropout=1.0: must lie in [0, 1)"),
-    "uniform": (["--process", "gidd:p_uniform=1.0"], "process: p_uniform is 1.0, must be in [0, 1)"),
+    "uniform": (
+        ["--process", "gidd:p_uniform=1.0"],
+        "process: p_uniform is 1.0, must be in [0, 1)",
+    ),
     "edges": (["--process", "gidd:0.1", "--loss.mode", "edges"], "loss.mode='edges': GIDD("),
-    "weighting": (["--loss.weighting", "dynamic"], "loss: Dynamic(high=2.0, released=False) requires the mixing"),
-    "factors": (["--loss.weighting", "per_level", "--loss.weighting.factors", "[1]"], "loss: factors has 1 entries"),
-    "weights": (["--loss.mode", "edges", "--loss.edge-weights", "1"], "loss: edge_weights has 1 entries, must have 2"),
-    "hard": (["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"], "loss.mode='hard': GIDD("),
-    "head": (["--process", "mdlm", "--loss.auxiliary", "1"], "model.num_clusters: the process has no clusters"),
-    "means": (["--process", "mdlm", "--model.parents", "run"], "model.parents: the process has no clusters"),
+    "weighting": (
+        ["--loss.weighting", "dynamic"],
+        "loss: Dynamic(high=2.0, released=False) requires the mixing",
+    ),
+    "factors": (
+        ["--loss.weighting", "per_level", "--loss.weighting.factors", "[1]"],
+        "loss: factors has 1 entries",
+    ),
+    "weights": (
+        ["--loss.mode", "edges", "--loss.edge-weights", "1"],
+        "loss: edge_weights has 1 entries, must have 2",
+    ),
+    "hard": (
+        ["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"],
+        "loss.mode='hard': GIDD(",
+    ),
+    "head": (
+        ["--process", "mdlm", "--loss.auxiliary", "1"],
+        "model.num_clusters: the process has no clusters",
+    ),
+    "means": (
+        ["--process", "mdlm", "--model.parents", "run"],
+        "model.parents: the process has no clusters",
+    ),
     "shared": (
         ["--process", "gidd:0.1", "--model.shared_rows", "run"],
         "model.shared_rows: the process has no hierarchy",
     ),
-    "muon": (["--model.kind", "neighbours", "--optimizer.muon"], "optimizer.muon=True: not with Neighbours"),
-    "packs": (["--model", "neighbours", "--data.packed"], "data.packed=True: not with Neighbours, which has no pack"),
-    "recompute": (["--model", "neighbours", "--hardware.recompute"], "hardware.recompute=True: not with Neighbours"),
-    "start": (["--model", "neighbours", "--start", "text"], "start='text': not with Neighbours, which has no start_at"),
+    "muon": (
+        ["--model.kind", "neighbours", "--optimizer.muon"],
+        "optimizer.muon=True: not with Neighbours",
+    ),
+    "packs": (
+        ["--model", "neighbours", "--data.packed"],
+        "data.packed=True: not with Neighbours, which has no pack",
+    ),
+    "recompute": (
+        ["--model", "neighbours", "--hardware.recompute"],
+        "hardware.recompute=True: not with Neighbours",
+    ),
+    "start": (
+        ["--model", "neighbours", "--start", "text"],
+        "start='text': not with Neighbours, which has no start_at",
+    ),
 }
 
 
 QUICK = ("xi", "edges", "muon")
 EARLY = [
-    pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in REFUSED.items()
+    pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, case in REFUSED.items()
 ]
 
 
@@ -405,9 +535,13 @@ def test_files_of_an_earlier_format_give_the_same_recipes(name):
 
 
 def test_weights_of_an_earlier_format_give_the_same_logits():
-    saved, stored = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
+    saved = open_saved(OLD / "weights")
+    stored = json.loads((OLD / "logits.json").read_text())
     assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
-    assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
+    assert (
+        repr(saved.process)
+        == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
+    )
     with torch.no_grad():
         logits = saved.model(torch.tensor([stored["states"]]), torch.tensor([stored["t"]]))
     assert torch.allclose(logits[0, :, :5], torch.tensor(stored["logits"]), atol=2e-6)
@@ -431,7 +565,9 @@ NOISES = {
 
 PAIRS = [
     # each commit tests every schedule and every noise once, each night tests all pairs
-    pytest.param(alpha, noise, marks=pytest.mark.slow if i % len(NOISES) == j else pytest.mark.nightly)
+    pytest.param(
+        alpha, noise, marks=pytest.mark.slow if i % len(NOISES) == j else pytest.mark.nightly
+    )
     for i, alpha in enumerate(sorted(registry.available("schedules")))
     for j, noise in enumerate(NOISES)
 ]
@@ -441,7 +577,13 @@ PAIRS = [
 def test_every_schedule_trains_on_every_noise_that_takes_one(here, monkeypatch, alpha, noise):
     monkeypatch.chdir(here)
     place = f"runs/{alpha}-{noise}"
-    words = ["mdlm", "--smoke", *NOISES[noise].split(), "--process.schedule", FORMS.get(alpha, alpha)]
+    words = [
+        "mdlm",
+        "--smoke",
+        *NOISES[noise].split(),
+        "--process.schedule",
+        FORMS.get(alpha, alpha),
+    ]
     owt.main([*words, "--output.folder", place, "--output.no-tensorboard"])
     saved = open_saved(here / place)
     assert saved.recipe.process["schedule"]["kind"] == alpha
@@ -466,7 +608,10 @@ def test_a_file_names_the_packages_of_its_parts(tmp_path):
         read_recipe(path)
     values["plugins"]["bands"] = {"package": "no-such-package", "version": "2.0"}
     path.write_text(yaml.safe_dump(values))
-    with pytest.raises(ValueError, match=r"bands comes from no-such-package 2.0, .*pip install no-such-package==2.0"):
+    with pytest.raises(
+        ValueError,
+        match=r"bands comes from no-such-package 2.0, .*pip install no-such-package==2.0",
+    ):
         read_recipe(path)
 
 
@@ -474,7 +619,9 @@ def test_the_error_names_missing_packages_also_without_a_version(tmp_path):
     values = yaml.safe_load(recipe_yaml(owt.small())) | {"process": {"kind": "their_noise:make"}}
     values["plugins"] = {"their_noise:make": {"package": "their_noise", "version": None}}
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))
-    with pytest.raises(ValueError, match=r"process.kind: 'their_noise:make': No module named 'their_noise'"):
+    with pytest.raises(
+        ValueError, match=r"process.kind: 'their_noise:make': No module named 'their_noise'"
+    ):
         read_recipe(tmp_path / "theirs.yaml")
 
 
@@ -483,7 +630,9 @@ def test_names_of_other_codebases_are_answered_by_ours():
     assert set(ELSEWHERE.values()) <= known | {"hardware.micro_batch"}
     for flag, ours in {"--hardware.dtype": "--hardware.bf16", "--grad-accum": "--hardware.micro-batch",
                        "--learning-rate=1e-3": "--optimizer.lr"}.items():  # fmt: skip
-        with pytest.raises(ValueError, match=f"{flag.partition('=')[0]}: no such flag; did you mean {ours}\\?"):
+        with pytest.raises(
+            ValueError, match=f"{flag.partition('=')[0]}: no such flag; did you mean {ours}\\?"
+        ):
             chosen("mdlm", flag, "4")
 
 
@@ -493,11 +642,24 @@ def test_a_file_without_an_optimizer_has_its_defaults(tmp_path):
 
 def test_other_kinds_on_the_command_line():
     network = ["--model", "neighbours", "--model.width", "8"]
-    noise = [*TREE.split(), "32", "--process.schedule=polynomial:2", "--process.hierarchy.xi", "0.9"]
+    noise = [
+        *TREE.split(),
+        "32",
+        "--process.schedule=polynomial:2",
+        "--process.hierarchy.xi",
+        "0.9",
+    ]
     recipe, _ = chosen("hdlm", *network, *noise)
     assert recipe.process == {
         "kind": "hierarchical",
-        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None, "learn_speeds": False, "masks": 1},
+        "hierarchy": {
+            "kind": "tree",
+            "clusters": 32,
+            "xi": 0.9,
+            "speed": None,
+            "learn_speeds": False,
+            "masks": 1,
+        },
         "schedule": {"kind": "polynomial", "power": 2.0},
     }
     assert recipe.model == {"kind": "neighbours", "width": 8, "reach": 2, "layers": 2}
@@ -509,4 +671,9 @@ def test_other_kinds_on_the_command_line():
 
 def test_an_order_of_keys_is_no_difference():
     one = replace(owt.small(), process={"kind": "gidd", "p_uniform": 0.1, "gamma": 1.0})
-    assert differences(one, replace(owt.small(), process={"gamma": 1, "kind": "gidd", "p_uniform": 0.1})) == []
+    assert (
+        differences(
+            one, replace(owt.small(), process={"gamma": 1, "kind": "gidd", "p_uniform": 0.1})
+        )
+        == []
+    )

@@ -60,7 +60,9 @@ def test_training_and_evaluation_print_both_beside_the_bound(trained, capsys):
     record = next(one for one in curve(trained.output.folder) if one["kind"] == "bound")
     vocab_size = open_prepared(trained.data.folder).vocab_size
     assert record["uniform"] == math.log(vocab_size) > record["unigram"] > 0
-    result = evaluate(Options(run=str(trained.output.folder), scorer="none", replicates=1, sequences=24), ALONE)
+    result = evaluate(
+        Options(run=str(trained.output.folder), scorer="none", replicates=1, sequences=24), ALONE
+    )
     assert result["references"] == {name: record[name] for name in ("uniform", "unigram")}
     show(result, make_console())
     shown = capsys.readouterr().out
@@ -73,5 +75,11 @@ def test_a_run_that_diverges_reports_it_once(tmp_path, capsys):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=20)
     train(replace(given, optimizer=replace(given.optimizer, lr=1.0, warmup=0)))
     shown = capsys.readouterr().out
-    assert len(re.findall(r"more than 3 times that of the uniform model: training diverges", shown)) == 1
-    assert re.search(r"validation bound .*; uniform model [\d.]+, unigram model [\d.]+: the bound is above", shown)
+    assert (
+        len(re.findall(r"more than 3 times that of the uniform model: training diverges", shown))
+        == 1
+    )
+    assert re.search(
+        r"validation bound .*; uniform model [\d.]+, unigram model [\d.]+: the bound is above",
+        shown,
+    )

@@ -28,7 +28,9 @@ def test_a_folder_that_another_run_holds_is_refused_by_its_owner(tmp_path, monke
     run = given(tmp_path)
     with held(run.output.folder, ALONE):
         owner = rf"process {os.getpid()} on {socket.gethostname()}, job 4711, since 20.*{LOCK}"
-        with pytest.raises(ValueError, match=rf"output.folder=.*: another run trains there: {owner}"):
+        with pytest.raises(
+            ValueError, match=rf"output.folder=.*: another run trains there: {owner}"
+        ):
             train(run)
         assert {path.name for path in run.output.folder.iterdir()} == {LOCK, OWNER}
     with held(run.output.folder, ALONE):
@@ -44,7 +46,9 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path,
     until(lambda: steps_made(run.output.folder) >= 2)
     owner = json.loads((run.output.folder / OWNER).read_text())
     assert owner["process"] == first[0].pid and owner["host"] == socket.gethostname()
-    named = rf"output.folder=.*another run trains there: process {first[0].pid} on .*, since .*{LOCK}"
+    named = (
+        rf"output.folder=.*another run trains there: process {first[0].pid} on .*, since .*{LOCK}"
+    )
     with pytest.raises(ValueError, match=named):
         train(run)
     assert first[0].is_alive()
@@ -80,7 +84,10 @@ def test_a_refused_run_leaves_the_folder_free(tmp_path):
 def test_a_folder_of_data_or_of_weights_is_no_folder_of_a_run(tmp_path):
     run = given(tmp_path)
     before = sorted(run.data.folder.rglob("*"))
-    with pytest.raises(ValueError, match=r"output.folder=.*data: holds prepared data \(manifest.json\), must be the"):
+    with pytest.raises(
+        ValueError,
+        match=r"output.folder=.*data: holds prepared data \(manifest.json\), must be the",
+    ):
         train(recipe(run.data.folder, run.data.folder))
     assert sorted(run.data.folder.rglob("*")) == before
     weights = tmp_path / "weights"
@@ -92,7 +99,9 @@ def test_a_folder_of_data_or_of_weights_is_no_folder_of_a_run(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_save_has_not_saved(tmp_path):
-    run = given(tmp_path, output=Output(folder=tmp_path / "run", save_every=1000, log_every=1), steps=1000)
+    run = given(
+        tmp_path, output=Output(folder=tmp_path / "run", save_every=1000, log_every=1), steps=1000
+    )
     processes = start(run)
     until(lambda: steps_made(run.output.folder) >= 1)
     os.kill(processes[0].pid, signal.SIGKILL)
@@ -105,5 +114,8 @@ def test_shards_on_one_process_are_warned_of(tmp_path, capsys):
     run = given(tmp_path, hardware=Hardware(threads=1, shard=True), steps=1)
     train(run)
     assert (
-        capsys.readouterr().out.count("hardware.shard has no effect on one process: start several with torchrun") == 1
+        capsys.readouterr().out.count(
+            "hardware.shard has no effect on one process: start several with torchrun"
+        )
+        == 1
     )

@@ -56,14 +56,17 @@ def constraint(tmp_path):
 def words(pattern, count, length=40):
     """Return texts of an expression, by random walks over its automaton."""
     transitions, first, accepting = _transitions("pattern", pattern, OF_BYTES, 256)
-    draw, found = random.Random(0), []
+    draw = random.Random(0)
+    found = []
     while len(found) < count:
-        state, text = first, b""
-        while (row := {byte: to for byte, to in transitions.get(state, {}).items() if byte < 128}) and (
-            state not in accepting or draw.random() < 0.5
-        ):
+        state = first
+        text = b""
+        while (
+            row := {byte: to for byte, to in transitions.get(state, {}).items() if byte < 128}
+        ) and (state not in accepting or draw.random() < 0.5):
             byte = draw.choice(sorted(row))
-            state, text = row[byte], text + bytes([byte])
+            state = row[byte]
+            text = text + bytes([byte])
             if len(text) > length:
                 break
         found += [text.decode()] if state in accepting else []
@@ -71,7 +74,12 @@ def words(pattern, count, length=40):
 
 
 def test_an_example_for_every_keyword():
-    listed = {(key, one) for table in (schemas.BY_KEYWORD, schemas.BY_TYPE) for key in table for one in table[key]}
+    listed = {
+        (key, one)
+        for table in (schemas.BY_KEYWORD, schemas.BY_TYPE)
+        for key in table
+        for one in table[key]
+    }
     assert listed == EXAMPLES.keys() - {("", "")}
 
 
@@ -81,8 +89,13 @@ def test_a_keyword_has_its_effect(constraint, form, keyword):
     pattern = constraint(schema).pattern
     assert re.fullmatch(pattern, valid) and not re.fullmatch(pattern, invalid)
     without = {key: value for key, value in schema.items() if key != keyword}
-    if set(without) & {*schemas.BY_KEYWORD, "type"} and not without.keys() & {"multipleOf", *schemas.BOUNDS}:
-        after = constraint(without).pattern  # the same text, where outlines-core has no other reading of the rest
+    if set(without) & {*schemas.BY_KEYWORD, "type"} and not without.keys() & {
+        "multipleOf",
+        *schemas.BOUNDS,
+    }:
+        after = constraint(
+            without
+        ).pattern  # the same text, where outlines-core has no other reading of the rest
         assert re.fullmatch(after, invalid) or keyword in ("type", "items", "additionalProperties")
 
 

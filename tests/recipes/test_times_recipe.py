@@ -1,4 +1,7 @@
-"""Times from a density in recipes: training, validation and evaluation draw from it, and no bound is moved by it."""
+"""Times from a density in recipes.
+
+Training, validation and evaluation draw from it, and no bound is moved by it.
+"""
 
 import math
 from dataclasses import replace
@@ -44,7 +47,8 @@ def test_kinds_of_time_densities():
     process = dd.presets.mdlm(8)
     assert time_density("uniform", process, 16) is None
     assert repr(time_density("bell:mean=-1,spread=2", process, 16)) == "Bell(mean=-1.0, spread=2.0)"
-    own, expected = time_density("optimal", process, 16), process.time_density(16)
+    own = time_density("optimal", process, 16)
+    expected = process.time_density(16)
     assert torch.equal(own.masses, expected.masses)
 
     class Large(dd.processes.RateMatrix):
@@ -56,7 +60,9 @@ def test_kinds_of_time_densities():
             return self.loss_weight(x, z, t), torch.ones_like(z)
 
     rates = torch.full((200, 200), 1 / 199, dtype=torch.float64).fill_diagonal_(-1.0)
-    with pytest.warns(UserWarning, match="times are uniform, and errors may be too small: Large has no reduction"):
+    with pytest.warns(
+        UserWarning, match="times are uniform, and errors may be too small: Large has no reduction"
+    ):
         assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
     assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
     assert Loss(times="bell").about() == Loss().about()
@@ -78,15 +84,21 @@ class Still(torch.nn.Module):
         return self.log_probs.expand(*z.shape, 8)
 
 
-@pytest.mark.parametrize("process", [dd.presets.mdlm(8), dd.presets.hdlm(torch.arange(8) // 3)], ids=repr)
+@pytest.mark.parametrize(
+    "process", [dd.presets.mdlm(8), dd.presets.hdlm(torch.arange(8) // 3)], ids=repr
+)
 def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(process):
     density = process.time_density(5)
     noisy = noised(process, batch(), 3, 7, Loss(times="optimal"), density)
     undivided = noised(process, batch(), 3, 7, Loss(times="optimal", weigh_times=False), density)
     noise = dd.KeyedGenerator(3, 7, torch.arange(8))
     assert torch.equal(noisy.t, dd.sample_times(8, generator=noise, density=density))
-    kept, scale, loss = noisy.mask, torch.tensor(1 / 40), Loss(times="optimal")
-    assert all(torch.equal(getattr(noisy, name), getattr(undivided, name)) for name in ("x", "z", "t"))
+    kept = noisy.mask
+    scale = torch.tensor(1 / 40)
+    loss = Loss(times="optimal")
+    assert all(
+        torch.equal(getattr(noisy, name), getattr(undivided, name)) for name in ("x", "z", "t")
+    )
     plain = Objective(Still(), process, loss)(undivided, kept, scale)[1]
     total, divided = Objective(Still(), process, loss)(noisy, kept, scale)
     torch.testing.assert_close(divided, plain * density.weight(noisy.t).float()[:, None])
@@ -107,7 +119,9 @@ def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
         train(run)
         runs[name] = losses(tmp_path / name)
         saved = read_recipe(tmp_path / name / "recipe.yaml")
-        assert saved.loss == loss and recipe_yaml(saved) == recipe_yaml(replace(run, data=saved.data))
+        assert saved.loss == loss and recipe_yaml(saved) == recipe_yaml(
+            replace(run, data=saved.data)
+        )
     assert len({tuple(found) for found in runs.values()}) == 3
     assert all(math.isfinite(value) for found in runs.values() for value in found)
     *_, bound = [record for record in curve(tmp_path / "optimal") if record["kind"] == "bound"]
@@ -147,8 +161,12 @@ def test_terms_keep_every_draw_and_its_time():
 def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
     published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
-    uniform, own = evaluate(replace(options, times="uniform"), ALONE), evaluate(options, ALONE)
-    assert (uniform["protocol"]["density_of_times"], own["protocol"]["density_of_times"]) == ("uniform", "optimal")
+    uniform = evaluate(replace(options, times="uniform"), ALONE)
+    own = evaluate(options, ALONE)
+    assert (uniform["protocol"]["density_of_times"], own["protocol"]["density_of_times"]) == (
+        "uniform",
+        "optimal",
+    )
     assert own["protocol"]["method"] == "of stratified times, from differences between neighbours"
     ours, theirs = (result["bound"]["nats_per_token"] for result in (own, uniform))
     assert ours["value"] != theirs["value"]

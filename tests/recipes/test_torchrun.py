@@ -1,4 +1,7 @@
-"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run after a stop signal."""
+"""SIGTERM to ``torchrun``, which hands it to its processes.
+
+Each saves, and ends as a run after a stop signal.
+"""
 
 import os
 import signal
@@ -30,26 +33,50 @@ Path(f"status{os.environ['RANK']}").write_text(str(status))
 
 
 def torchrun(folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "worker.py"]
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "worker.py",
+    ]
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     with (folder / "log").open("w") as log:
-        return subprocess.Popen(command, cwd=folder, env=os.environ | paths, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=folder, env=os.environ | paths, stdout=log, stderr=subprocess.STDOUT
+        )
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["copies", "shards"])
+@pytest.mark.parametrize(
+    "shard", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["copies", "shards"]
+)
 def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=5000, hardware=Hardware(threads=1, shard=shard))
-    given = replace(given, output=replace(given.output, validate_every=5000, sample_every=5000, save_every=5000))
+    given = recipe(
+        text(tmp_path / "data"),
+        tmp_path / "run",
+        steps=5000,
+        hardware=Hardware(threads=1, shard=shard),
+    )
+    given = replace(
+        given, output=replace(given.output, validate_every=5000, sample_every=5000, save_every=5000)
+    )
     (tmp_path / "run.yaml").write_text(recipe_yaml(given))
     (tmp_path / "worker.py").write_text(WORKER)
     made = 0
     for _ in range(2):  # the second goes on from the first
-        before, started = made, torchrun(tmp_path)
+        before = made
+        started = torchrun(tmp_path)
         until(lambda least=before + 3: steps_made(given.output.folder) >= least, 120)
         started.send_signal(signal.SIGTERM)
         started.wait(60)
-        log, made = (tmp_path / "log").read_text(), steps_made(given.output.folder)
+        log = (tmp_path / "log").read_text()
+        made = steps_made(given.output.folder)
         assert [(tmp_path / f"status{rank}").read_text() for rank in range(2)] == ["0", "0"], log
         assert f"stopping at a signal: saved after step {made}" in log
         assert checkpoint.found(given.output.folder / "checkpoints")[0].name == f"step_{made:08d}"

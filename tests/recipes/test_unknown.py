@@ -1,4 +1,7 @@
-"""Symbols that a tokenizer does not have: counted, listed and refused, in prepared text and in prompts."""
+"""Symbols that a tokenizer does not have.
+
+Counted, listed and refused, in prepared text and in prompts.
+"""
 
 import json
 from dataclasses import replace
@@ -45,7 +48,11 @@ def byte_level():
 
 
 def pieces(unk_id):
-    made = Tokenizer(models.Unigram([("[UNK]", 0.0), *((token, -1.0) for token in [*ENDS, *"abc "])], unk_id=unk_id))
+    made = Tokenizer(
+        models.Unigram(
+            [("[UNK]", 0.0), *((token, -1.0) for token in [*ENDS, *"abc "])], unk_id=unk_id
+        )
+    )
     made.add_special_tokens([AddedToken(token, normalized=False) for token in ENDS])
     return made
 
@@ -76,7 +83,9 @@ def test_the_unknown_symbols_of_a_text_are_found_in_their_order(tokenizer, text,
     symbols = Symbols(tokenizer)
     assert symbols.unknown(text) == found and symbols.reads_all == reads_all
     read, _ = symbols.read([text])[0]
-    assert read == (tokenizer.encode(text, add_special_tokens=False).ids if reads_all or not found else [])
+    assert read == (
+        tokenizer.encode(text, add_special_tokens=False).ids if reads_all or not found else []
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -90,7 +99,11 @@ def test_every_character_of_a_text_has_a_token_or_is_listed(text):
 
 
 def test_symbols_that_cannot_be_printed_are_named_by_code_point():
-    assert shown("é") == "'é'" and shown("\u200b") == "U+200B ZERO WIDTH SPACE" and shown("\x00") == "U+0000"
+    assert (
+        shown("é") == "'é'"
+        and shown("\u200b") == "U+200B ZERO WIDTH SPACE"
+        and shown("\x00") == "U+0000"
+    )
     assert shown("x" * 99) == repr("x" * 40 + "...")
 
 
@@ -122,18 +135,35 @@ def test_text_of_which_the_tokenizer_lacks_too_much_is_refused(here, workers, ca
     with pytest.raises(ValueError, match=message):
         prepare(wanted, here / "out", workers)
     assert not (here / "out").exists()
-    words = ["local", "--files", "text.txt", "--tokenizer", "words.json", "--held-out", "2", "--out", "out"]
+    words = [
+        "local",
+        "--files",
+        "text.txt",
+        "--tokenizer",
+        "words.json",
+        "--held-out",
+        "2",
+        "--out",
+        "out",
+    ]
     command.main([*words, "--unknown", "0.02"])
     shown_there = capsys.readouterr().out
-    assert "train: unknown symbols, the first 2 of them: 'dog' (1), U+200B ZERO WIDTH SPACE (1)" in shown_there
+    assert (
+        "train: unknown symbols, the first 2 of them: 'dog' (1), U+200B ZERO WIDTH SPACE (1)"
+        in shown_there
+    )
     assert open_prepared(here / "out").manifest["unknown"]["train"]["count"] == 2
-    with pytest.raises(SystemExit, match=r"2 symbols of text.txt"):  # the folder of a larger share is not passed on
+    with pytest.raises(
+        SystemExit, match=r"2 symbols of text.txt"
+    ):  # the folder of a larger share is not passed on
         command.main(words)
 
 
 def test_a_tokenizer_without_an_unknown_token_ends_in_a_line_and_not_in_a_traceback(here):
     wanted = corpus(word_level("none"), LINES)
-    with pytest.raises(ValueError, match=r"2 symbols .* cannot be read: 'dog' \(1\), U\+200B [^-]*every byte\)$"):
+    with pytest.raises(
+        ValueError, match=r"2 symbols .* cannot be read: 'dog' \(1\), U\+200B [^-]*every byte\)$"
+    ):
         prepare(wanted, here / "out", unknown=1)
     assert not (here / "out").exists()
 
@@ -155,7 +185,17 @@ def test_the_table_of_an_earlier_folder_shows_that_nothing_was_counted(here, cap
     manifest = json.loads(path.read_text())
     manifest.pop("unknown")
     path.write_text(json.dumps(manifest))
-    words = ["local", "--files", "text.txt", "--tokenizer", "words.json", "--held-out", "2", "--out", "out"]
+    words = [
+        "local",
+        "--files",
+        "text.txt",
+        "--tokenizer",
+        "words.json",
+        "--held-out",
+        "2",
+        "--out",
+        "out",
+    ]
     command.main(words)
     assert capsys.readouterr().out.count("not counted") == 2
 
@@ -183,7 +223,8 @@ def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
 
 
 def test_generate_refuses_them_before_anything_is_drawn():
-    model, options = saved(word_level()), Options(run="mine", prompt="the dog")
+    model = saved(word_level())
+    options = Options(run="mine", prompt="the dog")
     with pytest.raises(ValueError, match=r"prompt: 1 symbols are not in"):
         options.rows(model, options.texts())
     (row,) = replace(options, unknown=True, new=2).rows(model, ["the dog"])

@@ -20,10 +20,18 @@ def prepared(tmp_path, **changes):
 
 
 def by_hand(run, rows=1, clean=False):
-    """Six operations for each weight of a matrix and each token, twelve for width and token of attention."""
-    model, length = run.objective.model, run.recipe.data.length
-    inside = sum(p.numel() for name, p in model.blocks.named_parameters() if p.ndim == 2 and "modulation" not in name)
-    width, tokens = run.recipe.model["dim"], length * (2 if clean else 1)
+    """Six operations for each weight of a matrix and each token, twelve for width and token of
+    attention.
+    """
+    model = run.objective.model
+    length = run.recipe.data.length
+    inside = sum(
+        p.numel()
+        for name, p in model.blocks.named_parameters()
+        if p.ndim == 2 and "modulation" not in name
+    )
+    width = run.recipe.model["dim"]
+    tokens = length * (2 if clean else 1)
     attention = run.recipe.model["depth"] * 12 * width * tokens * tokens
     return 6 * inside * tokens + attention + 6 * model.head.weight.numel() * length
 
@@ -31,7 +39,8 @@ def by_hand(run, rows=1, clean=False):
 @pytest.mark.slow
 def test_operations_are_those_of_the_products(tmp_path):
     run = prepared(tmp_path)
-    counted, wanted = utilisation.operations(run), by_hand(run)
+    counted = utilisation.operations(run)
+    wanted = by_hand(run)
     # counted besides: the products of the condition on time, once a row
     assert wanted < counted < 1.05 * wanted
     assert run.objective.training
@@ -41,11 +50,16 @@ def test_operations_are_those_of_the_products(tmp_path):
 def test_blocks_at_once_are_two_sequences(tmp_path):
     run = prepared(tmp_path, pace="blocks:4")
     assert run.at_once
-    assert by_hand(run, clean=True) * 0.9 < utilisation.operations(run) < by_hand(run, clean=True) * 1.3
+    assert (
+        by_hand(run, clean=True) * 0.9
+        < utilisation.operations(run)
+        < by_hand(run, clean=True) * 1.3
+    )
 
 
 def test_the_peak_is_that_of_the_flag_or_of_the_name(monkeypatch):
-    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    cpu = torch.device("cpu")
+    cuda = torch.device("cuda", 0)
     assert utilisation.device_peak(Hardware(peak=2.5), cpu) == 2.5e12
     assert utilisation.device_peak(Hardware(bf16=True), cpu) is None
     for name, half, single in (
@@ -72,11 +86,17 @@ def test_a_run_records_the_utilisation_and_has_the_same_losses(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4)
     train(given)
     changed = replace(
-        given, hardware=Hardware(threads=1, peak=0.1), output=replace(given.output, folder=tmp_path / "peak")
+        given,
+        hardware=Hardware(threads=1, peak=0.1),
+        output=replace(given.output, folder=tmp_path / "peak"),
     )
     train(changed)
     assert curve(tmp_path / "peak") == curve(tmp_path / "run")
-    records = [record for _, record in read_metrics(tmp_path / "peak" / "metrics.jsonl") if record["kind"] == "train"]
+    records = [
+        record
+        for _, record in read_metrics(tmp_path / "peak" / "metrics.jsonl")
+        if record["kind"] == "train"
+    ]
     assert all(0 < record["mfu"] < 1 and record["step_seconds"] > 0 for record in records)
 
 

@@ -21,15 +21,23 @@ SPECIAL = dict(pad_token_id=0, bos_token_id=0, eos_token_id=0, cls_token_id=0, s
 MODELS = {
     "bert": lambda n: transformers.BertModel(transformers.BertConfig(vocab_size=n, **SIZES)),
     "gpt2": lambda n: transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=n, n_positions=n, n_embd=8, n_layer=1, n_head=1, **SPECIAL)
+        transformers.GPT2Config(
+            vocab_size=n, n_positions=n, n_embd=8, n_layer=1, n_head=1, **SPECIAL
+        )
     ),
-    "llama": lambda n: transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=n, **SIZES, **SPECIAL)),
+    "llama": lambda n: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=n, **SIZES, **SPECIAL)
+    ),
     "modernbert": lambda n: transformers.ModernBertModel(
         transformers.ModernBertConfig(vocab_size=n, **SIZES, **SPECIAL)
     ),
-    "neox": lambda n: transformers.GPTNeoXModel(transformers.GPTNeoXConfig(vocab_size=n, **SIZES, **SPECIAL)),
+    "neox": lambda n: transformers.GPTNeoXModel(
+        transformers.GPTNeoXConfig(vocab_size=n, **SIZES, **SPECIAL)
+    ),
     "t5": lambda n: transformers.T5EncoderModel(
-        transformers.T5Config(vocab_size=n, d_model=8, d_kv=8, d_ff=8, num_layers=1, num_heads=1, **SPECIAL)
+        transformers.T5Config(
+            vocab_size=n, d_model=8, d_kv=8, d_ff=8, num_layers=1, num_heads=1, **SPECIAL
+        )
     ),
 }
 
@@ -41,8 +49,13 @@ def tokenizer():
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with one model and downloads of single files; returns its folder and the names of the downloads."""
-    remote, local, names = tmp_path / "remote", tmp_path / "local", []
+    """A hub with one model and downloads of single files.
+
+    Returns its folder and the names of the downloads.
+    """
+    remote = tmp_path / "remote"
+    local = tmp_path / "local"
+    names = []
     remote.mkdir()
     local.mkdir()
 
@@ -82,7 +95,9 @@ def test_a_model_of_the_hub_is_read_by_name(hub, tokenizer):
     tokenizer.enable_truncation(1)
     tokenizer.save(str(remote / "tokenizer.json"))
     table, own = vectors.model_vectors("org/name")
-    assert table.dtype == torch.float32 and torch.equal(table, model.embeddings.word_embeddings.weight.float())
+    assert table.dtype == torch.float32 and torch.equal(
+        table, model.embeddings.word_embeddings.weight.float()
+    )
     assert own.get_vocab() == tokenizer.get_vocab() and len(own.encode("one two three").ids) > 1
     assert names == ["tokenizer.json", "model.safetensors"]
 
@@ -94,7 +109,12 @@ def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
     shards = sorted(path.name for path in remote.glob("model-*.safetensors"))
     table, _ = vectors.model_vectors("org/name")
     assert torch.equal(table, model.get_input_embeddings().weight)
-    assert len(shards) > 2 and names[0] == "model.safetensors.index.json" and len(names) == 2 and names[1] in shards
+    assert (
+        len(shards) > 2
+        and names[0] == "model.safetensors.index.json"
+        and len(names) == 2
+        and names[1] in shards
+    )
 
 
 def test_missing_paths_are_refused(hub, tmp_path):
@@ -104,7 +124,9 @@ def test_missing_paths_are_refused(hub, tmp_path):
         vectors.model_vectors("org/name") | FileNotFoundError | org/name has no model\.safetensors
     """)
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(FileNotFoundError, match=r"as safetensors; to read its pickle pass the path .*model\.bin$"):
+    with pytest.raises(
+        FileNotFoundError, match=r"as safetensors; to read its pickle pass the path .*model\.bin$"
+    ):
         vectors.model_vectors(str(tmp_path))
     for suffix in vectors.READERS:
         with pytest.raises(FileNotFoundError):
@@ -129,7 +151,9 @@ def test_files_and_wheels_of_one_model_are_the_same(tmp_path, tokenizer):
 def test_tables_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="a table of 3 rows for 400 tokens"):
         vectors.first_rows(torch.zeros(3, 2), 400)
-    with pytest.raises(ValueError, match=r"no tensor is called .* only \['position_embedding.weight', 'weight'\]"):
+    with pytest.raises(
+        ValueError, match=r"no tensor is called .* only \['position_embedding.weight', 'weight'\]"
+    ):
         vectors.table_name(["position_embedding.weight", "weight"])
 
 
@@ -138,7 +162,10 @@ def test_words_and_their_vectors_from_a_text_file(tmp_path, tokenizer):
     file.write_text("x 1 2\nY 3 4\ny 5 6\n", encoding="utf-8")
     assert vectors.is_word_list(str(file))
     spelled = vectors.spelled_vectors(tokenizer, *vectors.word_vectors(file))
-    found = {tokenizer.decode([token]): spelled[token].tolist() for token in spelled.any(1).nonzero()[:, 0].tolist()}
+    found = {
+        tokenizer.decode([token]): spelled[token].tolist()
+        for token in spelled.any(1).nonzero()[:, 0].tolist()
+    }
     assert found == {"x": [1, 2], "X": [1, 2], "y": [5, 6], "Y": [5, 6]}
     file.write_text("a 1 2\nb 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="line 2: 1 numbers"):
@@ -157,7 +184,8 @@ def test_the_error_for_parquet_names_the_missing_package(monkeypatch):
 def test_a_wheel_of_word_vectors_is_read(tmp_path):
     from pyarrow import parquet, table
 
-    index, rows = io.BytesIO(), io.BytesIO()
+    index = io.BytesIO()
+    rows = io.BytesIO()
     parquet.write_table(table({"index": ["of", "the"]}), index)
     np.save(rows, np.eye(2, dtype=np.float32))
     wheel = tmp_path / "glove.whl"

@@ -23,7 +23,8 @@ from recipes.logging.boards import RUN_ID
 from recipes.logging.metrics import Metrics
 from recipes.metrics import Terms
 
-STEPS, LOG_EVERY = 6, 2
+STEPS = 6
+LOG_EVERY = 2
 
 
 def recipe(folder: Path, **output) -> Recipe:
@@ -40,14 +41,27 @@ def recipe(folder: Path, **output) -> Recipe:
 
 
 def made(number: int) -> Step:
-    """A step whose numbers have no short decimals: 0.1 nats on each of 4 words' tokens, none on clusters."""
+    """A step whose numbers have no short decimals.
+
+    0.1 nats on each of 4 words' tokens, none on clusters.
+    """
     levels = torch.tensor([[0.4, 4.0], [0.0, 0.0], [number / 3, 12.0]], dtype=torch.float64)
     names = ["word", "cluster", "mask"]
-    return Step(loss=1 / 3 + number, norm=math.pi / number, rate=1e-3 / 7, levels=levels, names=names, stop=False)
+    return Step(
+        loss=1 / 3 + number,
+        norm=math.pi / number,
+        rate=1e-3 / 7,
+        levels=levels,
+        names=names,
+        stop=False,
+    )
 
 
 def terms(sequences: int = 5) -> Terms:
-    nats = torch.rand(sequences, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 40
+    nats = (
+        torch.rand(sequences, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        * 40
+    )
     return Terms(torch.arange(sequences), nats, torch.arange(8, 8 + sequences))
 
 
@@ -57,11 +71,16 @@ def feed(watch: Watch, numbers) -> None:
 
 
 def records(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def untimed(folder: Path) -> list[dict]:
-    return [{name: value for name, value in found.items() if name not in TIMING} for found in records(folder)]
+    return [
+        {name: value for name, value in found.items() if name not in TIMING}
+        for found in records(folder)
+    ]
 
 
 def test_a_record_holds_the_step_exactly(tmp_path):
@@ -91,16 +110,20 @@ def test_records_are_on_disk_at_once(tmp_path):
 
 
 def test_one_write_for_a_record(tmp_path, monkeypatch):
-    metrics, written = Metrics(tmp_path / METRICS, 0), []
+    metrics = Metrics(tmp_path / METRICS, 0)
+    written = []
     with metrics:
-        monkeypatch.setattr(metrics, "_file", SimpleNamespace(write=written.append, close=metrics._file.close))
+        monkeypatch.setattr(
+            metrics, "_file", SimpleNamespace(write=written.append, close=metrics._file.close)
+        )
         metrics.write({"step": 1, "kind": "train", "text": "x" * 100_000})
     assert len(written) == 1 and written[0].endswith(b"}\n")
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40], ids=["whole", "without its end", "halved"])
 def test_a_killed_run_ends_with_the_records_of_one_that_was_not(tmp_path, cut):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
     with Watch(recipe(whole), True, 0) as watch:
@@ -121,7 +144,9 @@ def test_a_killed_run_ends_with_the_records_of_one_that_was_not(tmp_path, cut):
 
 def test_a_broken_last_line_is_cut_off_even_of_a_step_that_stays(tmp_path):
     path = tmp_path / METRICS
-    path.write_bytes(b'{"step": 2, "kind": "train", "loss": 1.5}\n{"step": 3, "kind": "train", "loss": 1.')
+    path.write_bytes(
+        b'{"step": 2, "kind": "train", "loss": 1.5}\n{"step": 3, "kind": "train", "loss": 1.'
+    )
     Metrics(path, 10).__exit__()
     assert path.read_bytes() == b'{"step": 2, "kind": "train", "loss": 1.5}\n'
 
@@ -140,11 +165,15 @@ def test_the_cut_replaces_the_file_as_a_whole(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("line", [b'{"step": 1', b"[]", b"3", b'{"kind": "train"}', b'{"step": "1", "kind": "train"}'])
+@pytest.mark.parametrize(
+    "line", [b'{"step": 1', b"[]", b"3", b'{"kind": "train"}', b'{"step": "1", "kind": "train"}']
+)
 def test_a_broken_line_before_the_last_is_refused(tmp_path, line):
     path = tmp_path / METRICS
     path.write_bytes(line + b'\n{"step": 2, "kind": "train"}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1: not a JSON object with step and kind"):
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl, line 1: not a JSON object with step and kind"
+    ):
         list(read_metrics(path))
 
 
@@ -152,7 +181,10 @@ def test_seconds_go_on_after_a_resume(tmp_path):
     (tmp_path / METRICS).write_text('{"step": 2, "kind": "train", "seconds": 100.0}\n')
     with Watch(recipe(tmp_path), True, 3) as watch:
         feed(watch, [4])
-    assert records(tmp_path)[1]["seconds"] == pytest.approx(100, abs=2) and records(tmp_path)[1]["seconds"] > 100
+    assert (
+        records(tmp_path)[1]["seconds"] == pytest.approx(100, abs=2)
+        and records(tmp_path)[1]["seconds"] > 100
+    )
 
 
 def test_validation_and_samples_are_left_out_of_the_speed(tmp_path, monkeypatch):
@@ -167,7 +199,11 @@ def test_validation_and_samples_are_left_out_of_the_speed(tmp_path, monkeypatch)
             now[0] += other
             watch.samples(number, [], [])
     trained = [found for found in records(tmp_path) if found["kind"] == "train"]
-    assert [(found["seconds"], found["tokens_per_second"]) for found in trained] == [(1, 16), (3, 32 / 3), (4, 12)]
+    assert [(found["seconds"], found["tokens_per_second"]) for found in trained] == [
+        (1, 16),
+        (3, 32 / 3),
+        (4, 12),
+    ]
     last = [(found["step_seconds"], found["window_tokens_per_second"]) for found in trained]
     assert last == [(1, 16), (2, 8), (1, 16)]
     assert not any("mfu" in found for found in trained)
@@ -180,8 +216,13 @@ def test_the_utilisation_is_that_of_the_last_steps(tmp_path, monkeypatch, capsys
         for number, seconds in enumerate([1, 3, 1, 1], start=3):
             now[0] += seconds
             watch.step(number, made(number))
-    assert [(found["step_seconds"], found["mfu"]) for found in records(tmp_path)] == [(2, 0.25), (1, 0.5)]
-    assert "  11 tokens/s  MFU 25.0 %  0:00:00 left" in capsys.readouterr().out  # of the record before
+    assert [(found["step_seconds"], found["mfu"]) for found in records(tmp_path)] == [
+        (2, 0.25),
+        (1, 0.5),
+    ]
+    assert (
+        "  11 tokens/s  MFU 25.0 %  0:00:00 left" in capsys.readouterr().out
+    )  # of the record before
 
 
 def test_the_bound_and_its_terms(tmp_path, capsys):
@@ -194,8 +235,16 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
     assert parts == pytest.approx((measured.nats.sum(0) / tokens).tolist())
     assert record["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
     assert record["standard_error"] == measured.per_token.standard_error > 0
-    assert (record["step"], record["kind"], record["sequences"], record["draws"]) == (4, "bound", 5, 1)
-    assert f"step 4: validation bound {measured.per_token} over 5 texts x 1 draw (diff" in capsys.readouterr().out
+    assert (record["step"], record["kind"], record["sequences"], record["draws"]) == (
+        4,
+        "bound",
+        5,
+        1,
+    )
+    assert (
+        f"step 4: validation bound {measured.per_token} over 5 texts x 1 draw (diff"
+        in capsys.readouterr().out
+    )
 
 
 CLIPPED = "clipped at 2, padding counted"
@@ -210,12 +259,20 @@ CLIPPED = "clipped at 2, padding counted"
         (Loss(weighting={"kind": "clip", "low": 0.5}), "no weight below 0.5, padding counted"),
         (Loss(weighting="dynamic"), "dynamic weights up to 2, padding counted"),
         (Loss(levels="balanced"), CLIPPED),
-        (Loss(mode="edges", edge_weights=(1.0, 0.5)), f"{CLIPPED}, all edges below a token times 1, 0.5"),
-        (Loss(mode="hard", auxiliary=0.1), f"{CLIPPED}, masks predict tokens, 0.1 x that of clusters added"),
+        (
+            Loss(mode="edges", edge_weights=(1.0, 0.5)),
+            f"{CLIPPED}, all edges below a token times 1, 0.5",
+        ),
+        (
+            Loss(mode="hard", auxiliary=0.1),
+            f"{CLIPPED}, masks predict tokens, 0.1 x that of clusters added",
+        ),
     ],
 )
 def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
-    changed = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss.of("mdlm"))
+    changed = replace(
+        recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss.of("mdlm")
+    )
     with Watch(changed, True, 0) as watch:
         feed(watch, [1])
     assert f"loss {made(1).loss:.3f} nats/token ({label})  " in capsys.readouterr().out
@@ -257,7 +314,9 @@ def test_samples_and_their_way_from_noise(tmp_path, capsys):
     path = tmp_path / "samples" / "step_00000007.txt"
     head, way = path.read_text(encoding="utf-8").split("\n\nsample 1 as it denoises\n")
     assert head == "sample 1\nfirst [b]text[/b]\n\nsample 2\nsecond\ntext"
-    assert way.splitlines() == [f"t = {1 - place / 100:.3f}: state {place}" for place in range(0, 101, 10)]
+    assert way.splitlines() == [
+        f"t = {1 - place / 100:.3f}: state {place}" for place in range(0, 101, 10)
+    ]
     assert str(path) in capsys.readouterr().out
 
 
@@ -303,7 +362,9 @@ def test_tensorboard_holds_it_all(tmp_path):
     (text,) = found.Tensors("samples/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert all(line.startswith("    ") and len(line) <= 104 for line in lines)
-    assert " ".join("".join(line + " " for line in lines).split()).startswith("sample 1 a _b_ a _b_")
+    assert " ".join("".join(line + " " for line in lines).split()).startswith(
+        "sample 1 a _b_ a _b_"
+    )
 
 
 def test_tensorboard_hides_repeated_steps(tmp_path):
@@ -346,9 +407,15 @@ def test_wandb_receives_every_record(tmp_path, wandb):
         watch.samples(2, ["<s> & </s>"], [])
     (_, start), *defined, logged, quantiles, histogram, text, end = wandb.calls
     assert start["project"] == "words" and start["resume"] == "allow"
-    assert start["config"]["output"]["wandb"] == "words" and start["config"]["process"]["kind"] == "mdlm"
+    assert (
+        start["config"]["output"]["wandb"] == "words"
+        and start["config"]["process"]["kind"] == "mdlm"
+    )
     assert start["id"] == (tmp_path / RUN_ID).read_text(encoding="utf-8")
-    assert defined == [("define_metric", ("step",), {}), ("define_metric", ("*",), {"step_metric": "step"})]
+    assert defined == [
+        ("define_metric", ("step",), {}),
+        ("define_metric", ("*",), {"step_metric": "step"}),
+    ]
     assert logged[1]["step"] == 2 and logged[1]["train/loss"] == made(2).loss
     assert quantiles[1]["weights/quantiles/0.5"] == 1.0
     assert histogram == ("log", {"step": 2, "weights/histogram": ("histogram", [0, 1, 2])})
@@ -369,11 +436,21 @@ def test_wandb_continues_the_same_run_and_records_a_failure(tmp_path, wandb):
 @pytest.mark.parametrize(
     ("module", "output", "line"),
     [
-        ("wandb", {"wandb": "words", "tensorboard": True}, r"output.wandb='words' needs wandb: pip install wandb"),
-        ("torch.utils.tensorboard", {"tensorboard": True}, "needs tensorboard: pip install tensorboard"),
+        (
+            "wandb",
+            {"wandb": "words", "tensorboard": True},
+            r"output.wandb='words' needs wandb: pip install wandb",
+        ),
+        (
+            "torch.utils.tensorboard",
+            {"tensorboard": True},
+            "needs tensorboard: pip install tensorboard",
+        ),
     ],
 )
-def test_a_missing_board_is_an_error_before_anything_happens(tmp_path, monkeypatch, module, output, line):
+def test_a_missing_board_is_an_error_before_anything_happens(
+    tmp_path, monkeypatch, module, output, line
+):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=line):
         Watch(recipe(tmp_path, **output), True, 0)
@@ -390,17 +467,23 @@ def test_few_lines_where_there_is_no_terminal(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     steps = [int(line.split()[1].split("/")[0]) for line in lines]
     # every 30 seconds, and at every tenth of the run
-    assert steps == [begin + after for begin in range(500, 1000, 100) for after in (30, 60, 90, 100)]
+    assert steps == [
+        begin + after for begin in range(500, 1000, 100) for after in (30, 60, 90, 100)
+    ]
     assert lines[0] == "  step 530/1000  loss 2.000 nats/token  10 tokens/s  0:07:50 left"
 
 
 def test_ten_lines_of_a_short_run(capsys):
-    with training_progress(Console(file=sys.stdout, width=100), ["masked", "tree"], 40, 10) as reports:
+    with training_progress(
+        Console(file=sys.stdout, width=100), ["masked", "tree"], 40, 10
+    ) as reports:
         for number in range(1, 41):
             reports["masked"](number, 1.0)
         reports["tree"](4, 1.0)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11 and lines[-1].startswith("  tree         step 4/40  loss 1.000 nats/token")
+    assert len(lines) == 11 and lines[-1].startswith(
+        "  tree         step 4/40  loss 1.000 nats/token"
+    )
 
 
 def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys):

@@ -21,7 +21,10 @@ from recipes.logging import TIMING, read_metrics
 
 @functools.cache
 def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
-    """A folder of prepared text of a few words: a copy, since its preparation takes as long as fifty steps."""
+    """A folder of prepared text of a few words.
+
+    a copy, since its preparation takes as long as fifty steps.
+    """
     shutil.copytree(_made(words, held_out).name, folder)
     return folder
 
@@ -98,13 +101,19 @@ def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
 def output_of(given: Recipe) -> str:
     """Output of the processes, if they came that far."""
     log = given.output.folder.with_suffix(".log")
-    return log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it wrote one, see stderr"
+    return (
+        log.read_text(encoding="utf-8")
+        if log.exists()
+        else "no log: it failed before it wrote one, see stderr"
+    )
 
 
 def curve(folder: Path) -> list[dict]:
     """All that a run measured, but for the time it took."""
     records = [record for _, record in read_metrics(folder / "metrics.jsonl")]
-    return [{name: value for name, value in record.items() if name not in TIMING} for record in records]
+    return [
+        {name: value for name, value in record.items() if name not in TIMING} for record in records
+    ]
 
 
 def losses(folder: Path) -> list[float]:

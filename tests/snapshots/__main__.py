@@ -1,4 +1,7 @@
-"""Renew the snapshots: ``python -m tests.snapshots [NAME ...]``, such as ``flags draws``; without names, all."""
+"""Renew the snapshots: ``python -m tests.snapshots [NAME ...]``, such as ``flags draws``.
+
+Without names, all.
+"""
 
 import os
 import sys

@@ -1,6 +1,9 @@
-"""Public interface of the three packages as plain values: names, signatures, entry points, YAML keys, flags.
+"""Public interface of the three packages as plain values.
 
-Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` in this folder has its recorded values.
+Names, signatures, entry points, YAML keys, flags.
+
+Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` in this folder has its recorded
+values.
 """
 
 import argparse
@@ -39,7 +42,13 @@ from recipes.config import RunContext, recipe_yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-EXTRA = ("ddlib.testing", "ddlib.testing.strategies", "ddlib.verification", "ddlib_models", "ddlib_models.hub")
+EXTRA = (
+    "ddlib.testing",
+    "ddlib.testing.strategies",
+    "ddlib.verification",
+    "ddlib_models",
+    "ddlib_models.hub",
+)
 EXTRA += ("ddlib_models.official", "ddlib.integrations")
 FOREIGN = ("builtins.", "torch.", "typing.", "abc.", "enum.", "jaxtyping.", "functools.")
 
@@ -55,14 +64,22 @@ def as_text(values):
 
 def namespaces():
     """Public modules by the names under which users import them."""
-    found = {"dd": dd} | {f"dd.{name}": m for name in dd.__all__ if inspect.ismodule(m := getattr(dd, name))}
+    found = {"dd": dd} | {
+        f"dd.{name}": m for name in dd.__all__ if inspect.ismodule(m := getattr(dd, name))
+    }
     return found | {name: importlib.import_module(name) for name in EXTRA}
 
 
 def names_of(module):
     """Names in ``__all__``, or of the public classes and functions that the module defines."""
-    own = (n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
-    return sorted(getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")])
+    own = (
+        n
+        for n, v in vars(module).items()
+        if callable(v) and getattr(v, "__module__", None) == module.__name__
+    )
+    return sorted(
+        getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
+    )
 
 
 def public_names():
@@ -83,7 +100,12 @@ def signature(found):
 
 def members(cls):
     """Constructor, public methods and properties that differ from those of a public base class."""
-    public = {getattr(m, n) for place, m in namespaces().items() for n in names_of(m) if inspect.isclass(getattr(m, n))}
+    public = {
+        getattr(m, n)
+        for place, m in namespaces().items()
+        for n in names_of(m)
+        if inspect.isclass(getattr(m, n))
+    }
     inherited = {}
     for base in reversed([base for base in cls.__mro__[1:] if base in public]):
         inherited |= described(base)
@@ -98,7 +120,9 @@ def described(cls):
                 if name.startswith("_") or isinstance(value, Renamed | type):
                     continue
                 if isinstance(value, property) or callable(getattr(cls, name)):
-                    found[name] = "property" if isinstance(value, property) else signature(getattr(cls, name))
+                    found[name] = (
+                        "property" if isinstance(value, property) else signature(getattr(cls, name))
+                    )
     return found
 
 
@@ -126,23 +150,35 @@ def entry_points():
 def flat(values, place=""):
     """Dotted keys of nested mappings."""
     for name, value in values.items():
-        yield from flat(value, f"{place}{name}.") if isinstance(value, dict) and value else [f"{place}{name}"]
+        yield from (
+            flat(value, f"{place}{name}.")
+            if isinstance(value, dict) and value
+            else [f"{place}{name}"]
+        )
 
 
 def variants():
     """Recipes of the papers by the command that trains them."""
-    return {f"{m.__name__} {name}": recipe for m in (owt, lm1b) for name, (_, recipe) in m.recipes().items()}
+    return {
+        f"{m.__name__} {name}": recipe
+        for m in (owt, lm1b)
+        for name, (_, recipe) in m.recipes().items()
+    }
 
 
 def shared(place, values):
     """Move the items that all values have in common to one list under ``place``."""
     every = set.intersection(*map(set, values.values()))
-    return {place: sorted(every)} | {name: sorted(set(value) - every) for name, value in values.items()}
+    return {place: sorted(every)} | {
+        name: sorted(set(value) - every) for name, value in values.items()
+    }
 
 
 def yaml_keys():
     """Keys of the recipes of the papers, and keys of every registered class."""
-    found = shared("recipes", {n: list(flat(yaml.safe_load(recipe_yaml(r)))) for n, r in variants().items()})
+    found = shared(
+        "recipes", {n: list(flat(yaml.safe_load(recipe_yaml(r)))) for n, r in variants().items()}
+    )
     for group, points in declared().items():
         kind = group.removeprefix("ddlib.")
         for name, target in points.items():
@@ -153,7 +189,8 @@ def yaml_keys():
 
 def flags(main, *words):
     """Options that a command adds to its parsers, and options in its help."""
-    options, add = set(), argparse.ArgumentParser.add_argument
+    options = set()
+    add = argparse.ArgumentParser.add_argument
 
     def recorded(self, *names, **options_of_it):
         options.update(name for name in names if name.startswith("--"))
@@ -168,12 +205,15 @@ def flags(main, *words):
         main([*words])
     # help prints boxes side by side, in columns that depend on the heights of the boxes
     starts = [cell for cell in re.split(r"\n|│| {2,}", out.getvalue()) if cell.startswith("-")]
-    return sorted(options.union(*(re.findall(r"(?<![\w-])--[a-z][\w.-]*", start) for start in starts)))
+    return sorted(
+        options.union(*(re.findall(r"(?<![\w-])--[a-z][\w.-]*", start) for start in starts))
+    )
 
 
 def command_flags():
     found = {
-        f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help") for m in (clusters, evaluate, generate)
+        f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help")
+        for m in (clusters, evaluate, generate)
     }
     found |= {
         f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help")
@@ -181,16 +221,28 @@ def command_flags():
     }
     trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
     words = {name: name.split() for name in variants()}
-    found |= shared("recipes.owt, recipes.lm1b", {n: flags(trains[m], v, "--help-all") for n, (m, v) in words.items()})
+    found |= shared(
+        "recipes.owt, recipes.lm1b",
+        {n: flags(trains[m], v, "--help-all") for n, (m, v) in words.items()},
+    )
     found["recipes.adapt"] = flags(adapt.main, "--help-all")
-    found["recipes.train"] = flags(train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all")
+    found["recipes.train"] = flags(
+        train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all"
+    )
     main = importlib.import_module("ddlib.__main__").main
-    found |= {f"ddlib {command}": flags(main, command, "--help") for command in ("show", "verify", "recipes")}
+    found |= {
+        f"ddlib {command}": flags(main, command, "--help")
+        for command in ("show", "verify", "recipes")
+    }
     # parsed, not imported: the import of lm_eval takes seconds
     tree = ast.parse((ROOT / "recipes" / "harness.py").read_text())
     (adapter,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "DiffusionLM")
     (made,) = (n for n in adapter.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
-    return found | {"recipes.harness --model_args": [a.arg for a in (*made.args.args, *made.args.kwonlyargs)][1:]}
+    return found | {
+        "recipes.harness --model_args": [a.arg for a in (*made.args.args, *made.args.kwonlyargs)][
+            1:
+        ]
+    }
 
 
 SUBJECTS = {

@@ -1,8 +1,10 @@
-"""Recorded draws and losses of every registered sampler and corrector on the processes below, at fixed seeds.
+"""Recorded draws and losses of every registered sampler and corrector on the processes below, at
+fixed seeds.
 
-Integers are compared exactly: they are drawn from float64 probabilities with the CPU generator of PyTorch, which is the
-same on all processors. Floats are computed in float64 and compared to a tolerance of 1e-12: processors differ in the
-last bits of ``exp`` and ``log`` and in the order of sums, and a change of the mathematics causes larger differences.
+Integers are compared exactly: they are drawn from float64 probabilities with the CPU generator of
+PyTorch, which is the same on all processors. Floats are computed in float64 and compared to a
+tolerance of 1e-12: processors differ in the last bits of ``exp`` and ``log`` and in the order of
+sums, and a change of the mathematics causes larger differences.
 """
 
 import functools
@@ -18,7 +20,9 @@ from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatr
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.weightings import Clip
 
-ROWS, LENGTH, STEPS = 4, 6, 5
+ROWS = 4
+LENGTH = 6
+STEPS = 5
 F64 = torch.float64
 RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 PARENTS = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
@@ -26,7 +30,9 @@ PARENTS = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 
 @functools.cache
 def processes():
-    """Processes that cover the branches of the samplers, which depend on levels, masks and xi < 1."""
+    """Processes that cover the branches of the samplers, which depend on levels, masks and xi <
+    1.
+    """
     return {
         "masked": Masked(5, Linear()),
         "geometric": Masked(4, Geometric()),
@@ -46,7 +52,10 @@ def seeded(seed=0):
 
 
 class Table:
-    """Denoiser or features of one: float64 values indexed by the state at a position and the state left of it."""
+    """Denoiser or features of one.
+
+    Float64 values indexed by the state at a position and the state left of it.
+    """
 
     own_times = True
 
@@ -90,10 +99,17 @@ def registered(kind):
 
 
 def samples(kinds=None):
-    """Draws of ``dd.sample`` and ``process.sample`` for all or some processes; an error is recorded as a refusal."""
-    chosen = {kind: process for kind, process in processes().items() if kinds is None or kind in kinds}
+    """Draws of ``dd.sample`` and ``process.sample`` for all or some processes.
+
+    An error is recorded as a refusal.
+    """
+    chosen = {
+        kind: process for kind, process in processes().items() if kinds is None or kind in kinds
+    }
     found = {}
-    correctors = [(n, dd.samplers.Corrected(dd.samplers.Ancestral(), c)) for n, c in registered("correctors")]
+    correctors = [
+        (n, dd.samplers.Corrected(dd.samplers.Ancestral(), c)) for n, c in registered("correctors")
+    ]
     for name, sampler in [*registered("samplers"), *correctors]:
         found[name] = {kind: served(process, sampler) for kind, process in chosen.items()}
     controls = {
@@ -101,7 +117,11 @@ def samples(kinds=None):
         "left to right": {"pace": dd.paces.LeftToRight()},
         "seeds": {"seeds": range(ROWS), "generator": None},
         "sharpened": {"temperature": 0.7, "top_p": 0.9, "top_k": 3},
-        "penalty, prompt": {"repetition_penalty": 1.5, "forbidden": [1], "prompt": torch.tensor([0, 2])},
+        "penalty, prompt": {
+            "repetition_penalty": 1.5,
+            "forbidden": [1],
+            "prompt": torch.tensor([0, 2]),
+        },
         "ending": {"endings": [dd.samplers.EndOfText(2)]},
     }
     for control, options in controls.items():
@@ -114,56 +134,88 @@ def samples(kinds=None):
             }
     for name in ("ancestral", "confidence", "first_hitting", "psi", "remask"):
         for kind in chosen.keys() & {"masked", "tree", "xi", "noisy"}:
-            process, sampler = chosen[kind], dict(registered("samplers"))[f"{name} 0"]
-            options = {"denoiser": Table(process, process.num_states - 1), "parameterization": "children"}
-            found.setdefault(f"{name}, child logits", {})[kind] = served(process, sampler, **options)
+            process = chosen[kind]
+            sampler = dict(registered("samplers"))[f"{name} 0"]
+            options = {
+                "denoiser": Table(process, process.num_states - 1),
+                "parameterization": "children",
+            }
+            found.setdefault(f"{name}, child logits", {})[kind] = served(
+                process, sampler, **options
+            )
             options = {"denoiser": Table(process), "parameterization": "posterior"}
-            found.setdefault(f"{name}, posterior logits", {})[kind] = served(process, sampler, **options)
-    for name, kind in (("free", dd.guidance.ClassifierFree), ("based", dd.guidance.ClassifierBased)):
+            found.setdefault(f"{name}, posterior logits", {})[kind] = served(
+                process, sampler, **options
+            )
+    for name, kind in (
+        ("free", dd.guidance.ClassifierFree),
+        ("based", dd.guidance.ClassifierBased),
+    ):
         for number, guided in enumerate(kind.examples()):
             for sampler in (dd.samplers.Ancestral(), dd.samplers.Remask()):
                 place = found.setdefault(f"guidance {name} {number}, {type(sampler).__name__}", {})
                 place[repr(guided.process)] = served(
-                    guided.process, sampler, denoiser=guided, parameterization=guided.parameterization
+                    guided.process,
+                    sampler,
+                    denoiser=guided,
+                    parameterization=guided.parameterization,
                 )
     for kind, process in chosen.items():
         x, t = batch(process)
         for levels in ("independent", "balanced"):
-            found.setdefault(f"process.sample, {levels}", {})[kind] = rows_of(process.sample(x, t, seeded(), levels))
+            found.setdefault(f"process.sample, {levels}", {})[kind] = rows_of(
+                process.sample(x, t, seeded(), levels)
+            )
         keyed = dd.KeyedGenerator(0, 1, torch.arange(ROWS))
         found.setdefault("process.sample, keyed", {})[kind] = rows_of(process.sample(x, t, keyed))
-        found.setdefault("process.sample_prior", {})[kind] = rows_of(process.sample_prior((ROWS, LENGTH), seeded()))
+        found.setdefault("process.sample_prior", {})[kind] = rows_of(
+            process.sample_prior((ROWS, LENGTH), seeded())
+        )
     return found
 
 
 def batch(process):
-    return torch.randint(process.vocab_size, (ROWS, LENGTH), generator=seeded(2)), torch.linspace(0.1, 0.9, ROWS).to(
-        F64
-    )
+    return torch.randint(process.vocab_size, (ROWS, LENGTH), generator=seeded(2)), torch.linspace(
+        0.1, 0.9, ROWS
+    ).to(F64)
 
 
 def losses():
-    """Bounds, losses with gradients, and likelihoods: scalars, or the sum and the first three of many values."""
+    """Bounds, losses with gradients, and likelihoods.
+
+    Scalars, or the sum and the first three of many values.
+    """
     found = {}
     for kind, process in processes().items():
         (x, t), width = batch(process), 3
-        z, model = process.sample(x, t, seeded()), Table(process)
-        weight = torch.randn(process.vocab_size, width, generator=seeded(3), dtype=F64).requires_grad_()
+        z = process.sample(x, t, seeded())
+        model = Table(process)
+        weight = torch.randn(
+            process.vocab_size, width, generator=seeded(3), dtype=F64
+        ).requires_grad_()
         weightings = {"bound": None, "clip": Clip(2.0)} | dict(registered("weightings"))
         place = found[kind] = {}
         place["nelbo"] = some(dd.nelbo(process, model(z, t), x, z, t))
         place["nelbo, generic"] = some(dd.nelbo(process, model(z, t), x, z, t, method="generic"))
         place["reconstruction"] = some(dd.reconstruction(process, model(z, t), x, z, t))
         for options in ({}, {"steps": 8}, {"levels": "balanced"}, {"pace": dd.paces.Blocks(2)}):
-            place[f"bound {options}"] = some(dd.bound(process, model, x, seeded(4), **options).total)
+            place[f"bound {options}"] = some(
+                dd.bound(process, model, x, seeded(4), **options).total
+            )
         for mode in process.modes:
             for name, weighting in weightings.items():
-                place[f"{mode}, {name}"] = trained(process, model(z, t), weight, x, z, t, weighting, mode)
+                place[f"{mode}, {name}"] = trained(
+                    process, model(z, t), weight, x, z, t, weighting, mode
+                )
         if hasattr(process, "hierarchy"):
             wide = Table(process, process.num_states - 1)(z, t)
-            table = torch.randn(process.num_states - 1, width, generator=seeded(5), dtype=F64).requires_grad_()
+            table = torch.randn(
+                process.num_states - 1, width, generator=seeded(5), dtype=F64
+            ).requires_grad_()
             for mode in process.modes:
-                place[f"{mode}, child logits"] = trained(process, wide, table, x, z, t, None, mode, "children")
+                place[f"{mode}, child logits"] = trained(
+                    process, wide, table, x, z, t, None, mode, "children"
+                )
         try:
             place["likelihood"] = some(dd.likelihood(process, model, x).per_position)
         except (TypeError, ValueError):
@@ -177,14 +229,19 @@ def some(values):
 
 
 def trained(process, logits, weight, x, z, t, weighting, mode, parameterization="cavity"):
-    """Values of ``training_loss`` and ``linear_training_loss`` with its gradient; an error is recorded as a refusal."""
+    """Values of ``training_loss`` and ``linear_training_loss`` with its gradient.
+
+    An error is recorded as a refusal.
+    """
     given = {"parameterization": parameterization}
     try:
         loss = float(dd.training_loss(process, logits, x, z, t, weighting, mode, **given))
     except (TypeError, ValueError):
         return "refused"
     hidden = Table(process, 3)(z, t)
-    linear = dd.linear_training_loss(process, hidden, weight, x, z, t, None, weighting, mode, **given)
+    linear = dd.linear_training_loss(
+        process, hidden, weight, x, z, t, None, weighting, mode, **given
+    )
     (gradient,) = torch.autograd.grad(linear, weight)
     return [loss, linear.item(), float(gradient.abs().sum())]
 

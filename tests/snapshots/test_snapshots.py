@@ -1,4 +1,7 @@
-"""Agreement of the public interface, draws and losses with the snapshots; ``python -m tests.snapshots`` renews them."""
+"""Agreement of the public interface, draws and losses with the snapshots.
+
+``python -m tests.snapshots`` renews them.
+"""
 
 import difflib
 import json
@@ -14,8 +17,11 @@ EXACT = SUBJECTS | {"draws": recorded_draws.samples}
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", slow_but(EXACT, *(EXACT.keys() - {"draws", "flags"})))
 def test_names_flags_and_draws_are_as_recorded(name):
-    recorded, found = path_of(name).read_text(encoding="utf-8"), as_text(EXACT[name]())
-    changed = difflib.unified_diff(recorded.splitlines(), found.splitlines(), "recorded", "found", lineterm="", n=2)
+    recorded = path_of(name).read_text(encoding="utf-8")
+    found = as_text(EXACT[name]())
+    changed = difflib.unified_diff(
+        recorded.splitlines(), found.splitlines(), "recorded", "found", lineterm="", n=2
+    )
     assert recorded == found, "\n".join(["renew by: python -m tests.snapshots " + name, *changed])
 
 
@@ -23,15 +29,22 @@ def test_names_flags_and_draws_are_as_recorded(name):
 def test_draws_of_levels_are_as_recorded():
     recorded = json.loads(path_of("draws").read_text(encoding="utf-8"))
     for name, draws in recorded_draws.samples(("xi",)).items():
-        assert draws.items() <= recorded[name].items(), f"{name}: renew by: python -m tests.snapshots draws"
+        assert draws.items() <= recorded[name].items(), (
+            f"{name}: renew by: python -m tests.snapshots draws"
+        )
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_losses_are_as_recorded():
-    recorded, found = json.loads(path_of("losses").read_text(encoding="utf-8")), recorded_draws.losses()
+    recorded = json.loads(path_of("losses").read_text(encoding="utf-8"))
+    found = recorded_draws.losses()
     assert recorded.keys() == found.keys()
     for kind, values in recorded.items():
         assert values.keys() == found[kind].keys()
         for name, value in values.items():  # processors differ in the last bits of a float64
-            same = found[kind][name] if isinstance(value, str) else pytest.approx(found[kind][name], 1e-12, 1e-12, True)
+            same = (
+                found[kind][name]
+                if isinstance(value, str)
+                else pytest.approx(found[kind][name], 1e-12, 1e-12, True)
+            )
             assert value == same, f"{kind}, {name}: renew by: python -m tests.snapshots losses"

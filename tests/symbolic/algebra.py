@@ -1,6 +1,9 @@
-"""Exact algebra on a process whose marginals and rates are symbols: the bound of theory section 1, the paper's lemma.
+"""Exact algebra on a process whose marginals and rates are symbols.
 
-A process is a matrix ``marginals[x, z]`` = q_t(z|x) and one of rates ``Q[y, z]`` from y to z, at one time.
+The bound of theory section 1, the paper's lemma.
+
+A process is a matrix ``marginals[x, z]`` = q_t(z|x) and one of rates ``Q[y, z]`` from y to z, at
+one time.
 """
 
 from typing import NamedTuple
@@ -24,12 +27,15 @@ class Process(NamedTuple):
 def vanishes(expression):
     """True if an expression in positive symbols is identically 0.
 
-    Logarithms are split along the irreducible factors of their arguments, after which they count as unknowns of a
-    rational function, as does every power with a symbolic exponent.
+    Logarithms are split along the irreducible factors of their arguments, after which they count as
+    unknowns of a rational function, as does every power with a symbolic exponent.
     """
-    split = sp.sympify(expression).replace(sp.log, lambda argument: sp.expand_log(sp.log(sp.factor(argument))))
+    split = sp.sympify(expression).replace(
+        sp.log, lambda argument: sp.expand_log(sp.log(sp.factor(argument)))
+    )
     unknowns = {log: sp.Dummy() for log in split.atoms(sp.log)}
-    rational, logs = split.xreplace(unknowns), unknowns.values()
+    rational = split.xreplace(unknowns)
+    logs = unknowns.values()
     # where logarithms enter linearly, their coefficients are much smaller than the whole
     parts = [rational.xreplace(dict.fromkeys(logs, 0)), *(sp.diff(rational, log) for log in logs)]
     parts = [rational] if any(part.has(*logs) for part in parts) else parts
@@ -37,8 +43,13 @@ def vanishes(expression):
 
 
 def stochastic(name, rows, cols):
-    """A matrix of arbitrary positive rows of sum 1; the odds against the last column are symbols."""
-    odds = sp.Matrix(rows, cols, lambda i, j: sp.Symbol(f"{name}_{i}{j}", positive=True) if j < cols - 1 else 1)
+    """A matrix of arbitrary positive rows of sum 1.
+
+    The odds against the last column are symbols.
+    """
+    odds = sp.Matrix(
+        rows, cols, lambda i, j: sp.Symbol(f"{name}_{i}{j}", positive=True) if j < cols - 1 else 1
+    )
     return sp.Matrix(rows, cols, lambda i, j: odds[i, j] / sum(odds[i, :]))
 
 
@@ -52,7 +63,10 @@ def with_diagonal(rates):
 
 
 def climbing(maps, occupancies, fluxes):
-    """The process of theory section 2: levels joined by stochastic maps, flux F_i from level i to i + 1."""
+    """The process of theory section 2.
+
+    Levels joined by stochastic maps, flux F_i from level i to i + 1.
+    """
     up_to = [sp.eye(maps[0].rows)]
     for edge in maps:
         up_to.append(up_to[-1] * edge)
@@ -78,13 +92,21 @@ def divergence(a, b):
 def generic(process, p, x, z):
     """The bound's integrand: sum over y != z of Q(y, z) D(a_y, b_y)."""
     a, b = ratios(process, p, x, z)
-    return sum(process.Q[y, z] * divergence(a[y], b[y]) for y in range(len(a)) if y != z and process.Q[y, z] != 0)
+    return sum(
+        process.Q[y, z] * divergence(a[y], b[y])
+        for y in range(len(a))
+        if y != z and process.Q[y, z] != 0
+    )
 
 
 def lemma_gain(process, p, x, z):
     """The logarithmic term of the paper's eq. (elbo_rate)."""
     a, b = ratios(process, p, x, z)
-    return sum(process.Q[y, z] * a[y] * sp.log(b[y] / a[y]) for y in range(len(a)) if y != z and process.Q[y, z] * a[y])
+    return sum(
+        process.Q[y, z] * a[y] * sp.log(b[y] / a[y])
+        for y in range(len(a))
+        if y != z and process.Q[y, z] * a[y]
+    )
 
 
 def lemma(process, p, x, z):

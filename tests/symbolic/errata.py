@@ -1,4 +1,5 @@
-"""Printed and true formulas of the HDLM paper (arXiv 2510.08632), and an identity that distinguishes them.
+"""Printed and true formulas of the HDLM paper (arXiv 2510.08632), and an identity that
+distinguishes them.
 
 docs/errata.md is this table for readers; tests/symbolic/test_errata.py holds both to it.
 """
@@ -12,15 +13,22 @@ from algebra import climbing, distribution, lemma, lemma_gain, slope
 from family import ddt, descendant_logits, family, gamma, poisson, survival, u, v
 from theorems import perturbed, standard
 
-# four words in three clusters with perturbation, at one time: occupancies, fluxes, the model's probabilities
-parents, words = [0, 0, 1, 2], distribution(4)
-a, F, eta = sp.symbols("a_0:3", positive=True), sp.symbols("F_0:2", positive=True), sp.Symbol("eta", positive=True)
+# four words in three clusters with perturbation, at one time: occupancies, fluxes, the model's
+# probabilities
+parents = [0, 0, 1, 2]
+words = distribution(4)
+a = sp.symbols("a_0:3", positive=True)
+F = sp.symbols("F_0:2", positive=True)
+eta = sp.Symbol("eta", positive=True)
 xi = eta / (eta + 2)
 kernel = sp.Matrix(4, 3, lambda x, c: xi if parents[x] == c else (1 - xi) / 2)
 noisy = climbing([kernel, sp.ones(3, 1)], a, F)
-Gamma, Xi = sp.Matrix(3, 4, lambda c, x: int(parents[x] == c)), sp.ones(1, 3)
+Gamma = sp.Matrix(3, 4, lambda c, x: int(parents[x] == c))
+Xi = sp.ones(1, 3)
 
-linear, three_levels, t = family(1).occupancies[0], poisson(3).occupancies, 1 - u
+linear = family(1).occupancies[0]
+three_levels = poisson(3).occupancies
+t = 1 - u
 
 
 class Erratum(NamedTuple):
@@ -84,7 +92,11 @@ def product_identity(factors):
 def generator_identity(block):
     """The block beside the diagonal block of the level below the mask, so that rows sum to zero."""
     clusters = 2
-    return [block.rows - clusters, block.cols - 1, *(sum(block[row, :]) - 1 for row in range(block.rows))]
+    return [
+        block.rows - clusters,
+        block.cols - 1,
+        *(sum(block[row, :]) - 1 for row in range(block.rows)),
+    ]
 
 
 def weight_identity(w):
@@ -96,7 +108,8 @@ def weight_identity(w):
 def word_to_cluster_gain(line):
     """The logarithmic term of the lemma at a cluster, right or wrong, is w_c times the line."""
     return [
-        lemma_gain(noisy, words, 0, z) - F[0] / a[1] * line(xi if z == 4 else (1 - xi) / 2, cluster_mass(z - 4))
+        lemma_gain(noisy, words, 0, z)
+        - F[0] / a[1] * line(xi if z == 4 else (1 - xi) / 2, cluster_mass(z - 4))
         for z in (4, 5, 6)
     ]
 
@@ -104,15 +117,23 @@ def word_to_cluster_gain(line):
 def bias_identity(sign):
     """(elbo_rate) is the theorem plus ``sign`` times the slope of log q_t."""
     return [
-        lemma(noisy, words, 0, z) + perturbed(words, a, F, parents, xi, 0, z) - sign * slope(noisy, 0, z)
+        lemma(noisy, words, 0, z)
+        + perturbed(words, a, F, parents, xi, 0, z)
+        - sign * slope(noisy, 0, z)
         for z in noisy.possible(0)
     ]
 
 
 def single_token_identity(sign):
-    """One token, one cluster, known distribution: sign E[...] is -log p, as the fluxes integrate to 1 over time."""
-    single, p = climbing([sp.ones(3, 1), sp.ones(1, 1)], a, F), distribution(3)
-    mean = sum(single.marginals[0, z] * standard(p, a, F, [0, 0, 0], 0, z) for z in single.possible(0))
+    """One token, one cluster, known distribution.
+
+    Sign E[...] is -log p, as the fluxes integrate to 1 over time.
+    """
+    single = climbing([sp.ones(3, 1), sp.ones(1, 1)], a, F)
+    p = distribution(3)
+    mean = sum(
+        single.marginals[0, z] * standard(p, a, F, [0, 0, 0], 0, z) for z in single.possible(0)
+    )
     return [sign * mean.subs(F[0], 1) + sp.log(p[0])]
 
 
@@ -129,7 +150,9 @@ def cluster_line(occupancy, kernel_entry, mass):
 ERRATA = {
     "cluster-survival": Erratum(printed_survival(gamma), survival(), survival_identity),
     "word-to-cluster": Erratum(printed_descent(gamma), descendant_logits(gamma), descent_identity),
-    "word-to-mask": Erratum(word_column(printed_descent, gamma), word_column(descendant_logits, gamma), mask_identity),
+    "word-to-mask": Erratum(
+        word_column(printed_descent, gamma), word_column(descendant_logits, gamma), mask_identity
+    ),
     "mask-row-shape": Erratum((Gamma, Xi), (Xi, Gamma), product_identity),
     "mask-weight": Erratum(
         gamma * (1 - u ** (gamma - 1)) / (gamma * t + u**gamma),
@@ -142,9 +165,13 @@ ERRATA = {
         sum(ddt(three_levels[j]) for j in range(3)),
         lambda total: [total + ddt(three_levels[3])],
     ),
-    "xi-cluster-line": Erratum(partial(cluster_line, 1), partial(cluster_line, a[1]), word_to_cluster_gain),
+    "xi-cluster-line": Erratum(
+        partial(cluster_line, 1), partial(cluster_line, a[1]), word_to_cluster_gain
+    ),
     "xi-bias-sign": Erratum(+1, -1, bias_identity),
     "mdlm-sign": Erratum(-1, +1, single_token_identity),
     "alpha-prime": Erratum(linear, ddt(linear), lambda quantity: [quantity + 1]),
-    "start": Erratum(1, 0, lambda start: [sp.limit(family(gamma).occupancies[0], u, 1 - start) - 1]),
+    "start": Erratum(
+        1, 0, lambda start: [sp.limit(family(gamma).occupancies[0], u, 1 - start) - 1]
+    ),
 }

@@ -1,7 +1,7 @@
 """Occupancies, transitions and weights in closed form, each written once.
 
-Time is ``u`` = 1 - t, so that powers simplify. Levels are climbed at rates gamma_i s'(t) with the hazard
-s = -log(1 - t) (theory section 4).
+Time is ``u`` = 1 - t, so that powers simplify. Levels are climbed at rates gamma_i s'(t) with the
+hazard s = -log(1 - t) (theory section 4).
 """
 
 from math import factorial
@@ -22,7 +22,9 @@ class Chain(NamedTuple):
     @property
     def fluxes(self):
         """F_i = r_i a_i with r_i = gamma_i s'(t)."""
-        return [speed * ddt(HAZARD) * a for speed, a in zip(self.speeds, self.occupancies, strict=False)]
+        return [
+            speed * ddt(HAZARD) * a for speed, a in zip(self.speeds, self.occupancies, strict=False)
+        ]
 
 
 def ddt(expression):
@@ -30,7 +32,9 @@ def ddt(expression):
 
 
 def family(g):
-    """The paper's alpha, beta_c, beta_m (section 3.4, Example Processes), printed with t = 1 - u."""
+    """The paper's alpha, beta_c, beta_m (section 3.4, Example Processes), printed with t = 1 -
+    u.
+    """
     t = 1 - u
     if g == 1:
         return Chain((1, 1), (u, -u * sp.log(u), t + u * sp.log(u)))
@@ -51,7 +55,8 @@ def hypoexponential(speeds):
 
     def occupancy(i):
         decays = [
-            u ** ladder[j] / sp.prod([ladder[k] - ladder[j] for k in range(i + 1) if k != j]) for j in range(i + 1)
+            u ** ladder[j] / sp.prod([ladder[k] - ladder[j] for k in range(i + 1) if k != j])
+            for j in range(i + 1)
         ]
         return sp.prod(ladder[:i]) * sum(decays)
 

@@ -1,4 +1,6 @@
-"""Every printed formula that docs/errata.md corrects violates the identity that its correction satisfies."""
+"""Every printed formula that docs/errata.md corrects violates the identity that its correction
+satisfies.
+"""
 
 import re
 from pathlib import Path
@@ -8,7 +10,16 @@ import sympy as sp
 import torch
 from algebra import vanishes
 from cases import slow_but
-from errata import ERRATA, Gamma, Xi, descent_identity, mask_identity, printed_descent, printed_survival, word_column
+from errata import (
+    ERRATA,
+    Gamma,
+    Xi,
+    descent_identity,
+    mask_identity,
+    printed_descent,
+    printed_survival,
+    word_column,
+)
 from family import ddt, descendant_logits, family, gamma, survival, u, v
 
 import ddlib as dd
@@ -16,14 +27,19 @@ from ddlib.testing.oracle import integrate_forward
 
 R = sp.Rational
 PAGE = Path(__file__).parents[2] / "docs" / "errata.md"
-THEN, NOW = 0.3, 0.7
+THEN = 0.3
+NOW = 0.7
 HERE = {u: 1 - R(7, 10), v: 1 - R(3, 10)}
 
 
 def at_some_point(expression):
     """Value of the expression where every symbol has a different number."""
     symbols = sorted(expression.free_symbols - set(HERE), key=str)
-    return expression.subs(HERE).subs({symbol: R(k, 2) for k, symbol in enumerate(symbols, start=3)}).evalf(20)
+    return (
+        expression.subs(HERE)
+        .subs({symbol: R(k, 2) for k, symbol in enumerate(symbols, start=3)})
+        .evalf(20)
+    )
 
 
 LONG = {"word-to-cluster", "xi-bias-sign", "word-to-mask"}
@@ -43,7 +59,9 @@ def test_the_true_formula_satisfies_its_identity(name):
 def test_at_gamma_one_too():
     """At gamma = 1 the family has another form."""
     assert all(vanishes(residual) for residual in descent_identity(descendant_logits(1), 1))
-    assert all(vanishes(residual) for residual in mask_identity(word_column(descendant_logits, 1), 1))
+    assert all(
+        vanishes(residual) for residual in mask_identity(word_column(descendant_logits, 1), 1)
+    )
     assert abs(at_some_point(descent_identity(printed_descent(1), 1)[0])) > 1e-3
     assert survival().subs(u, v) == 1 and descendant_logits(1).subs(u, v) == 0
 
@@ -51,7 +69,8 @@ def test_at_gamma_one_too():
 @pytest.mark.slow
 def test_the_true_entries_solve_kolmogorovs_equation_for_any_schedule():
     t, s, r, w = sp.symbols("t s r w", positive=True)
-    alpha, cluster = sp.Function("alpha"), sp.Function("beta_c")
+    alpha = sp.Function("alpha")
+    cluster = sp.Function("beta_c")
     loss = sp.diff(alpha(t) + cluster(t), t) / cluster(t)
     survive = sp.exp(sp.Integral(loss.subs(t, r), (r, s, t)))
     arrive = -sp.diff(alpha(t), t) / alpha(s)
@@ -61,7 +80,9 @@ def test_the_true_entries_solve_kolmogorovs_equation_for_any_schedule():
 
 
 def transition(descend, survive, g, point):
-    """Proposition 1's matrix for four words in three clusters, columns = from, with its shapes mended."""
+    """Proposition 1's matrix for four words in three clusters, columns = from, with its shapes
+    mended.
+    """
     alpha = family(g).occupancies[0]
     stay = alpha / alpha.subs(u, v)
     word_to_mask = 1 - stay - descend
@@ -72,7 +93,8 @@ def transition(descend, survive, g, point):
     ]
     matrix = sp.Matrix.vstack(*[sp.Matrix.hstack(*row) for row in rows])
     return torch.tensor(
-        [[float(e.subs(point).evalf(20)) for e in matrix.row(i)] for i in range(8)], dtype=torch.float64
+        [[float(e.subs(point).evalf(20)) for e in matrix.row(i)] for i in range(8)],
+        dtype=torch.float64,
     )
 
 
@@ -90,7 +112,8 @@ def test_the_corrected_matrix_is_the_solution_of_kolmogorovs_equation_and_the_co
 def test_the_numbers_quoted_for_proposition_one():
     """At gamma = 1, s = .3, t = .7."""
     alpha = family(1).occupancies[0]
-    printed, true = printed_descent(1), descendant_logits(1)
+    printed = printed_descent(1)
+    true = descendant_logits(1)
     stay = alpha / alpha.subs(u, v)
     quoted = {printed_survival(1): 1.447, survival(): 0.429, printed: 0.628, true: 0.363}
     quoted |= {1 - printed_survival(1): -0.447, 1 - survival(): 0.571}
@@ -100,7 +123,9 @@ def test_the_numbers_quoted_for_proposition_one():
 
 
 def test_the_printed_descent_diverges_at_the_data():
-    """Like the logarithm of -log(1 - s), which the integrand -alpha'/beta_c integrates to at gamma = 1."""
+    """Like the logarithm of -log(1 - s), which the integrand -alpha'/beta_c integrates to at gamma
+    = 1.
+    """
     antiderivative = sp.log(-sp.log(u))
     alpha, cluster, _ = family(1).occupancies
     assert vanishes(ddt(antiderivative) + ddt(alpha) / cluster)
@@ -123,6 +148,8 @@ def test_the_page_has_one_row_for_each_erratum():
 
 
 def test_the_tests_that_the_page_names_exist():
-    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")
+    )
     named = re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8"))
     assert named and all(f"def {name}(" in sources for name in named)

@@ -1,4 +1,7 @@
-"""The schedules in closed form: proofs for symbolic speeds, and the code's float64 against the proved expressions."""
+"""The schedules in closed form.
+
+Proofs for symbolic speeds, and the code's float64 against the proved expressions.
+"""
 
 import pytest
 import sympy as sp
@@ -25,7 +28,13 @@ ORDERED = {
     "speeds 3, 1/2, 1": hypoexponential((3, R(1, 2), 1)),
     "speeds 3, 1/2, 2, 1": hypoexponential((3, R(1, 2), 2, 1)),
 }
-AT_THE_NOISE = {R(1, 2): (sp.oo, sp.oo), 1: (sp.oo, sp.oo), R(3, 2): (sp.oo, 3), 2: (1, 2), 3: (0, R(3, 2))}
+AT_THE_NOISE = {
+    R(1, 2): (sp.oo, sp.oo),
+    1: (sp.oo, sp.oo),
+    R(3, 2): (sp.oo, 3),
+    2: (1, 2),
+    3: (0, R(3, 2)),
+}
 GAMMAS = list(AT_THE_NOISE)
 each_chain = pytest.mark.parametrize("chain", CHAINS.values(), ids=list(CHAINS))
 each_ordered_chain = pytest.mark.parametrize("chain", ORDERED.values(), ids=list(ORDERED))
@@ -39,7 +48,8 @@ def test_occupancies_sum_to_one(chain):
 @each_chain
 def test_occupancies_solve_the_chains_equation(chain):
     """a_i' = r_{i-1} a_{i-1} - r_i a_i with r_i = gamma_i s'(t)."""
-    inflow, outflow = [0, *chain.fluxes], [*chain.fluxes, 0]
+    inflow = [0, *chain.fluxes]
+    outflow = [*chain.fluxes, 0]
     for a, into, out in zip(chain.occupancies, inflow, outflow, strict=True):
         assert vanishes(ddt(a) - into + out)
 
@@ -78,7 +88,10 @@ def test_gamma_one_is_the_limit_of_the_others():
 
 
 def test_the_papers_cluster_mass_is_the_integral_it_starts_from():
-    """beta_c = int_0^t (1-t)/(1-tau) (-alpha_tau') dtau: a cluster turns to mask at a uniform time."""
+    """beta_c = int_0^t (1-t)/(1-tau) (-alpha_tau') dtau.
+
+    a cluster turns to mask at a uniform time.
+    """
     w = sp.Symbol("w", positive=True)
     for g in GAMMAS:
         alpha, cluster, _ = family(g).occupancies
@@ -88,7 +101,9 @@ def test_the_papers_cluster_mass_is_the_integral_it_starts_from():
 
 @pytest.mark.parametrize("g", [gamma, *GAMMAS], ids=str)
 def test_weights_diverge_at_the_data_like_the_level_over_time(g):
-    """Although beta_m' is 0 there for every gamma, so that the paper's condition for it is not met."""
+    """Although beta_m' is 0 there for every gamma, so that the paper's condition for it is not
+    met.
+    """
     for level, weight in enumerate(weights(g), start=1):
         assert vanishes(sp.limit((1 - u) * weight, u, 1, "-") - level)
     assert vanishes(sp.limit(ddt(family(g).occupancies[2]), u, 1, "-"))
@@ -105,7 +120,8 @@ def test_both_weights_exceed_two_at_gamma_one():
     cluster, mask = weights(1)
     assert sp.solve(sp.diff(1 / cluster, u), u) == [sp.exp(-1)]
     assert cluster.subs(u, sp.exp(-1)) == sp.E
-    # w_2 > 2 if this is positive: it is 0 at t = 0 and falls all the way in u, its slope being at most 2 log 2 - 2
+    # w_2 > 2 if this is positive: it is 0 at t = 0 and falls all the way in u, its slope being at
+    # most 2 log 2 - 2
     excess = sp.expand(sp.numer(mask) - 2 * sp.denom(mask))
     assert excess.subs(u, 1) == 0
     fall = sp.diff(excess, u)
@@ -126,14 +142,18 @@ def test_the_code_computes_the_papers_family(g):
     process = dd.presets.hdlm([0, 0, 1], gamma=float(g))
     time = torch.tensor(TIMES, dtype=torch.float64)
     for row, t in enumerate(TIMES):
-        for ours, expression in zip(process.occupancies(time)[row], family(g).occupancies, strict=True):
+        for ours, expression in zip(
+            process.occupancies(time)[row], family(g).occupancies, strict=True
+        ):
             assert float(ours) == pytest.approx(float(exact(expression, t)), rel=1e-12)
         for ours, expression in zip(process.weights(time)[row, 1:], weights(g), strict=True):
             assert float(ours) == pytest.approx(float(exact(expression, t)), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    "chain", [poisson(3), poisson(4), hypoexponential((3, R(1, 2), 1))], ids=["Poisson 3", "Poisson 4", "3, 1/2, 1"]
+    "chain",
+    [poisson(3), poisson(4), hypoexponential((3, R(1, 2), 1))],
+    ids=["Poisson 3", "Poisson 4", "3, 1/2, 1"],
 )
 def test_the_code_computes_chains_of_any_depth(chain: Chain):
     levels = PowerChain(dd.schedules.Linear(), [float(speed) for speed in chain.speeds])

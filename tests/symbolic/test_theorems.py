@@ -1,4 +1,7 @@
-"""Every closed form of the bound follows, state by state, from the one generic bound; proofs, then the code."""
+"""Every closed form of the bound follows, state by state, from the one generic bound.
+
+Proofs, then the code.
+"""
 
 from functools import partial
 
@@ -23,10 +26,12 @@ from theorems import any_hierarchy, children, mixing, perturbed, perturbed_eta, 
 
 import ddlib as dd
 
-a, F = sp.symbols("a_0:4", positive=True), sp.symbols("F_0:3", positive=True)
+a = sp.symbols("a_0:4", positive=True)
+F = sp.symbols("F_0:3", positive=True)
 eta = sp.Symbol("eta", positive=True)
 XI = eta / (eta + 2)
-PARENTS, TREE = [0, 0, 1, 2], [[0, 0, 1, 2], [0, 0, 1]]
+PARENTS = [0, 0, 1, 2]
+TREE = [[0, 0, 1, 2], [0, 0, 1]]
 
 
 def one_hot(parents):
@@ -40,12 +45,15 @@ def spread(parents, xi):
 
 def symbolic_cases():
     """name -> (process, p, theorem)."""
-    two, three, four = distribution(2), distribution(3), distribution(4)
+    two = distribution(2)
+    three = distribution(3)
+    four = distribution(4)
     clusters = climbing([one_hot([0, 0, 1]), sp.ones(2, 1)], a[:3], F[:2])
     noisy = climbing([spread(PARENTS, XI), sp.ones(3, 1)], a[:3], F[:2])
     deep = climbing([*map(one_hot, TREE), sp.ones(2, 1)], a, F)
     maps = [stochastic("k", 2, 2), stochastic("l", 2, 2), sp.ones(2, 1)]
-    noise, into = distribution(4, "m"), sp.symbols("r_0:3", positive=True)
+    noise = distribution(4, "m")
+    into = sp.symbols("r_0:3", positive=True)
     mixed = sp.Matrix(2, 3, lambda x, z: noise[z] + (noise[3] if x == z else 0))
     gidd = Process(mixed, with_diagonal(sp.ones(3, 1) * sp.Matrix([into])))
     masked = climbing([sp.ones(3, 1)], a[:2], F[:1])
@@ -56,15 +64,23 @@ def symbolic_cases():
         "n levels": (deep, four, partial(any_hierarchy, four, a, F, TREE)),
         "any maps": (climbing(maps, a, F), two, partial(children, two, a, F, maps)),
         "GIDD": (gidd, two, partial(mixing, mixed, two, into)),
-        "MDLM": (masked, three, lambda x, z: -F[0] / a[1] * sp.log(three[x]) if z == 3 else sp.Integer(0)),
+        "MDLM": (
+            masked,
+            three,
+            lambda x, z: -F[0] / a[1] * sp.log(three[x]) if z == 3 else sp.Integer(0),
+        ),
     }
 
 
 CASES = symbolic_cases()
-each_case = pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - {"any maps", "xi", "xi, second form"})))
+each_case = pytest.mark.parametrize(
+    "case", slow_but(CASES, *(CASES.keys() - {"any maps", "xi", "xi, second form"}))
+)
 
 
-@pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - {"any maps", "xi", "xi, second form", "GIDD"})))
+@pytest.mark.parametrize(
+    "case", slow_but(CASES, *(CASES.keys() - {"any maps", "xi", "xi, second form", "GIDD"}))
+)
 def test_the_theorem_is_the_generic_bound_at_every_word_and_state(case):
     process, p, theorem = CASES[case]
     for x in process.words:
@@ -91,11 +107,15 @@ def test_without_perturbation_the_second_form_is_the_standard_theorem():
 
 def test_the_gradient_of_the_cluster_loss_is_as_printed():
     """-grad CE(Gamma x, Gamma p) = Gamma^T (Gamma x / Gamma p)."""
-    p, Gamma = sp.Matrix(sp.symbols("p_0:4", positive=True)), one_hot(PARENTS).T
+    p = sp.Matrix(sp.symbols("p_0:4", positive=True))
+    Gamma = one_hot(PARENTS).T
     for x in range(4):
-        target, believed = Gamma[:, x], Gamma * p
+        target = Gamma[:, x]
+        believed = Gamma * p
         loss = -sum(hit * sp.log(guess) for hit, guess in zip(target, believed, strict=True))
-        printed = Gamma.T * sp.Matrix([hit / guess for hit, guess in zip(target, believed, strict=True)])
+        printed = Gamma.T * sp.Matrix(
+            [hit / guess for hit, guess in zip(target, believed, strict=True)]
+        )
         assert all(vanishes(sp.diff(loss, p[i]) + printed[i]) for i in range(4))
 
 
@@ -109,7 +129,9 @@ def arbitrary():
 def test_the_lemma_and_the_generic_bound_agree_for_every_chain(arbitrary):
     p = distribution(2)
     for z in range(3):
-        difference = lemma(arbitrary, p, 0, z) + generic(arbitrary, p, 0, z) + slope(arbitrary, 0, z)
+        difference = (
+            lemma(arbitrary, p, 0, z) + generic(arbitrary, p, 0, z) + slope(arbitrary, 0, z)
+        )
         assert vanishes(difference)
 
 
@@ -138,7 +160,10 @@ def test_a_climbing_process_has_the_marginals_it_claims():
 
 
 def test_a_single_cluster_is_mdlm():
-    """The mask costs nothing, and a cluster as much as MDLM's mask does: both average to -alpha' CE."""
+    """The mask costs nothing, and a cluster as much as MDLM's mask does.
+
+    Both average to -alpha' CE.
+    """
     p = distribution(3)
     single = climbing([sp.ones(3, 1), sp.ones(1, 1)], a[:3], F[:2])
     masked = climbing([sp.ones(3, 1)], [a[0], a[1] + a[2]], F[:1])
@@ -148,12 +173,18 @@ def test_a_single_cluster_is_mdlm():
     assert vanishes(cost + F[0] * sp.log(p[0]))
 
 
-@pytest.mark.parametrize("case", slow_but(["standard", "n levels", "any maps"], "standard", "n levels"))
+@pytest.mark.parametrize(
+    "case", slow_but(["standard", "n levels", "any maps"], "standard", "n levels")
+)
 def test_the_bound_of_the_true_distribution_is_its_entropy(case):
-    """Fluxes integrate to one over time (test_family), so over time the flux of an edge is replaced by 1."""
+    """Fluxes integrate to one over time (test_family), so over time the flux of an edge is replaced
+    by 1.
+    """
     process, p, _ = CASES[case]
     total = sum(
-        p[x] * process.marginals[x, z] * generic(process, p, x, z) for x in process.words for z in process.possible(x)
+        p[x] * process.marginals[x, z] * generic(process, p, x, z)
+        for x in process.words
+        for z in process.possible(x)
     ).subs(dict.fromkeys(F, 1))
     assert vanishes(total + sum(p[x] * sp.log(p[x]) for x in process.words))
 
@@ -161,7 +192,8 @@ def test_the_bound_of_the_true_distribution_is_its_entropy(case):
 def test_gidds_rates_generate_its_marginals():
     """r_t(z) = beta_t pi_t'(z) - (alpha_t'/alpha_t) pi_t(z), for any alpha and pi."""
     t = sp.Symbol("t")
-    alpha, first = sp.Function("alpha")(t), sp.Function("pi")(t)
+    alpha = sp.Function("alpha")(t)
+    first = sp.Function("pi")(t)
     pi = [first, 1 - first]
     into = [(1 - alpha) * sp.diff(part, t) - sp.diff(alpha, t) / alpha * part for part in pi]
     probs = [alpha + (1 - alpha) * pi[0], (1 - alpha) * pi[1]]
@@ -192,14 +224,28 @@ def coded_cases():
 
     time = sp.Symbol("t", positive=True)
     alpha, *noise = gidd_schedule(4, R(1, 5), time, 1)
-    rates = [sp.diff(m, time) - sp.diff(alpha, time) / alpha * m for m in noise]  # theory section 5, with m = beta pi
+    rates = [
+        sp.diff(m, time) - sp.diff(alpha, time) / alpha * m for m in noise
+    ]  # theory section 5, with m = beta pi
     alpha, word, mask, into, into_mask = (e.subs(time, t) for e in (alpha, *noise, *rates))
     marginals = sp.Matrix(4, 5, lambda x, z: (alpha if x == z else 0) + (word if z < 4 else mask))
     gidd = partial(mixing, marginals, sp.Matrix(p), [into] * 4 + [into_mask])
     return {
-        "standard": (dd.presets.hdlm(PARENTS, gamma=2.0), t, partial(standard, p, *at(family(2)), PARENTS)),
-        "xi": (dd.presets.hdlm(PARENTS, xi=0.75), t, partial(perturbed, p, *at(family(1)), PARENTS, R(3, 4))),
-        "n levels": (dd.presets.hdlm_levels(TREE), t, partial(any_hierarchy, p, *at(poisson(3)), TREE)),
+        "standard": (
+            dd.presets.hdlm(PARENTS, gamma=2.0),
+            t,
+            partial(standard, p, *at(family(2)), PARENTS),
+        ),
+        "xi": (
+            dd.presets.hdlm(PARENTS, xi=0.75),
+            t,
+            partial(perturbed, p, *at(family(1)), PARENTS, R(3, 4)),
+        ),
+        "n levels": (
+            dd.presets.hdlm_levels(TREE),
+            t,
+            partial(any_hierarchy, p, *at(poisson(3)), TREE),
+        ),
         "GIDD": (dd.presets.gidd(4, 0.2), t, gidd),
     }
 
@@ -215,7 +261,8 @@ def test_the_code_computes_the_theorem(case):
     checked = 0
     for x in range(process.vocab_size):
         for z in range(process.num_states):
-            word, state = torch.tensor([[x]]), torch.tensor([[z]])
+            word = torch.tensor([[x]])
+            state = torch.tensor([[z]])
             if process.likelihood(state, word, time) > 0:
                 ours = float(dd.nelbo(process, logits[None, None], word, state, time))
                 assert ours == pytest.approx(float(theorem(x, z)), rel=1e-12, abs=1e-14)

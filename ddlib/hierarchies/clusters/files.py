@@ -15,7 +15,8 @@ _FORMAT = "ddlib clusters 1"
 
 
 def save_clusters(path: str | Path, clusters: Clusters) -> None:
-    """Write ``path``.safetensors (parents, centroids, coherence of each level) and ``path``.json (metadata, hashes).
+    """Write ``path``.safetensors (parents, centroids, coherence of each level) and ``path``.json
+    (metadata, hashes).
 
     Args:
         path: path of both files, without suffix; the folder must exist.
@@ -31,8 +32,18 @@ def save_clusters(path: str | Path, clusters: Clusters) -> None:
         "clusters has no fingerprint, must have that of its vocabulary: semantic_clusters(..., "
         "fingerprint=fingerprint(vocab))",
     )
-    named = {"parents": clusters.parents, "centroids": clusters.centroids, "coherence": clusters.coherence}
-    data = save({f"{name}.{i}": v.contiguous() for name, levels in named.items() for i, v in enumerate(levels)})
+    named = {
+        "parents": clusters.parents,
+        "centroids": clusters.centroids,
+        "coherence": clusters.coherence,
+    }
+    data = save(
+        {
+            f"{name}.{i}": v.contiguous()
+            for name, levels in named.items()
+            for i, v in enumerate(levels)
+        }
+    )
     facts: dict[str, Any] = {
         "format": _FORMAT,
         "tokenizer": clusters.fingerprint,
@@ -57,17 +68,20 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
 
     Args:
         path: path of both files, without suffix.
-        fingerprint: fingerprint of the vocabulary in use, ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
+        fingerprint: fingerprint of the vocabulary in use,
+            ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
         embeddings: if given, must be the embeddings that were clustered.
 
     Raises:
         FileNotFoundError: one of the files is missing.
-        ValueError: a different tokenizer or different embeddings; files that do not match; another format.
+        ValueError: a different tokenizer or different embeddings; files that do not match; another
+            format.
     """
     from safetensors.torch import load
 
     tensors, described = _files(path)
-    facts, data = json.loads(described.read_text(encoding="utf-8")), tensors.read_bytes()
+    facts = json.loads(described.read_text(encoding="utf-8"))
+    data = tensors.read_bytes()
     found = facts.get("format") if isinstance(facts, dict) else None
     require(found == _FORMAT, f"{described} has format {found!r}, must be {_FORMAT!r}")
     require(
@@ -76,15 +90,18 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
     )
     require(
         facts["tokenizer"] == fingerprint,
-        f"fingerprint is {fingerprint[:12]}, but {described} was made for {facts['tokenizer'][:12]}: another tokenizer",
+        f"fingerprint is {fingerprint[:12]}, but {described} was made for "
+        f"{facts['tokenizer'][:12]}: another tokenizer",
     )
     if embeddings is not None:
         given = embeddings_hash(embeddings)
         require(
             facts["embeddings"] == given,
-            f"embeddings have hash {given[:12]}, but {described} was made from {facts['embeddings'][:12]}",
+            f"embeddings have hash {given[:12]}, but {described} was made from "
+            f"{facts['embeddings'][:12]}",
         )
-    named, levels = load(data), range(len(facts["num_clusters"]))
+    named = load(data)
+    levels = range(len(facts["num_clusters"]))
     return Clusters(
         parents=tuple(named[f"parents.{i}"] for i in levels),
         centroids=tuple(named[f"centroids.{i}"] for i in levels),
@@ -99,5 +116,8 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
-    """Return the two file paths; ``with_suffix`` would cut off the end of a name that contains a dot."""
+    """Return the two file paths.
+
+    ``with_suffix`` would cut off the end of a name that contains a dot.
+    """
     return Path(f"{path}.safetensors"), Path(f"{path}.json")

@@ -24,17 +24,21 @@ Run = Callable[[Points, Tensor, Tensor], Fit]
 
 @dataclass(frozen=True, repr=False)
 class Clusters:
-    """Result of ``semantic_clusters``; it can stand for its parents, as in ``hdlm_levels(clusters)``.
+    """Result of ``semantic_clusters``.
+
+    It can stand for its parents, as in ``hdlm_levels(clusters)``.
 
     Tuples have one entry per level of clusters, finest first.
 
     Args:
-        parents: cluster of every member of the level below, tokens first; every cluster has at least one.
-        centroids: (clusters, D) in the space of the embeddings, unit vectors under cosine; can initialise cluster
-            embeddings.
-        coherence: (clusters,) mean cosine of the tokens of each cluster to the mean of these tokens (of unit vectors
-            under cosine).
-        objective: sum over tokens of the squared distance to their cluster's centroid, or of 1 - cosine.
+        parents: cluster of every member of the level below, tokens first; every cluster has at
+            least one.
+        centroids: (clusters, D) in the space of the embeddings, unit vectors under cosine; can
+            initialise cluster embeddings.
+        coherence: (clusters,) mean cosine of the tokens of each cluster to the mean of these tokens
+            (of unit vectors under cosine).
+        objective: sum over tokens of the squared distance to their cluster's centroid, or of 1 -
+            cosine.
         iterations: number of k-means iterations from the best start; the longest run of the level.
         metric: "cosine" or "euclidean".
         source: SHA-256 of the embeddings, as hex.
@@ -57,7 +61,9 @@ class Clusters:
 
     def __repr__(self) -> str:
         levels = ", ".join(str(len(one)) for one in self.centroids)
-        return f"Clusters({len(self.parents[0])} tokens in {levels} clusters, metric={self.metric!r})"
+        return (
+            f"Clusters({len(self.parents[0])} tokens in {levels} clusters, metric={self.metric!r})"
+        )
 
     @property
     def sizes(self) -> tuple[Tensor, ...]:
@@ -89,37 +95,44 @@ def semantic_clusters(
     seed: int = 0,
     fingerprint: str | None = None,
 ) -> Clusters:
-    r"""Cluster token embeddings by size-constrained k-means: k-means++, then the cheapest assignment within the bounds.
+    r"""Cluster token embeddings by size-constrained k-means.
+
+    K-means++, then the cheapest assignment within the bounds.
 
         min sum_w d(e_w, c_{k(w)})   with   min_ratio n / K <= children of each cluster <= max_ratio n / K
 
-    Algorithms 1 and 2 of the HDLM paper, with one difference: the size control is optimal, where theirs is greedy. So a
-    token of an oversized cluster moves to its second-best cluster only if that one is below its maximum size, an
-    undersized cluster takes tokens only from clusters above their minimum size, and the bounds hold for the result. The
-    objective never increases.
+    Algorithms 1 and 2 of the HDLM paper, with one difference: the size control is optimal, where
+    theirs is greedy. So a token of an oversized cluster moves to its second-best cluster only if
+    that one is below its maximum size, an undersized cluster takes tokens only from clusters above
+    their minimum size, and the bounds hold for the result. The objective never increases.
 
-    Several levels are nested. ``"up"`` clusters the tokens, then the centroids, each weighted by its tokens. ``"down"``
-    splits the tokens into the coarsest clusters, then each of these into equally many. The bounds hold for the children
-    of each cluster, at every level. The result is a deterministic function of the arguments.
+    Several levels are nested. ``"up"`` clusters the tokens, then the centroids, each weighted by
+    its tokens. ``"down"`` splits the tokens into the coarsest clusters, then each of these into
+    equally many. The bounds hold for the children of each cluster, at every level. The result is a
+    deterministic function of the arguments.
 
     Args:
         embeddings: one row per token, finite; no row of zeros under cosine.
-        num_clusters: number of clusters of each level, finest first; strictly decreasing and less than V.
-        metric: ``"cosine"``: rows are normalised and d is 1 - cosine; ``"euclidean"``: d is the squared distance.
-        min_ratio: minimum number of children of a cluster, as a fraction of the mean; at least 1 child in any case.
+        num_clusters: number of clusters of each level, finest first; strictly decreasing and less
+            than V.
+        metric: ``"cosine"``: rows are normalised and d is 1 - cosine; ``"euclidean"``: d is the
+            squared distance.
+        min_ratio: minimum number of children of a cluster, as a fraction of the mean; at least 1
+            child in any case.
         max_ratio: maximum number of children of a cluster, as a multiple of the mean.
         nested: order in which several levels are built, ``"up"`` or ``"down"``.
         max_iters: maximum number of k-means iterations.
-        tolerance: k-means stops once half the mean squared move of the centroids (1 - cosine for cosine distance) is at
-            most this fraction of the data's mean squared distance from its mean (of 1 for cosine distance).
+        tolerance: k-means stops once half the mean squared move of the centroids (1 - cosine for
+            cosine distance) is at most this fraction of the data's mean squared distance from its
+            mean (of 1 for cosine distance).
         restarts: number of seedings; the one with the lowest unconstrained objective is used.
         seed: seed of the random generator.
         fingerprint: fingerprint of the vocabulary of the rows; stored in the tree and in the file.
 
     Raises:
         TypeError: embeddings not floating point, or an argument of another type.
-        ValueError: embeddings empty, not (V, D), NaN or infinite; zero rows under cosine; fewer distinct rows than
-            clusters; counts out of range; bounds that no assignment meets.
+        ValueError: embeddings empty, not (V, D), NaN or infinite; zero rows under cosine; fewer
+            distinct rows than clusters; counts out of range; bounds that no assignment meets.
 
     Example:
         >>> tokens = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
@@ -136,11 +149,15 @@ def semantic_clusters(
     check_number("tolerance", tolerance, 0, math.inf, "at least 0")
     generator = Generator().manual_seed(check_count("seed", seed, 0))
     if metric == "cosine":
-        rows = rows / rows.abs().amax(1, keepdim=True)  # so that squares neither overflow nor underflow
+        rows = rows / rows.abs().amax(
+            1, keepdim=True
+        )  # so that squares neither overflow nor underflow
         points = Points(rows / rows.norm(dim=1, keepdim=True), cosine=True)
         centre = points.rows.new_zeros(points.rows.shape[1])
     else:
-        centre = rows.mean(0)  # distances are differences of squares, with the least rounding error near the origin
+        centre = rows.mean(
+            0
+        )  # distances are differences of squares, with the least rounding error near the origin
         points = Points(rows - centre, cosine=False)
 
     def run(subset: Points, lower: Tensor, upper: Tensor) -> Fit:
@@ -150,12 +167,16 @@ def semantic_clusters(
     parents, iterations = make(points, counts, bounds, run)
     labels = _ancestors(parents)
     levels = list(zip(labels, counts, strict=True))
-    centroids = [points.centroids(label, points.rows[label.argsort(stable=True)][:k]) for label, k in levels]
+    centroids = [
+        points.centroids(label, points.rows[label.argsort(stable=True)][:k]) for label, k in levels
+    ]
     return Clusters(
         parents=tuple(parents),
         centroids=tuple(c + centre for c in centroids),
         coherence=tuple(_coherence(points.rows + centre, label, k) for label, k in levels),
-        objective=tuple(points.objective(label, c) for label, c in zip(labels, centroids, strict=True)),
+        objective=tuple(
+            points.objective(label, c) for label, c in zip(labels, centroids, strict=True)
+        ),
         iterations=tuple(iterations),
         metric=metric,
         source=embeddings_hash(embeddings),
@@ -175,18 +196,30 @@ def _check_counts(num_clusters: Any) -> list[int]:
     several = isinstance(num_clusters, Sequence) and not isinstance(num_clusters, str)
     given = list(num_clusters) if several else [num_clusters]
     require(len(given) > 0, "num_clusters is empty, must hold one number of clusters per level")
-    counts = [check_count(f"num_clusters[{i}]" if several else "num_clusters", k) for i, k in enumerate(given)]
+    counts = [
+        check_count(f"num_clusters[{i}]" if several else "num_clusters", k)
+        for i, k in enumerate(given)
+    ]
     for fine, coarse in pairwise(counts):
-        require(coarse < fine, f"num_clusters is {counts}, must decrease: every level is coarser than the one below")
+        require(
+            coarse < fine,
+            f"num_clusters is {counts}, must decrease: every level is coarser than the one below",
+        )
     return counts
 
 
-def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Float[Tensor, "children D"]:
+def _check_embeddings(
+    embeddings: Tensor, num_clusters: int, metric: str
+) -> Float[Tensor, "children D"]:
     """Check ``embeddings`` and return the rows to cluster, float32 or float64, on the CPU."""
-    require(metric in ("cosine", "euclidean"), f"metric is {metric!r}, must be 'cosine' or 'euclidean'")
+    require(
+        metric in ("cosine", "euclidean"), f"metric is {metric!r}, must be 'cosine' or 'euclidean'"
+    )
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         got = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
-        raise TypeError(f"embeddings has type {got}, must be a floating-point tensor of shape (V, D)")
+        raise TypeError(
+            f"embeddings has type {got}, must be a floating-point tensor of shape (V, D)"
+        )
     require(
         embeddings.ndim == 2 and embeddings.numel() > 0,
         f"embeddings has shape {tuple(embeddings.shape)}, must be (V, D), one row per token",
@@ -195,52 +228,71 @@ def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Flo
     rows = rows if rows.dtype == torch.float64 else rows.float()
     bad = ~rows.isfinite().all(1)
     if bool(bad.any()):
-        raise ValueError(f"embeddings holds NaN or inf in row {int(bad.nonzero()[0])}, must be finite")
+        raise ValueError(
+            f"embeddings holds NaN or inf in row {int(bad.nonzero()[0])}, must be finite"
+        )
     zero = (rows == 0).all(1)
     if metric == "cosine" and bool(zero.any()):
         raise ValueError(
-            f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), must have a "
+            f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), "
+            "must have a "
             "direction: use metric='euclidean' or pass other embeddings of these tokens"
         )
     require(
         num_clusters < len(rows),
-        f"num_clusters is {num_clusters}, must be less than the {len(rows)} rows of embeddings: clusters are coarser",
+        f"num_clusters is {num_clusters}, must be less than the {len(rows)} rows of embeddings: "
+        "clusters are coarser",
     )
-    different = len({row.tobytes() for row in (rows + 0.0).numpy()})  # + 0.0 makes -0.0 the same as 0.0
+    different = len(
+        {row.tobytes() for row in (rows + 0.0).numpy()}
+    )  # + 0.0 makes -0.0 the same as 0.0
     require(
         num_clusters <= different,
-        f"num_clusters is {num_clusters}, must be at most {different}, the number of different rows of embeddings",
+        f"num_clusters is {num_clusters}, must be at most {different}, the number of different "
+        "rows of embeddings",
     )
     return rows
 
 
-def _bounds(level: int, children: int, num_clusters: int, min_ratio: float, max_ratio: float) -> Bounds:
-    """Return the minimum and maximum number of children of a cluster; exact if ratio times mean is an integer."""
+def _bounds(
+    level: int, children: int, num_clusters: int, min_ratio: float, max_ratio: float
+) -> Bounds:
+    """Return the minimum and maximum number of children of a cluster.
+
+    Exact if ratio times mean is an integer.
+    """
     least = Fraction(repr(check_number("min_ratio", min_ratio, 0, 1, "in [0, 1]")))
     most = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
     mean = Fraction(children, num_clusters)
-    lower, upper = max(math.ceil(least * mean), 1), min(math.floor(most * mean), children)
+    lower = max(math.ceil(least * mean), 1)
+    upper = min(math.floor(most * mean), children)
     what = f"{children} {'tokens' if level == 0 else 'clusters'} into {num_clusters} clusters"
     require(
         lower * num_clusters <= children,
-        f"min_ratio is {min_ratio}: at least {lower} per cluster, {lower * num_clusters} in total, to divide {what}; "
+        f"min_ratio is {min_ratio}: at least {lower} per cluster, {lower * num_clusters} in total, "
+        f"to divide {what}; "
         f"must be at most {float(Fraction(children // num_clusters) / mean):.6g}",
     )
     require(
         upper * num_clusters >= children,
-        f"max_ratio is {max_ratio}: at most {upper} per cluster, {upper * num_clusters} in total, to divide {what}; "
+        f"max_ratio is {max_ratio}: at most {upper} per cluster, {upper * num_clusters} in total, "
+        f"to divide {what}; "
         f"must be at least {float(Fraction(-(-children // num_clusters)) / mean):.6g}",
     )
     return lower, upper
 
 
-def _upwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
+def _upwards(
+    points: Points, counts: list[int], bounds: list[Bounds], run: Run
+) -> tuple[list[Tensor], list[int]]:
     """Cluster the tokens, then repeatedly the centroids of the level below.
 
-    A centroid has the total weight of its tokens. So the objective of a level is that of the tokens up to a constant,
-    since sum_w |e_w - c|^2 = sum_w |e_w - m|^2 + n |m - c|^2, and sum_w u_w.c = |sum_w u_w| m.c for directions.
+    A centroid has the total weight of its tokens. So the objective of a level is that of the tokens
+    up to a constant, since sum_w |e_w - c|^2 = sum_w |e_w - m|^2 + n |m - c|^2, and sum_w u_w.c =
+    |sum_w u_w| m.c for directions.
     """
-    parents, iterations = [], []
+    parents = []
+    iterations = []
     for count, (lower, upper) in zip(counts, bounds, strict=True):
         found = run(points, torch.full((count,), lower), torch.full((count,), upper))
         parents.append(found.label)
@@ -249,25 +301,37 @@ def _upwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) 
     return parents, iterations
 
 
-def _downwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
-    """Split the tokens into the coarsest clusters, then each of these, within bounds that the finer levels can meet.
+def _downwards(
+    points: Points, counts: list[int], bounds: list[Bounds], run: Run
+) -> tuple[list[Tensor], list[int]]:
+    """Split the tokens into the coarsest clusters, then each of these, within bounds that the finer
+    levels can meet.
 
-    The number of children of each cluster is fixed beforehand, as evenly as possible. The bounds of a cluster with k
-    finest clusters below it are k times the bounds of a finest cluster. So every split is feasible.
+    The number of children of each cluster is fixed beforehand, as evenly as possible. The bounds of
+    a cluster with k finest clusters below it are k times the bounds of a finest cluster. So every
+    split is feasible.
     """
     lower, upper = bounds[0]
     above = [torch.arange(fine) * coarse // fine for fine, coarse in pairwise(counts)]
-    finest = [torch.ones(counts[0], dtype=torch.int64)]  # number of finest clusters at or below each cluster
+    finest = [
+        torch.ones(counts[0], dtype=torch.int64)
+    ]  # number of finest clusters at or below each cluster
     for parent in above:
-        finest.append(torch.zeros(int(parent[-1]) + 1, dtype=torch.int64).index_add_(0, parent, finest[-1]))
+        finest.append(
+            torch.zeros(int(parent[-1]) + 1, dtype=torch.int64).index_add_(0, parent, finest[-1])
+        )
     label = torch.zeros(len(points.rows), dtype=torch.int64)
     iterations: list[int] = []
     for parent, many in zip(
-        [torch.zeros(counts[-1], dtype=torch.int64), *reversed(above)], reversed(finest), strict=True
+        [torch.zeros(counts[-1], dtype=torch.int64), *reversed(above)],
+        reversed(finest),
+        strict=True,
     ):
-        finer, longest = torch.empty_like(label), 0
+        finer = torch.empty_like(label)
+        longest = 0
         for cluster in range(int(parent[-1]) + 1):
-            children, tokens = (parent == cluster).nonzero()[:, 0], (label == cluster).nonzero()[:, 0]
+            children = (parent == cluster).nonzero()[:, 0]
+            tokens = (label == cluster).nonzero()[:, 0]
             found = run(points.take(tokens), many[children] * lower, many[children] * upper)
             finer[tokens] = children[found.label]
             longest = max(longest, len(found.history))
@@ -287,7 +351,10 @@ def _ancestors(parents: Sequence[Tensor]) -> list[Tensor]:
 def _coherence(
     rows: Float[Tensor, "children D"], label: Int64[Tensor, "children"], num_clusters: int
 ) -> Float[Tensor, "parents"]:
-    """Return the mean cosine of the members of each cluster to their mean; a row of zeros counts 0."""
+    """Return the mean cosine of the members of each cluster to their mean.
+
+    a row of zeros counts 0.
+    """
     mean = Points(rows, cosine=False).centroids(label, rows[:1].expand(num_clusters, -1))
     cosine = torch.nn.functional.cosine_similarity(rows, mean[label])
     total = rows.new_zeros(num_clusters).index_add_(0, label, cosine)

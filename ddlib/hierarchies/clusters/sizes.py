@@ -1,4 +1,7 @@
-"""Size-constrained assignment: minimum-cost assignment of children to clusters with bounds on the sizes, exact."""
+"""Size-constrained assignment.
+
+Minimum-cost assignment of children to clusters with bounds on the sizes, exact.
+"""
 
 from itertools import pairwise
 
@@ -14,32 +17,39 @@ def bounded_assignment(
     upper: Int64[np.ndarray, "parents"],
     prices: Float64[np.ndarray, "parents"] | None = None,
 ) -> tuple[Int64[np.ndarray, "children"], Float64[np.ndarray, "parents"]]:
-    r"""Compute the assignment of children to parents of least total cost whose cluster sizes lie within the bounds.
+    r"""Compute the assignment of children to parents of least total cost whose cluster sizes lie
+    within the bounds.
 
         min sum_i c(i, k_i)   with   lower_k <= #{i : k_i = k} <= upper_k
 
-    The problem is a minimum-cost flow with one node per cluster. An edge a -> b has the cost of the cheapest move of a
-    child from a to b; edges to and from a sink stand for free capacity of a cluster. Excess units follow shortest paths
-    (Ahuja, Magnanti & Orlin 1993, section 9.7): a child moves to its second-best cluster, and displaces another child
-    if that cluster is full. The dual variables are prices of the clusters. At the optimum every child is in a cluster
-    that minimises cost plus price; a cluster with a positive price is at its upper bound, one with a negative price at
-    its lower bound.
+    The problem is a minimum-cost flow with one node per cluster. An edge a -> b has the cost of the
+    cheapest move of a child from a to b; edges to and from a sink stand for free capacity of a
+    cluster. Excess units follow shortest paths (Ahuja, Magnanti & Orlin 1993, section 9.7): a child
+    moves to its second-best cluster, and displaces another child if that cluster is full. The dual
+    variables are prices of the clusters. At the optimum every child is in a cluster that minimises
+    cost plus price; a cluster with a positive price is at its upper bound, one with a negative
+    price at its lower bound.
 
     Args:
         costs: any finite numbers.
         lower: minimum size of each cluster; their sum is at most the number of children.
-        upper: maximum size of each cluster, at least ``lower``; their sum is at least the number of children.
-        prices: initial prices; those of a similar problem save nearly all the work. The cost of the result does not
-            depend on them.
+        upper: maximum size of each cluster, at least ``lower``; their sum is at least the number of
+            children.
+        prices: initial prices; those of a similar problem save nearly all the work. The cost of the
+            result does not depend on them.
 
     Returns:
         The cluster of each child, and the prices.
     """
     num_children, sink = costs.shape
-    price = np.append(_prices(costs, lower, upper, np.zeros(sink) if prices is None else prices), 0.0)
+    price = np.append(
+        _prices(costs, lower, upper, np.zeros(sink) if prices is None else prices), 0.0
+    )
     label = (costs + price[:sink]).argmin(1)
     sizes = np.bincount(label, minlength=sink)
-    flow = np.where(price[:sink] > 0, upper, np.where(price[:sink] < 0, lower, sizes.clip(lower, upper)))
+    flow = np.where(
+        price[:sink] > 0, upper, np.where(price[:sink] < 0, lower, sizes.clip(lower, upper))
+    )
     excess = np.append(sizes - flow, flow.sum() - num_children)
     move = np.full((sink + 1, sink + 1), np.inf)
     for a in range(sink):
@@ -54,7 +64,11 @@ def bounded_assignment(
         # children of equal cost move together: e.g. thousands of tokens that share one embedding
         movers = {a: _movers(costs, label, a, b, move[a, b]) for a, b in hops if sink not in (a, b)}
         capacity = [len(children) for children in movers.values()]
-        capacity += [upper[a] - flow[a] if b == sink else flow[b] - lower[b] for a, b in hops if sink in (a, b)]
+        capacity += [
+            upper[a] - flow[a] if b == sink else flow[b] - lower[b]
+            for a, b in hops
+            if sink in (a, b)
+        ]
         amount = int(min(excess[path[0]], -excess[path[-1]], *capacity))
         for a, b in hops:
             if b == sink:
@@ -83,15 +97,24 @@ def _cheapest_moves(
     a: int,
     targets: Int64[np.ndarray, "kept_parents"],
 ) -> Float64[np.ndarray, "kept_parents"]:
-    """Return the cost of the cheapest move of a child from cluster ``a`` to each target; infinite for ``a`` itself."""
+    """Return the cost of the cheapest move of a child from cluster ``a`` to each target.
+
+    Infinite for ``a`` itself.
+    """
     members = np.flatnonzero(label == a)
-    cheapest = (costs[members[:, None], targets] - costs[members, a][:, None]).min(0, initial=np.inf)
+    cheapest = (costs[members[:, None], targets] - costs[members, a][:, None]).min(
+        0, initial=np.inf
+    )
     cheapest[targets == a] = np.inf
     return cheapest
 
 
 def _movers(
-    costs: Float64[np.ndarray, "children parents"], label: Int64[np.ndarray, "children"], a: int, b: int, price: float
+    costs: Float64[np.ndarray, "children parents"],
+    label: Int64[np.ndarray, "children"],
+    a: int,
+    b: int,
+    price: float,
 ) -> Int64[np.ndarray, "kept"]:
     """Return the children of ``a`` whose move to ``b`` costs at most ``price``."""
     members = np.flatnonzero(label == a)
@@ -101,7 +124,8 @@ def _movers(
 def _shortest_path(
     length: Float64[np.ndarray, "m m"], excess: Int64[np.ndarray, "m"]
 ) -> tuple[Float64[np.ndarray, "m"], list[int]]:
-    """Return the distances from the excess nodes, clipped at the nearest deficit node, and the path to that node.
+    """Return the distances from the excess nodes, clipped at the nearest deficit node, and the path
+    to that node.
 
     Bellman-Ford over the whole matrix; few rounds suffice, since paths have few hops.
     """
@@ -114,7 +138,8 @@ def _shortest_path(
         better = reached < distance
         if not better.any():
             break
-        distance, previous = np.where(better, reached, distance), np.where(better, best, previous)
+        distance = np.where(better, reached, distance)
+        previous = np.where(better, best, previous)
     path = [int(np.where(excess < 0, distance, np.inf).argmin())]
     nearest = distance[path[0]]
     while previous[path[-1]] >= 0:
@@ -128,19 +153,25 @@ def _prices(
     upper: Int64[np.ndarray, "parents"],
     start: Float64[np.ndarray, "parents"],
 ) -> Float64[np.ndarray, "parents"]:
-    """Compute prices at which few clusters violate their bounds, by coordinate ascent on the dual, cluster by cluster.
+    """Compute prices at which few clusters violate their bounds, by coordinate ascent on the dual,
+    cluster by cluster.
 
     Sweeps are skipped where the shortest paths are cheap enough.
     """
     num_children, num_parents = costs.shape
     price = start.copy()
-    priced = np.ascontiguousarray((costs + start).T)  # a minimum over rows is several times faster than over columns
+    priced = np.ascontiguousarray(
+        (costs + start).T
+    )  # a minimum over rows is several times faster than over columns
     for _ in range(_SWEEPS):
         sizes = np.bincount(priced.argmin(0), minlength=num_parents)
-        over, under = sizes - upper, lower - sizes
+        over = sizes - upper
+        under = lower - sizes
         if np.maximum(over, under).clip(0).sum() <= num_children // 64 + num_parents:
             break
-        for k in np.flatnonzero((over > 0) | (under > 0) | ((price > 0) & (over < 0)) | ((price < 0) & (under < 0))):
+        for k in np.flatnonzero(
+            (over > 0) | (under > 0) | ((price > 0) & (over < 0)) | ((price < 0) & (under < 0))
+        ):
             priced[k] = np.inf
             leave = priced.min(0) - costs[:, k]  # the price of k at which each child leaves it
             ranks = [num_children - 1 - int(upper[k]), num_children - int(lower[k])]

@@ -1,7 +1,9 @@
-"""Triton kernels for plain hierarchies, used if ``usable`` returns True; Triton is not imported before that.
+"""Triton kernels for plain hierarchies, used if ``usable`` returns True.
 
-Their logic is tested in Triton's interpreter, and on an H200 against the CPU (tests/ddlib/test_triton_gpu.py).
-``benchmarks/gpu_head.py`` measures their time and memory.
+Triton is not imported before that.
+
+Their logic is tested in Triton's interpreter, and on an H200 against the CPU
+(tests/ddlib/test_triton_gpu.py). ``benchmarks/gpu_head.py`` measures their time and memory.
 """
 
 import torch
@@ -10,7 +12,10 @@ from ddlib.utils import triton_kernels
 
 
 def usable(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the kernels support hidden states of ``dtype`` on ``device``: any dtype but float64."""
+    """Return whether the kernels support hidden states of ``dtype`` on ``device``.
+
+    Any dtype but float64.
+    """
     return dtype != torch.float64 and triton_kernels.usable(device)
 
 

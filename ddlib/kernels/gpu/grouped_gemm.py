@@ -1,7 +1,7 @@
 """Grouped matrix products for child logits, one group for the rows of each family.
 
-Rows are sorted by family and cut into tiles of one family each, as in mixture-of-experts kernels. ``siblings.py``
-builds the tables that map tiles to families.
+Rows are sorted by family and cut into tiles of one family each, as in mixture-of-experts kernels.
+``siblings.py`` builds the tables that map tiles to families.
 """
 
 from typing import NamedTuple
@@ -24,9 +24,15 @@ class Tiles(NamedTuple):
 
 @kernel
 def _place(
-    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor, BT: tl.constexpr
+    TILE_FAMILY: tl.tensor,
+    TILE_TOKEN: tl.tensor,
+    START: tl.tensor,
+    FIRST: tl.tensor,
+    BT: tl.constexpr,
 ) -> tl.tensor:
-    """Return first column and number of columns of a tile's family, the rows of the tile, and a mask of valid rows."""
+    """Return first column and number of columns of a tile's family, the rows of the tile, and a
+    mask of valid rows.
+    """
     tile = tl.program_id(0)
     family = tl.load(TILE_FAMILY + tile)
     low = tl.load(START + family)
@@ -37,11 +43,27 @@ def _place(
 
 @kernel
 def _logits(
-    H: tl.tensor, W: tl.tensor, BIAS: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor, Z: tl.tensor,
-    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
-    D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
-    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
-) -> None:  # fmt: skip
+    H: tl.tensor,
+    W: tl.tensor,
+    BIAS: tl.tensor,
+    COLUMNS: tl.tensor,
+    TOKEN: tl.tensor,
+    Z: tl.tensor,
+    TILE_FAMILY: tl.tensor,
+    TILE_TOKEN: tl.tensor,
+    START: tl.tensor,
+    FIRST: tl.tensor,
+    D: tl.tensor,
+    base: tl.tensor,
+    h_stride: tl.tensor,
+    w_stride: tl.tensor,
+    z_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    BD: tl.constexpr,
+) -> None:
     """Z[token - base, column of the family] = H W^T + bias."""
     low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
     v = tl.program_id(1) * BV + tl.arange(0, BV)
@@ -51,9 +73,13 @@ def _logits(
         z = tl.zeros((BT, BV), tl.float32)
         for begin in range(0, D, BD):
             d = begin + tl.arange(0, BD)
-            a = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
+            a = tl.load(
+                hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+            )
             b = tl.load(
-                W + row[None, :] * w_stride + d[:, None], mask=(v[None, :] < size) & (d[:, None] < D), other=0.0
+                W + row[None, :] * w_stride + d[:, None],
+                mask=(v[None, :] < size) & (d[:, None] < D),
+                other=0.0,
             )
             z = tl.dot(a, b, z, input_precision=PRECISION)
         if HAS_BIAS:
@@ -64,10 +90,20 @@ def _logits(
 
 @kernel
 def _slopes(
-    Z: tl.tensor, OWN: tl.tensor, FAMILY: tl.tensor, START: tl.tensor, OUT: tl.tensor,
-    base: tl.tensor, z_stride: tl.tensor, DERIVE: tl.constexpr, BV: tl.constexpr,
-) -> None:  # fmt: skip
-    """OUT[token - base] = LSE - target logit; Z[token - base] becomes the softmax minus one at the target child."""
+    Z: tl.tensor,
+    OWN: tl.tensor,
+    FAMILY: tl.tensor,
+    START: tl.tensor,
+    OUT: tl.tensor,
+    base: tl.tensor,
+    z_stride: tl.tensor,
+    DERIVE: tl.constexpr,
+    BV: tl.constexpr,
+) -> None:
+    """OUT[token - base] = LSE - target logit.
+
+    Z[token - base] becomes the softmax minus one at the target child.
+    """
     token = base + tl.program_id(0)
     family = tl.load(FAMILY + token)
     size = tl.load(START + family + 1) - tl.load(START + family)
@@ -90,11 +126,23 @@ def _slopes(
 
 @kernel
 def _by_hidden(
-    Z: tl.tensor, W: tl.tensor, COLUMNS: tl.tensor, SLOPE: tl.tensor,
-    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
-    D: tl.tensor, base: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
-    PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
-) -> None:  # fmt: skip
+    Z: tl.tensor,
+    W: tl.tensor,
+    COLUMNS: tl.tensor,
+    SLOPE: tl.tensor,
+    TILE_FAMILY: tl.tensor,
+    TILE_TOKEN: tl.tensor,
+    START: tl.tensor,
+    FIRST: tl.tensor,
+    D: tl.tensor,
+    base: tl.tensor,
+    w_stride: tl.tensor,
+    z_stride: tl.tensor,
+    PRECISION: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    BD: tl.constexpr,
+) -> None:
     """SLOPE[token] = Z W, in float32."""
     low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
@@ -103,28 +151,53 @@ def _by_hidden(
         v = begin + tl.arange(0, BV)
         at = Z + (token - base).to(tl.int64)[:, None] * z_stride + v[None, :]
         row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
-        b = tl.load(W + row[:, None] * w_stride + d[None, :], mask=(v[:, None] < size) & (d[None, :] < D), other=0.0)
+        b = tl.load(
+            W + row[:, None] * w_stride + d[None, :],
+            mask=(v[:, None] < size) & (d[None, :] < D),
+            other=0.0,
+        )
         a = tl.load(at, mask=there[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
         total = tl.dot(a, b, total, input_precision=PRECISION)
     tl.store(
-        SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :], total, mask=there[:, None] & (d[None, :] < D)
+        SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :],
+        total,
+        mask=there[:, None] & (d[None, :] < D),
     )
 
 
 @kernel
 def _by_weight(
-    Z: tl.tensor, H: tl.tensor, FACTOR: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor,
-    INTO: tl.tensor, BIAS: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
-    D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
-    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
-) -> None:  # fmt: skip
-    """INTO[row] += Z^T (H factor) over the rows of the family; one program for each matrix row and part of D."""
+    Z: tl.tensor,
+    H: tl.tensor,
+    FACTOR: tl.tensor,
+    COLUMNS: tl.tensor,
+    TOKEN: tl.tensor,
+    INTO: tl.tensor,
+    BIAS: tl.tensor,
+    START: tl.tensor,
+    FIRST: tl.tensor,
+    D: tl.tensor,
+    base: tl.tensor,
+    h_stride: tl.tensor,
+    w_stride: tl.tensor,
+    z_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    BD: tl.constexpr,
+) -> None:
+    """INTO[row] += Z^T (H factor) over the rows of the family.
+
+    One program for each matrix row and part of D.
+    """
     family = tl.program_id(0)
     low = tl.load(START + family)
     size = tl.load(START + family + 1) - low
     v = tl.program_id(1) * BV + tl.arange(0, BV)
     d = tl.program_id(2) * BD + tl.arange(0, BD)
-    first, last = tl.load(FIRST + family), tl.load(FIRST + family + 1)
+    first = tl.load(FIRST + family)
+    last = tl.load(FIRST + family + 1)
     if (tl.program_id(1) * BV < size) & (first < last):
         total = tl.zeros((BV, BD), tl.float32)
         offset = tl.zeros((BV,), tl.float32)
@@ -135,7 +208,9 @@ def _by_weight(
             z = tl.load(at, mask=there[None, :] & (v[:, None] < size), other=0.0)
             factor = tl.load(FACTOR + token - base, mask=there, other=0.0).to(tl.float32)
             hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
-            h = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
+            h = tl.load(
+                hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+            )
             scaled = (h.to(tl.float32) * factor[:, None]).to(h.dtype)
             total = tl.dot(z.to(h.dtype), scaled, total, input_precision=PRECISION)
             offset += tl.sum(z * factor[None, :], 1)

@@ -1,4 +1,7 @@
-"""Training kernel on a chunk of logits: one program reads a row, reduces it and overwrites it with the derivatives."""
+"""Training kernel on a chunk of logits.
+
+One program reads a row, reduces it and overwrites it with the derivatives.
+"""
 
 import torch
 import triton
@@ -10,7 +13,10 @@ from ddlib.kernels.tile import Divergence, Reader, Rows
 from ddlib.utils.triton_kernels import kernel
 
 COLUMNS = 4096
-"""Number of logits of a row that a program loads at a time; other numbers were not tried on a GPU."""
+"""Number of logits of a row that a program loads at a time.
+
+Other numbers were not tried on a GPU.
+"""
 
 
 @kernel
@@ -23,18 +29,33 @@ def online_softmax(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.ten
 
 @kernel
 def _row(
-    Z: tl.tensor, WORD: tl.tensor, OUTER_LOW: tl.tensor, OUTER_HIGH: tl.tensor, INNER_LOW: tl.tensor,
-    INNER_HIGH: tl.tensor, OUT: tl.tensor, K: tl.tensor, start: tl.tensor, row_stride: tl.tensor, BV: tl.constexpr,
-) -> None:  # fmt: skip
-    """Z[row] becomes p over the row's outer span minus p over its inner span; the first column has place ``start``."""
+    Z: tl.tensor,
+    WORD: tl.tensor,
+    OUTER_LOW: tl.tensor,
+    OUTER_HIGH: tl.tensor,
+    INNER_LOW: tl.tensor,
+    INNER_HIGH: tl.tensor,
+    OUT: tl.tensor,
+    K: tl.tensor,
+    start: tl.tensor,
+    row_stride: tl.tensor,
+    BV: tl.constexpr,
+) -> None:
+    """Z[row] becomes p over the row's outer span minus p over its inner span.
+
+    The first column has place ``start``.
+    """
     row = tl.program_id(0).to(tl.int64)
     Z += row * row_stride
     word = tl.load(WORD + row)
-    low, high = tl.load(OUTER_LOW + word) - start, tl.load(OUTER_HIGH + word) - start
-    inner_low, inner_high = tl.load(INNER_LOW + word) - start, tl.load(INNER_HIGH + word) - start
+    low = tl.load(OUTER_LOW + word) - start
+    high = tl.load(OUTER_HIGH + word) - start
+    inner_low = tl.load(INNER_LOW + word) - start
+    inner_high = tl.load(INNER_HIGH + word) - start
     m = tl.full((), float("-inf"), tl.float32)
     s = tl.zeros((), tl.float32)
-    inner_m, inner_s = m, s
+    inner_m = m
+    inner_s = s
     for first in range(0, K, BV):
         v = first + tl.arange(0, BV)
         z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
@@ -55,33 +76,48 @@ def _row(
 
 
 class InPlace(Divergence):
-    """LSE over the outer span of each row's token minus LSE over its inner span, for logits of any dtype.
+    """LSE over the outer span of each row's token minus LSE over its inner span, for logits of any
+    dtype.
 
     Sums are accumulated in float32. Columns outside of the outer span have derivative 0.
 
     Args:
         start: place of the first column.
-        outer: (2, V) int32, first place and last place + 1 of the tokens under the state of a row with this token.
-        inner: (2, V) int32, first place and last place + 1 of the tokens that share each token's ancestor below the
-            state.
+        outer: (2, V) int32, first place and last place + 1 of the tokens under the state of a row
+            with this token.
+        inner: (2, V) int32, first place and last place + 1 of the tokens that share each token's
+            ancestor below the state.
     """
 
     wide = False
 
     def __init__(self, start: int, outer: Int[Tensor, "2 V"], inner: Int[Tensor, "2 V"]) -> None:
-        self.start, self.outer, self.inner = start, outer, inner
+        self.start = start
+        self.outer = outer
+        self.inner = inner
 
     def __call__(
         self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
     ) -> Float[Tensor, "n"]:
-        """Compute divergences and write derivatives into ``logits``, for any ``derive``; used only in training.
+        """Compute divergences and write derivatives into ``logits``, for any ``derive``.
+
+        Used only in training.
 
         Log-probabilities are not read: the kernel keeps none.
         """
         values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         with torch.cuda.device_of(logits):
             _row[(len(logits),)](
-                logits, rows.x, *self.outer, *self.inner, values, logits.shape[1], self.start, logits.stride(0),
-                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS), num_warps=8, enable_fp_fusion=True,
-            )  # fmt: skip
+                logits,
+                rows.x,
+                *self.outer,
+                *self.inner,
+                values,
+                logits.shape[1],
+                self.start,
+                logits.stride(0),
+                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS),
+                num_warps=8,
+                enable_fp_fusion=True,
+            )
         return values.clamp_min_(0)  # rounding

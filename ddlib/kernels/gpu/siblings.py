@@ -1,7 +1,10 @@
-"""Losses of child logits on a GPU: as ``ddlib.kernels.sibling_loss``, without synchronising the host.
+"""Losses of child logits on a GPU.
 
-The number of rows of a family is available on the device only. So the maximum number of programs is launched, and those
-without work return at once. A buffer holds the logits of a chunk of rows, as wide as the largest family.
+As ``ddlib.kernels.sibling_loss``, without synchronising the host.
+
+The number of rows of a family is available on the device only. So the maximum number of programs is
+launched, and those without work return at once. A buffer holds the logits of a chunk of rows, as
+wide as the largest family.
 """
 
 from dataclasses import dataclass
@@ -25,7 +28,10 @@ TILES = Tiles()
 
 @dataclass(frozen=True)
 class Grouped(Part):
-    """All rows in levels 1 to ``len(levels) - 1`` of the process; arguments as in ``family_queries``."""
+    """All rows in levels 1 to ``len(levels) - 1`` of the process.
+
+    Arguments as in ``family_queries``.
+    """
 
     children: Children
     levels: tuple[int, ...]
@@ -34,7 +40,9 @@ class Grouped(Part):
 
 
 class Groups(NamedTuple):
-    """Rows sorted by family; rows that need no logit of this level belong to an extra, empty family after the last."""
+    """Rows sorted by family; rows that need no logit of this level belong to an extra, empty family
+    after the last.
+    """
 
     token: Int64[Tensor, "N"]
     """Indices of the rows, grouped by family."""
@@ -49,9 +57,12 @@ class Groups(NamedTuple):
 
 @fused.add.register
 def _grouped(part: Grouped, work: Work) -> None:
-    work = work._replace(layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous()))
+    work = work._replace(
+        layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous())
+    )
     for query in family_queries(part.children, part.levels, work.rows.x, part.level, part.hard):
-        families, groups = query.families, _groups(query)
+        families = query.families
+        groups = _groups(query)
         length = max(work.held // families.widest, 1)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
@@ -65,12 +76,16 @@ def _groups(query: FamilyQuery) -> Groups:
     zero = family.new_zeros(1)
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
     start = torch.cat([zero, families.sizes.cumsum(0)])
-    first, start = torch.cat([zero, tokens.cumsum(0)]), torch.cat([start, start[-1:]])
+    first = torch.cat([zero, tokens.cumsum(0)])
+    start = torch.cat([start, start[-1:]])
     return Groups(token, family[token], families.rank[child][token], first, start)
 
 
 def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
-    """Return family and first row of each tile for at most ``length`` rows; spare tiles have the empty family."""
+    """Return family and first row of each tile for at most ``length`` rows.
+
+    Spare tiles have the empty family.
+    """
     tiles = -(-first.diff()[:-1] // TILES.tokens)
     ends = tiles.cumsum(0)
     number = torch.arange(triton.cdiv(length, TILES.tokens) + len(tiles), device=first.device)
@@ -81,39 +96,80 @@ def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
 
 def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) -> None:
     (hidden, weight, bias), _, scale, _, values, gradients = work
-    dim, length, rows = hidden.shape[1], end - base, groups.token[base:end]
+    dim = hidden.shape[1]
+    length = end - base
+    rows = groups.token[base:end]
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
     nats = torch.empty(length, dtype=torch.float32, device=hidden.device)
     common = dict(D=dim, base=base, z_stride=logits.stride(0))
     cut: dict[str, Any] = dict(
-        PRECISION=precision(), BT=TILES.tokens, BV=TILES.columns, BD=TILES.depth,
-        num_warps=TILES.warps, num_stages=TILES.stages,
-    )  # fmt: skip
+        PRECISION=precision(),
+        BT=TILES.tokens,
+        BV=TILES.columns,
+        BD=TILES.depth,
+        num_warps=TILES.warps,
+        num_stages=TILES.stages,
+    )
     tables = (*tiles, groups.start, first)
-    wide, deep = triton.cdiv(families.widest, TILES.columns), triton.cdiv(dim, TILES.depth)
+    wide = triton.cdiv(families.widest, TILES.columns)
+    deep = triton.cdiv(dim, TILES.depth)
     with torch.cuda.device_of(hidden):
         grouped_gemm._logits[(len(tiles[0]), wide)](
-            hidden, weight, weight if bias is None else bias, families.columns, groups.token, logits, *tables,
-            **common, h_stride=hidden.stride(0), w_stride=weight.stride(0), HAS_BIAS=bias is not None, **cut,
-        )  # fmt: skip
+            hidden,
+            weight,
+            weight if bias is None else bias,
+            families.columns,
+            groups.token,
+            logits,
+            *tables,
+            **common,
+            h_stride=hidden.stride(0),
+            w_stride=weight.stride(0),
+            HAS_BIAS=bias is not None,
+            **cut,
+        )
         grouped_gemm._slopes[(length,)](
-            logits, groups.own, groups.family, groups.start, nats, base, logits.stride(0),
-            DERIVE=gradients is not None, BV=min(triton.next_power_of_2(families.widest), 4096),
-        )  # fmt: skip
+            logits,
+            groups.own,
+            groups.family,
+            groups.start,
+            nats,
+            base,
+            logits.stride(0),
+            DERIVE=gradients is not None,
+            BV=min(triton.next_power_of_2(families.widest), 4096),
+        )
         values.index_add_(0, rows, nats.clamp_min_(0).to(values.dtype))  # rounding
         if gradients is None or scale is None:
             return
         factor = scale[rows].to(torch.float32)
         slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
         grouped_gemm._by_hidden[(len(tiles[0]), deep)](
-            logits, weight, families.columns, slope, *tables, **common, w_stride=weight.stride(0), **cut
+            logits,
+            weight,
+            families.columns,
+            slope,
+            *tables,
+            **common,
+            w_stride=weight.stride(0),
+            **cut,
         )
         gradients.hidden.index_add_(0, rows, (slope * factor[:, None]).to(hidden.dtype))
         grouped_gemm._by_weight[(len(families.sizes), wide, deep)](
-            logits, hidden, factor, families.columns, groups.token,
-            gradients.weight, gradients.weight if gradients.bias is None else gradients.bias, groups.start, first,
-            **common, h_stride=hidden.stride(0), w_stride=gradients.weight.stride(0),
-            HAS_BIAS=gradients.bias is not None, **cut,
-        )  # fmt: skip
+            logits,
+            hidden,
+            factor,
+            families.columns,
+            groups.token,
+            gradients.weight,
+            gradients.weight if gradients.bias is None else gradients.bias,
+            groups.start,
+            first,
+            **common,
+            h_stride=hidden.stride(0),
+            w_stride=gradients.weight.stride(0),
+            HAS_BIAS=gradients.bias is not None,
+            **cut,
+        )

@@ -17,8 +17,9 @@ from ddlib.kernels.tile import Block, Part
 class Ranged(Part):
     """Rows in levels 1 to ``top``, below which all maps are plain.
 
-    Without gradients one kernel computes everything, without synchronising the host. With gradients the host waits
-    once, for the number of rows in each state; then the rows of one or several states share cuBLAS products, in chunks.
+    Without gradients one kernel computes everything, without synchronising the host. With gradients
+    the host waits once, for the number of rows in each state; then the rows of one or several
+    states share cuBLAS products, in chunks.
     """
 
     hierarchy: Hierarchy
@@ -38,9 +39,14 @@ def _ranged(part: Ranged, work: Work) -> None:
         _train(order, order.segments(work.rows, level), index, work, work.gradients)
 
 
-def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
-    """Compute values and gradients segment by segment, on copies of matrix and gradient in tree order (V D entries)."""
-    layer, into = work.layer, gradients
+def _train(
+    order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients
+) -> None:
+    """Compute values and gradients segment by segment, on copies of matrix and gradient in tree
+    order (V D entries).
+    """
+    layer = work.layer
+    into = gradients
     if not order.identity:
         bias = None if layer.bias is None else layer.bias[order.tokens]
         layer = Layer(layer.hidden, layer.weight[order.tokens], bias)
@@ -57,5 +63,10 @@ def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gra
 
 
 def _block(order: Order, segment: Segment, index: Tensor) -> Block:
-    start, stop = segment.low // ALIGNED * ALIGNED, -(-segment.high // ALIGNED) * ALIGNED
-    return Block(index, slice(start, stop), InPlace(start, order.outer(segment.level), order.spans[:, segment.child]))
+    start = segment.low // ALIGNED * ALIGNED
+    stop = -(-segment.high // ALIGNED) * ALIGNED
+    return Block(
+        index,
+        slice(start, stop),
+        InPlace(start, order.outer(segment.level), order.spans[:, segment.child]),
+    )

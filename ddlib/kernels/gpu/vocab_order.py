@@ -10,11 +10,16 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.tile import Rows
 
 ALIGNED = 64
-"""Columns are taken in multiples of this: cuBLAS is slow if rows of logits do not start at multiples of 16 B."""
+"""Columns are taken in multiples of this.
+
+CuBLAS is slow if rows of logits do not start at multiples of 16 B.
+"""
 
 
 class Spans(NamedTuple):
-    """For each row the places [low, high) of the tokens under z, and of those under the child of z that contains x."""
+    """For each row the places [low, high) of the tokens under z, and of those under the child of z
+    that contains x.
+    """
 
     outer_low: Int64[Tensor, "N"]
     outer_high: Int64[Tensor, "N"]
@@ -23,11 +28,16 @@ class Spans(NamedTuple):
 
 
 EXTRA = 1 << 22
-"""Logits without effect that a product may have to save a product: on an H200 they take less time than its launches."""
+"""Logits without effect that a product may have to save a product.
+
+On an H200 they take less time than its launches.
+"""
 
 
 class Segment(NamedTuple):
-    """Consecutive rows in ``Order.rank`` whose states have tokens at places in [low, high) below them."""
+    """Consecutive rows in ``Order.rank`` whose states have tokens at places in [low, high) below
+    them.
+    """
 
     level: int
     """Level of the states of the rows."""
@@ -38,9 +48,13 @@ class Segment(NamedTuple):
     tokens: int
 
     def joined(self, other: "Segment") -> "Segment | None":
-        """Return both as one segment, or None if they are of two levels or it had too many logits without effect."""
+        """Return both as one segment, or None if they are of two levels or it had too many logits
+        without effect.
+        """
         both = self._replace(
-            low=min(self.low, other.low), high=max(self.high, other.high), tokens=self.tokens + other.tokens
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            tokens=self.tokens + other.tokens,
         )
         extra = both.logits - self.logits - other.logits
         return both if self[:2] == other[:2] and extra <= EXTRA else None
@@ -52,7 +66,8 @@ class Segment(NamedTuple):
 
 
 class Order:
-    """Permutation of the tokens into tree order ("places"), and the range of places under each state.
+    """Permutation of the tokens into tree order ("places"), and the range of places under each
+    state.
 
     It is computed for every batch: at most two sorts of V numbers, without synchronising the host.
 
@@ -65,11 +80,16 @@ class Order:
     tokens: Tensor
     """(V rounded up,) the token at each place; padding repeats token 0."""
     spans: Tensor
-    """(2, top + 1, V) int32: first and last place + 1 of the tokens that share a token's ancestor in each level."""
+    """(2, top + 1, V) int32: first and last place + 1 of the tokens that share a token's ancestor
+    in each level.
+    """
 
     def __init__(self, hierarchy: Hierarchy, top: int, hard: bool) -> None:
-        self.hierarchy, self.top, self.hard = hierarchy, top, hard
-        size, device = hierarchy.vocab_size, hierarchy.starts.device
+        self.hierarchy = hierarchy
+        self.top = top
+        self.hard = hard
+        size = hierarchy.vocab_size
+        device = hierarchy.starts.device
         rank = torch.arange(hierarchy.levels[top], device=device)
         for edge in reversed(hierarchy.maps[:top]):  # children of one parent become contiguous
             order = rank[edge.parents].argsort(stable=True)
@@ -77,20 +97,30 @@ class Order:
         self.tokens = torch.cat([order, order.new_zeros(-size % ALIGNED)])
         self.bounds = [torch.stack([rank, rank + 1])]
         for level in range(1, top + 1):
-            parents, members = hierarchy.between(0, level).parents, hierarchy.levels[level]
+            parents = hierarchy.between(0, level).parents
+            members = hierarchy.levels[level]
             first = rank.new_full((members,), size).scatter_reduce_(0, parents, rank, "amin")
             last = rank.new_zeros(members).scatter_reduce_(0, parents, rank, "amax")
             self.bounds.append(torch.stack([first, last + 1]))
-        above = [b if i == 0 else b[:, hierarchy.between(0, i).parents] for i, b in enumerate(self.bounds)]
+        above = [
+            b if i == 0 else b[:, hierarchy.between(0, i).parents]
+            for i, b in enumerate(self.bounds)
+        ]
         self.spans = torch.stack(above, 1).to(torch.int32)
 
     @property
     def identity(self) -> bool:
         """True if the permutation is the identity: one level, and no padding."""
-        return self.top == 1 == self.hierarchy.levels[1] and len(self.tokens) == self.hierarchy.vocab_size
+        return (
+            self.top == 1 == self.hierarchy.levels[1]
+            and len(self.tokens) == self.hierarchy.vocab_size
+        )
 
     def level(self, rows: Rows) -> Int64[Tensor, "N"]:
-        """Return the level of each row's state; 0 for states above ``top``, which other parts handle."""
+        """Return the level of each row's state.
+
+        0 for states above ``top``, which other parts handle.
+        """
         level = self.hierarchy.level_of(rows.z)
         return torch.where(level <= self.top, level, 0)
 
@@ -100,32 +130,44 @@ class Order:
         low, high = self.spans[:, level, rows.x].long()
         if self.hard:
             child = torch.zeros_like(child)
-            low, high = torch.where(level > 1, 0, low), torch.where(level > 1, self.hierarchy.vocab_size, high)
+            low = torch.where(level > 1, 0, low)
+            high = torch.where(level > 1, self.hierarchy.vocab_size, high)
         inner = self.spans[:, child, rows.x].long()
         return Spans(low, torch.where(level > 0, high, low), *inner)
 
     def outer(self, level: int) -> Int[Tensor, "2 V"]:
-        """Return first and last place + 1 of the tokens in the outer set of a row in ``level``, by its token."""
+        """Return first and last place + 1 of the tokens in the outer set of a row in ``level``, by
+        its token.
+        """
         spans = self.spans[:, level]
         if self.hard and level > 1:
-            return torch.stack([torch.zeros_like(spans[0]), torch.full_like(spans[1], self.hierarchy.vocab_size)])
+            return torch.stack(
+                [torch.zeros_like(spans[0]), torch.full_like(spans[1], self.hierarchy.vocab_size)]
+            )
         return spans
 
     def rank(self, level: Tensor, spans: Spans) -> Int64[Tensor, "N"]:
-        """Sort rows by level from the top, then by inner set; rows that need the same columns become neighbours."""
+        """Sort rows by level from the top, then by inner set.
+
+        Rows that need the same columns become neighbours.
+        """
         return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
 
     def segments(self, rows: Rows, level: Tensor) -> list[Segment]:
         """Return the segments of rows in the order of ``rank``; the host waits for the device here.
 
-        A segment holds the rows of one state, or of several states one after another: their products take less time as
-        one, until most of its logits have no effect.
+        A segment holds the rows of one state, or of several states one after another: their
+        products take less time as one, until most of its logits have no effect.
         """
         counts = [
-            torch.zeros_like(self.bounds[i][0]).scatter_add_(0, self.hierarchy.local(rows.z, i), (level == i).long())
+            torch.zeros_like(self.bounds[i][0]).scatter_add_(
+                0, self.hierarchy.local(rows.z, i), (level == i).long()
+            )
             for i in range(1, self.top + 1)
         ]
-        table = torch.cat([torch.cat([b, c[None]]) for b, c in zip(self.bounds[1:], counts, strict=True)], 1)
+        table = torch.cat(
+            [torch.cat([b, c[None]]) for b, c in zip(self.bounds[1:], counts, strict=True)], 1
+        )
         members = list(zip(*table.tolist(), strict=True))
         found = list[Segment]()
         for i in reversed(range(1, self.top + 1)):

@@ -1,12 +1,14 @@
 """Configuration: construction of objects from plain values such as ``{kind: tree, xi: 0.9}``.
 
-The same values work in Python, YAML and on the command line. ``kind`` is a name that ``python -m ddlib`` lists, or the
-path ``package.module:object`` of a class or function. The other keys are the arguments of the constructor; their
-annotations determine the allowed values. An argument that is a part itself has such a mapping as its value. A part can
-also be a string: ``cosine``, ``polynomial:2``, ``ancestral:force_transition=true``, ``my_package.noise:make``. An
-argument that is a function, such as a reward, is a path ``package.module:object`` too, and is not called.
+The same values work in Python, YAML and on the command line. ``kind`` is a name that ``python -m
+ddlib`` lists, or the path ``package.module:object`` of a class or function. The other keys are the
+arguments of the constructor; their annotations determine the allowed values. An argument that is a
+part itself has such a mapping as its value. A part can also be a string: ``cosine``,
+``polynomial:2``, ``ancestral:force_transition=true``, ``my_package.noise:make``. An argument that
+is a function, such as a reward, is a path ``package.module:object`` too, and is not called.
 
-Values that depend on the run, such as the number of tokens, are filled in by name: see ``run`` of ``build``.
+Values that depend on the run, such as the number of tokens, are filled in by name: see ``run`` of
+``build``.
 """
 
 from ddlib.plugins.config.building import build, origins, read

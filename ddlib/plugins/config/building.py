@@ -9,7 +9,9 @@ from ddlib.plugins.config.signature import REQUIRED, Key, check, expand, fills, 
 
 
 def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
-    """Return the values of a part as one mapping: short strings expanded, defaults filled in, all values checked.
+    """Return the values of a part as one mapping.
+
+    Short strings expanded, defaults filled in, all values checked.
 
     No object is built; modules that ``kind`` refers to are imported.
 
@@ -20,8 +22,8 @@ def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, 
         place: name of the part in error messages.
 
     Raises:
-        ValueError: lists all errors with their places: unknown keys with the closest match, missing keys, values of a
-            wrong type.
+        ValueError: lists all errors with their places: unknown keys with the closest match, missing
+            keys, values of a wrong type.
         ImportError: a plug-in that does not load.
     """
     faults: list[str] = []
@@ -36,11 +38,12 @@ def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
 
     Args:
         group: group of plug-ins, one of ``registry.GROUPS``.
-        given: a mapping with ``kind``, a string, or an object of the kind, which is returned; the same for nested
-            parts.
-        run: an object whose methods provide values of the run. An argument with the name of a method is set to the
-            method's result if it is not given and has no default or the default None; with another default only if its
-            value is the string ``run``. The method's arguments then become keys of the part.
+        given: a mapping with ``kind``, a string, or an object of the kind, which is returned; the
+            same for nested parts.
+        run: an object whose methods provide values of the run. An argument with the name of a
+            method is set to the method's result if it is not given and has no default or the
+            default None; with another default only if its value is the string ``run``. The method's
+            arguments then become keys of the part.
         place: name of the part in error messages.
 
     Raises:
@@ -59,7 +62,9 @@ def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
 
 
 def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[registry.Origin]:
-    """Return the origins of a part and the parts within it, without duplicates and without ddlib."""
+    """Return the origins of a part and the parts within it, without duplicates and without
+    ddlib.
+    """
     found = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
         value = values.get(key.name)
@@ -77,11 +82,18 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
     try:
         values = expand(group, given, run) if isinstance(given, str) else dict(given)
     except (TypeError, ValueError) as error:
-        rule = error if isinstance(given, str) else f"must be a name or a mapping with the key kind, got {given!r}"
+        rule = (
+            error
+            if isinstance(given, str)
+            else f"must be a name or a mapping with the key kind, got {given!r}"
+        )
         faults.append(f"{place}: {rule}")
         return {}
     if not isinstance(values.get("kind"), str):
-        faults.append(f"{place}.kind: is missing, must be a name that `python -m ddlib` lists or package.module:object")
+        faults.append(
+            f"{place}.kind: is missing, must be a name that `python -m ddlib` lists or "
+            "package.module:object"
+        )
         return {}
     try:
         allowed = keys(group, values["kind"], run, values)
@@ -107,7 +119,9 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
 
 def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any:
     if key.many and isinstance(value, list | tuple):
-        return [_read(key.group or "", one, run, f"{place}[{i}]", faults) for i, one in enumerate(value)]
+        return [
+            _read(key.group or "", one, run, f"{place}[{i}]", faults) for i, one in enumerate(value)
+        ]
     if key.group and not (value is None and key.default is None):
         return _read(key.group, value, run, place, faults)
     try:
@@ -122,7 +136,10 @@ def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any
 
 
 def _function(value: Any, key: Key) -> Any:
-    """Return a value that is a function, or import it from its path; None if None is the default."""
+    """Return a value that is a function, or import it from its path.
+
+    None if None is the default.
+    """
     found = registry.at(value) if isinstance(value, str) else value
     if not (callable(found) or (found is None and key.default is None)):
         raise ValueError(f"must be a function, or package.module:object of one, got {value!r}")
@@ -132,7 +149,8 @@ def _function(value: Any, key: Key) -> Any:
 def _build(group: str, values: Any, run: Any, place: str) -> Any:
     if _is_one(group, values):
         return values
-    target, arguments = registry.find(group, values["kind"]), {}
+    target = registry.find(group, values["kind"])
+    arguments = {}
     allowed = keys(group, values["kind"], run, values)
     for name, key in allowed.items():
         if key.filled is None and name in values:
@@ -141,10 +159,15 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
                 arguments[name] = _function(value, key)
             elif key.many and isinstance(value, list):
                 arguments[name] = [
-                    _build(key.group or "", one, run, f"{place}.{name}[{i}]") for i, one in enumerate(value)
+                    _build(key.group or "", one, run, f"{place}.{name}[{i}]")
+                    for i, one in enumerate(value)
                 ]
             else:
-                arguments[name] = _build(key.group, value, run, f"{place}.{name}") if key.group and value else value
+                arguments[name] = (
+                    _build(key.group, value, run, f"{place}.{name}")
+                    if key.group and value
+                    else value
+                )
     for parameter in parameters(target):
         if parameter.name not in arguments and fills(parameter, run, values):
             names = (name for name, key in allowed.items() if key.filled == parameter.name != name)
@@ -152,15 +175,20 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
             try:
                 arguments[parameter.name] = getattr(run, parameter.name)(**options)
             except ValueError as error:
-                where = f"{place}.{parameter.name}: "  # a run that built the part itself to find it has named the place
+                # a run that built the part itself to find it has named the place
+                where = f"{place}.{parameter.name}: "
                 raise ValueError(where + str(error).removeprefix(where)) from error
     try:
         found = target(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from error
     except RuntimeError as error:
-        if type(error) is RuntimeError:  # its subclasses, such as that for memory, may have other arguments
-            error.args = (f"{place}: {error}",)  # the same object: its traceback shows whether it is a refusal or a bug
+        if (
+            type(error) is RuntimeError
+        ):  # its subclasses, such as that for memory, may have other arguments
+            error.args = (
+                f"{place}: {error}",
+            )  # the same object: its traceback shows whether it is a refusal or a bug
         raise
     if not _is_one(group, found):
         wanted = registry.made(group)

@@ -27,13 +27,17 @@ class Key:
 
     name: str
     annotation: Any
-    """Type that pydantic validates; ``Any`` if plain values only approximate it, e.g. for tensors."""
+    """Type that pydantic validates.
+
+    ``Any`` if plain values only approximate it, e.g. for tensors.
+    """
     default: Any
     """``REQUIRED`` if there is none."""
     group: str | None = None
     """The kind of plug-in, if the argument is a part."""
     filled: str | None = None
-    """The argument that the run computes from this key, if the part itself does not take the key."""
+    """The argument that the run computes from this key, if the part itself does not take the key.
+    """
     function: bool = False
     """True if the argument is a function, given as ``package.module:object``."""
     many: bool = False
@@ -42,10 +46,14 @@ class Key:
     @property
     def plain(self) -> bool:
         """True if the default is a plain value."""
-        return self.default is not REQUIRED and isinstance(self.default, str | int | float | bool | list | tuple | None)
+        return self.default is not REQUIRED and isinstance(
+            self.default, str | int | float | bool | list | tuple | None
+        )
 
 
-def keys(group: str, kind: str, run: Any = None, given: Mapping[str, Any] | None = None) -> dict[str, Key]:
+def keys(
+    group: str, kind: str, run: Any = None, given: Mapping[str, Any] | None = None
+) -> dict[str, Key]:
     """Return the keys of a part besides ``kind``, by name.
 
     Args:
@@ -54,7 +62,8 @@ def keys(group: str, kind: str, run: Any = None, given: Mapping[str, Any] | None
         run: as in ``build``.
         given: given values, which determine which keys the run fills in.
     """
-    given, found = given or {}, {}
+    given = given or {}
+    found = {}
     for parameter in parameters(registry.find(group, kind)):
         name = parameter.name
         if not fills(parameter, run, given):
@@ -78,11 +87,13 @@ def parse(text: str) -> Any:
 def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     """Expand a short string to a mapping: ``kind``, ``kind:value`` or ``kind:key=value,key=value``.
 
-    The part before the colon must be a registered name; ``package.module:object`` takes no arguments in this form.
+    The part before the colon must be a registered name; ``package.module:object`` takes no
+    arguments in this form.
     """
     name, _, rest = text.partition(":")
     if not rest or not registry.is_registered(group, name):
-        # arguments behind a misspelled name would hide which name is meant; else it is the path of an object
+        # arguments behind a misspelled name would hide which name is meant; else it is the path of
+        # an object
         return {"kind": name if _ARGUMENTS.match(rest) else text.removesuffix(":")}
     pairs = [piece.partition("=") for piece in _pieces(rest)]
     if all(key.strip().isidentifier() and sign for key, sign, _ in pairs):
@@ -93,13 +104,16 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
         raise ValueError(f"{text!r}: {name} takes no argument")
     if any(sign and key.strip() in known for key, sign, _ in pairs):
         bare = next(key for key, sign, _ in pairs if not sign or not key.strip().isidentifier())
-        raise ValueError(f"{text!r}: {bare!r} has no key, write {first.name}={bare.strip()} beside other keys")
+        raise ValueError(
+            f"{text!r}: {bare!r} has no key, write {first.name}={bare.strip()} beside other keys"
+        )
     return {"kind": name, first.name: rest if first.annotation is str else parse(rest)}
 
 
 def _pieces(text: str) -> list[str]:
     """Split at the commas outside brackets."""
-    depth, pieces = 0, [""]
+    depth = 0
+    pieces = [""]
     for character in text:
         depth += (character in "[{(") - (character in "]})")
         if character == "," and depth <= 0:
@@ -115,7 +129,10 @@ def check(key: Key, value: Any) -> Any:
     Raises:
         ValueError: a value of a wrong type; the message has the expected type.
     """
-    from pydantic import TypeAdapter, ValidationError  # here: it takes a quarter of the time of import ddlib
+    from pydantic import (
+        TypeAdapter,
+        ValidationError,
+    )  # here: it takes a quarter of the time of import ddlib
 
     if isinstance(value, bool) and not _takes_bool(key.annotation):  # pydantic takes it as 0 or 1
         raise ValueError(f"Input should not be a boolean, got {value!r}")
@@ -151,7 +168,9 @@ def _class(run: Any) -> type[Any]:
 
 @cache
 def parameters(target: Callable[..., Any]) -> tuple[Key, ...]:
-    """Return the arguments of a class or function that plain values can set, and those without a default."""
+    """Return the arguments of a class or function that plain values can set, and those without a
+    default.
+    """
     return tuple(_declared(target))
 
 
@@ -165,14 +184,23 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
         if name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         annotation = hints.get(name, Any)
-        group = next((kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None)
+        group = next(
+            (kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None
+        )
         function = not group and _is_function(annotation)
         plain = Any if group or function else _plain(annotation)
         if plain is None and parameter.default is not REQUIRED:
             continue  # not a plain value, e.g. a random generator
         many = any(get_origin(part) is Sequence for part in (annotation, *get_args(annotation)))
         default = parameter.default
-        yield Key(name, Any if plain is None else plain, default, group, function=function, many=bool(group) and many)
+        yield Key(
+            name,
+            Any if plain is None else plain,
+            default,
+            group,
+            function=function,
+            many=bool(group) and many,
+        )
 
 
 def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
@@ -196,7 +224,9 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
         parts = [plain for part in get_args(annotation) if (plain := _plain(part)) is not None]
         return Union[tuple(parts)] if parts else None  # noqa: UP007 # of a list
-    if "Tensor" in repr(annotation) or (isinstance(annotation, type) and issubclass(annotation, Tensor)):
+    if "Tensor" in repr(annotation) or (
+        isinstance(annotation, type) and issubclass(annotation, Tensor)
+    ):
         return Any  # lists of numbers; the constructor checks them
     from pydantic import PydanticUserError, TypeAdapter
 

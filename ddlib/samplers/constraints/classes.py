@@ -19,18 +19,25 @@ def numbered(
     end: int | None,
     fill: int | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Bool[Tensor, "K"]]:
-    """Return the states, tokens and next states of all transitions, and the accepting states; the start is state 0.
+    """Return the states, tokens and next states of all transitions, and the accepting states.
+
+    The start is state 0.
 
     The arguments are those of ``Automaton``.
 
     Raises:
-        TypeError, ValueError: no accepting states; tokens outside [0, V); a transition by ``end`` in an accepting
-            state.
+        TypeError, ValueError: no accepting states; tokens outside [0, V); a transition by ``end``
+            in an accepting state.
     """
-    require(bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint")
+    require(
+        bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint"
+    )
     for name, given in (("end", end), ("fill", fill)):
         if given is not None:
-            require(check_count(name, given, 0) < vocab_size, f"{name} is {given}, must be in [0, {vocab_size})")
+            require(
+                check_count(name, given, 0) < vocab_size,
+                f"{name} is {given}, must be in [0, {vocab_size})",
+            )
     number: dict[Hashable, int] = {start: 0}
     for state in chain(transitions, *(row.values() for row in transitions.values()), final):
         number.setdefault(state, len(number))
@@ -42,39 +49,58 @@ def numbered(
     sources = np.repeat(np.array([number[state] for state in transitions], np.int64), sizes)
     if count:
         for token in (int(tokens.min()), int(tokens.max())):
-            require(0 <= token < vocab_size, f"transitions hold token {token}, must be in [0, {vocab_size})")
+            require(
+                0 <= token < vocab_size,
+                f"transitions hold token {token}, must be in [0, {vocab_size})",
+            )
     final_numbers = np.array(sorted(number[state] for state in final), np.int64)
     states = len(number)
     if end is not None:
         twice = np.isin(sources[tokens == end], final_numbers)
-        require(not twice.any(), f"end is {end}, by which an accepting state has a transition, must have none")
+        require(
+            not twice.any(),
+            f"end is {end}, by which an accepting state has a transition, must have none",
+        )
         ended = [states] * len(final_numbers)
         sources = np.concatenate([sources, final_numbers, [states]])
         tokens = np.concatenate([tokens, [end] * len(final_numbers), [fill]]).astype(np.int64)
         targets = np.concatenate([targets, ended, [states]]).astype(np.int64)
-        final_numbers, states = np.append(final_numbers, states), states + 1
+        final_numbers = np.append(final_numbers, states)
+        states = states + 1
     is_final = torch.zeros(states, dtype=torch.bool)
     is_final[torch.from_numpy(final_numbers)] = True
     return sources, tokens, targets, is_final
 
 
-def log_sums(terms: Float[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int) -> Float[Tensor, "B m"]:
-    """Return the logs of the sums of exp(terms) with the same place, (B, size); -inf for a place without terms."""
-    largest = terms.new_full((len(terms), size), -torch.inf).scatter_reduce_(1, places, terms, "amax")
+def log_sums(
+    terms: Float[Tensor, "B n"], places: Int64[Tensor, "B n"], size: int
+) -> Float[Tensor, "B m"]:
+    """Return the logs of the sums of exp(terms) with the same place, (B, size).
+
+    -inf for a place without terms.
+    """
+    largest = terms.new_full((len(terms), size), -torch.inf).scatter_reduce_(
+        1, places, terms, "amax"
+    )
     finite = torch.where(largest.isfinite(), largest, 0.0)
-    sums = torch.zeros_like(largest).scatter_add_(1, places, (terms - finite.gather(1, places)).exp())
+    sums = torch.zeros_like(largest).scatter_add_(
+        1, places, (terms - finite.gather(1, places)).exp()
+    )
     return sums.log() + finite
 
 
 def class_groups(
     token_class: Int64[Tensor, "V"], ancestors: Int64[Tensor, "V n"], is_open: Bool[Tensor, "m"]
 ) -> Bool[Tensor, "K C"]:
-    """Return the classes of the tokens that may be drawn: of all tokens, then of those below each ancestor.
+    """Return the classes of the tokens that may be drawn.
+
+    The root first: the classes of all tokens, then of those below each ancestor.
 
     Args:
         token_class: the class of each token.
         ancestors: the state of each token in each level between the tokens and the mask, from V on.
-        is_open: True at classes whose tokens may be drawn; the class behind them has no transitions.
+        is_open: True at classes whose tokens may be drawn; the class behind them has no
+            transitions.
     """
     last = len(token_class) - 1
     number = int(ancestors.max()) - last + 1 if ancestors.numel() else 1
@@ -89,10 +115,11 @@ def class_groups(
 def token_classes(
     sources: np.ndarray, tokens: np.ndarray, targets: np.ndarray, vocab_size: int
 ) -> tuple[Int64[Tensor, "V"], int, list[Tensor]]:
-    """Return the class of each token, the number of classes with transitions, and the transitions of these classes.
+    """Return the class of each token, the number of classes with transitions, and the transitions
+    of these classes.
 
-    Tokens without transitions have the class behind the last. The partition is refined state by state: tokens stay
-    together while they have the same next state.
+    Tokens without transitions have the class behind the last. The partition is refined state by
+    state: tokens stay together while they have the same next state.
 
     Args:
         sources: (n,) states of the transitions.
@@ -103,7 +130,8 @@ def token_classes(
     Returns:
         (V,) int64, the number of classes, and sources, classes and targets of the transitions.
     """
-    classes, count = np.zeros(vocab_size, np.int64), 1
+    classes = np.zeros(vocab_size, np.int64)
+    count = 1
     order = np.argsort(sources, kind="stable")
     for some in np.split(order, np.flatnonzero(np.diff(sources[order])) + 1) if len(order) else []:
         pairs = classes[tokens[some]] * (int(targets.max()) + 1) + targets[some]

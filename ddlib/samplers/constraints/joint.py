@@ -19,23 +19,25 @@ _HELD = 1 << 24
 class JointDraw:
     r"""Draw of the tokens of one step under a constraint, from left to right.
 
-    Let :math:`p_i` be the network's distribution at a position i that is drawn, and :math:`Q_i` the states to which the
-    positions before i may lead. A token leads a state q to :math:`q'`.
+    Let :math:`p_i` be the network's distribution at a position i that is drawn, and :math:`Q_i` the
+    states to which the positions before i may lead. A token leads a state q to :math:`q'`.
 
     .. math:: p(x_i | x_{<i}) \propto p_i(x_i) \max_{q \in Q_i} \beta_i(q'), \qquad
         \beta_{i-1}(q) = \sum_x p_i(x) \beta_i(q'), \quad \max_x \beta_i(q'), \quad \beta_i(q')
 
-    with the sum at a position that is drawn, the maximum at one that stays a mask, and the given token otherwise.
-    Behind the last position :math:`\beta` is 1 at accepting states and 0 at others.
+    with the sum at a position that is drawn, the maximum at one that stays a mask, and the given
+    token otherwise. Behind the last position :math:`\beta` is 1 at accepting states and 0 at
+    others.
 
-    The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on the existence
-    of a completion, if no position that stays a mask lies before one that is drawn. This holds from left to right and
-    in the last step. If a single position is drawn, the result is always :math:`p_i`, renormalised over the tokens with
-    a completion. In other steps it is an approximation that has the same support. The exact condition takes exponential
-    time there, as several paths lead through the masks.
+    The result is :math:`\prod_i p_i(x_i)`, the network's distribution of the step, conditioned on
+    the existence of a completion, if no position that stays a mask lies before one that is drawn.
+    This holds from left to right and in the last step. If a single position is drawn, the result is
+    always :math:`p_i`, renormalised over the tokens with a completion. In other steps it is an
+    approximation that has the same support. The exact condition takes exponential time there, as
+    several paths lead through the masks.
 
-    A position that descends to a cluster has the sum of :math:`p(x_i | x_{<i})` over the tokens of each cluster. The
-    positions behind it take a cluster for all its tokens, as they take a mask.
+    A position that descends to a cluster has the sum of :math:`p(x_i | x_{<i})` over the tokens of
+    each cluster. The positions behind it take a cluster for all its tokens, as they take a mask.
 
     Temperature and truncation act on the conditional distributions :math:`p(x_i | x_{<i})`.
 
@@ -44,7 +46,8 @@ class JointDraw:
         z: (B, L) states, numbers of at least V at positions that are not tokens.
         drawn: (B, L) bool, the positions that are drawn.
         levels: (B, L) the levels of their new states, 0 for tokens.
-        log_probs: map from positions, as rows and columns (n,) each, to log-probabilities (n, V) without temperature.
+        log_probs: map from positions, as rows and columns (n,) each, to log-probabilities (n, V)
+            without temperature.
         sharpen: temperature and truncation.
         u: (B, L) uniforms in [0, 1).
     """
@@ -59,8 +62,13 @@ class JointDraw:
         sharpen: Sharpen,
         u: Float64[Tensor, "B L"],
     ) -> None:
-        self.automaton, self.z, self.drawn, self.levels, self.u = automaton, z, drawn, levels, u
-        self.log_probs, self.sharpen = log_probs, sharpen
+        self.automaton = automaton
+        self.z = z
+        self.drawn = drawn
+        self.levels = levels
+        self.u = u
+        self.log_probs = log_probs
+        self.sharpen = sharpen
 
     def tokens(self) -> Tokens:
         """Draw the tokens; the other positions are as in ``z``.
@@ -68,16 +76,20 @@ class JointDraw:
         Raises:
             ValueError: the network excludes all tokens with which a sequence has a completion.
         """
-        result, rows = self.z.clone(), self.drawn.any(1).nonzero()[:, 0]
-        columns, held = int(self.drawn.any(0).sum()), len(self.automaton.accepting)
+        result = self.z.clone()
+        rows = self.drawn.any(1).nonzero()[:, 0]
+        columns = int(self.drawn.any(0).sum())
+        held = len(self.automaton.accepting)
         number = max(1, _HELD // max(columns * held, len(self.automaton.edges[0]), 1))
         for some in rows.split(number):
             self._draw(result, some)
         return result
 
     def _draw(self, result: Tokens, rows: Int64[Tensor, "n"]) -> None:
-        automaton, drawn = self.automaton, self.drawn[rows]
-        classes, after = automaton.classes(self.z[rows]), self._backward(rows)
+        automaton = self.automaton
+        drawn = self.drawn[rows]
+        classes = automaton.classes(self.z[rows])
+        after = self._backward(rows)
         columns = drawn.any(0).tolist()
         states = automaton.started(len(rows))
         for column in range(max(i for i, some in enumerate(columns) if some) + 1):
@@ -92,7 +104,8 @@ class JointDraw:
                 empty = ~(scores.amax(-1) > -torch.inf)
                 require(
                     not bool(empty.any()),
-                    f"the network gives probability 0 to all tokens at position {column} that the constraint allows, "
+                    f"the network gives probability 0 to all tokens at position {column} that the "
+                    "constraint allows, "
                     "must leave one",
                 )
                 scores = automaton.at_levels(scores, self.levels[rows[here], place])
@@ -103,14 +116,18 @@ class JointDraw:
 
     def _backward(self, rows: Int64[Tensor, "n"]) -> dict[int, Float64[Tensor, "n K"]]:
         """Return the values beta of the states behind each column in which a position is drawn."""
-        automaton, drawn = self.automaton, self.drawn[rows]
-        classes, length = automaton.classes(self.z[rows]), drawn.shape[1]
+        automaton = self.automaton
+        drawn = self.drawn[rows]
+        classes = automaton.classes(self.z[rows])
+        length = drawn.shape[1]
         column = torch.arange(length, device=drawn.device)
         first = torch.where(drawn & (column >= automaton.skip), column, length).amin(1)
-        columns, lowest = drawn.any(0).tolist(), int(first.min())
+        columns = drawn.any(0).tolist()
+        lowest = int(first.min())
         given = ((classes != -1) | drawn).any(0).nonzero()[:, 0]
         stop = int(given[-1]) + 1  # all positions behind are masks
-        values, found = automaton.ending(length - stop).expand(len(rows), -1), dict[int, Tensor]()
+        values = automaton.ending(length - stop).expand(len(rows), -1)
+        found = dict[int, Tensor]()
         for i in range(stop - 1, lowest - 1, -1):
             if columns[i]:
                 found[i] = values
@@ -126,6 +143,8 @@ class JointDraw:
 
     def _weights(self, rows: Int64[Tensor, "n"], column: int) -> Float64[Tensor, "n C"]:
         """Return the log-probabilities of the classes of tokens at a column."""
-        log_probs = self.log_probs(rows, torch.full_like(rows, column)).to(torch.float64).log_softmax(-1)
+        log_probs = (
+            self.log_probs(rows, torch.full_like(rows, column)).to(torch.float64).log_softmax(-1)
+        )
         classes = self.automaton.token_class.expand(len(rows), -1)
         return log_sums(log_probs, classes, self.automaton.num_classes)

@@ -10,16 +10,18 @@ from ddlib.utils.repr import shown
 class Corrector(ReversePart):
     """Base class of correctors, which move states at a time t and keep their distribution q_t.
 
-    ``Corrected`` calls ``check`` once, ``correct`` after each step of its predictor, and ``end`` on the final tokens.
+    ``Corrected`` calls ``check`` once, ``correct`` after each step of its predictor, and ``end`` on
+    the final tokens.
     """
 
     exact_marginals: bool = True
     """True if a single token keeps its distribution q_t, given the optimal denoiser."""
 
     consistent_joint: bool = True
-    """True if the distribution of a sequence converges to the exact one as steps and corrections get smaller, given the
-    optimal denoiser. Each token then keeps its distribution q_t in every correction, with the other tokens' noise
-    fixed."""
+    """True if the distribution of a sequence converges to the exact one as steps and corrections
+    get smaller, given the
+    optimal denoiser. Each token then keeps its distribution q_t in every correction, with the other
+    tokens' noise fixed."""
 
     exact_joint: bool = False
     """True if every correction, however large, keeps the joint distribution of a sequence."""

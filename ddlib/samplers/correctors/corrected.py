@@ -21,41 +21,61 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Corrected(Sampler):
-    """Predictor-corrector sampler: steps of a sampler, each followed by corrections at the time that it reaches.
+    """Predictor-corrector sampler.
 
-    A corrector keeps the distribution at a time and reduces errors of earlier steps, such as tokens that were drawn at
-    once and do not match. Song et al. (2021), for discrete states Campbell et al. (2022).
+    Steps of a sampler, each followed by corrections at the time that it reaches.
+
+    A corrector keeps the distribution at a time and reduces errors of earlier steps, such as tokens
+    that were drawn at once and do not match. Song et al. (2021), for discrete states Campbell et
+    al. (2022).
 
     Args:
         predictor: a sampler with states at the times of the grid, unlike ``FirstHitting``.
         corrector: the corrector to apply after its steps.
         steps: number of corrections after each step, at least 1.
-        interval: two times; corrections follow steps that end between them, bounds included, and not at t = 0.
+        interval: two times; corrections follow steps that end between them, bounds included, and
+            not at t = 0.
 
     Raises:
-        TypeError: not a sampler, not a corrector, a predictor that is not ``on_time_grid``; when sampling, a process
-            that the corrector does not support.
+        TypeError: not a sampler, not a corrector, a predictor that is not ``on_time_grid``; when
+            sampling, a process that the corrector does not support.
         ValueError: steps below 1, an interval outside [0, 1] or of length 0.
     """
 
     def __init__(
-        self, predictor: Sampler, corrector: Corrector, steps: int = 1, interval: Sequence[float] = (0.0, 1.0)
+        self,
+        predictor: Sampler,
+        corrector: Corrector,
+        steps: int = 1,
+        interval: Sequence[float] = (0.0, 1.0),
     ) -> None:
         if not isinstance(predictor, Sampler):
-            raise TypeError(f"predictor is {predictor!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
+            raise TypeError(
+                f"predictor is {predictor!r}, must be a ddlib.samplers.Sampler object such as "
+                "Ancestral()"
+            )
         if not isinstance(corrector, Corrector):
-            raise TypeError(f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as Gibbs()")
+            raise TypeError(
+                f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as "
+                "Gibbs()"
+            )
         if not predictor.on_time_grid:
             raise TypeError(
-                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_time_grid): a "
-                "step of an event-based sampler has no time for a corrector, use Ancestral, which draws from the same "
+                f"predictor is {predictor!r}, must be one whose states are at the times of the "
+                "grid (on_time_grid): a "
+                "step of an event-based sampler has no time for a corrector, use Ancestral, which "
+                "draws from the same "
                 "distribution; Particles take a Corrected as their sampler"
             )
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
-        low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
+        low, high = (
+            check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval)
+        )
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
-        self.predictor, self.corrector = predictor, corrector
-        self.steps, self.interval = check_count("steps", steps), (low, high)
+        self.predictor = predictor
+        self.corrector = corrector
+        self.steps = check_count("steps", steps)
+        self.interval = (low, high)
         self.exact_marginals = predictor.exact_marginals and corrector.exact_marginals
         self.consistent_joint = predictor.consistent_joint and corrector.consistent_joint
         self.supports_constraint = predictor.supports_constraint and corrector.supports_constraint
@@ -81,7 +101,8 @@ class Corrected(Sampler):
         return self.predictor.init(run)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        before, (low, high) = state, self.interval
+        before = state
+        (low, high) = self.interval
         state = self.predictor.step(run, before, k)
         # not the time of the grid where the predictor maps it, as Remask(rule="loop") does
         s = float(state.t[0] if run.path is None else run.times[k + 1])
@@ -89,7 +110,9 @@ class Corrected(Sampler):
             return state
         z = torch.where(run.free, state.z, before.z)  # restores the prompt
         for _ in range(self.steps):
-            z = torch.where(run.free, self.corrector.correct(run, z, state.t, before.t - state.t), z)
+            z = torch.where(
+                run.free, self.corrector.correct(run, z, state.t, before.t - state.t), z
+            )
         return state._replace(z=z)
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:

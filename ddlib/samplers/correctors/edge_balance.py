@@ -17,11 +17,12 @@ from ddlib.utils.validation import check_number
 class EdgeBalance(Corrector):
     r"""Ascents on each edge with probability :math:`\sigma_i`, balanced by as many descents.
 
-    :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times the probability that the forward process
-    ascends in a step of the same length, with T its level transition, and at most ``max_remask_prob``. The distribution
-    of levels is kept (theory section 8). For masks and small steps it is the corrector of discrete flow matching with
-    :math:`B = strength` (Gat et al., 2024). The network runs on sequences in which a position descends. It requires a
-    process with levels.
+    :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times the probability that
+    the forward process ascends in a step of the same length, with T its level transition, and at
+    most ``max_remask_prob``. The distribution of levels is kept (theory section 8). For masks and
+    small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat et al.,
+    2024). The network runs on sequences in which a position descends. It requires a process with
+    levels.
 
     Args:
         strength: in [0, 10]; 0 changes nothing.
@@ -30,7 +31,8 @@ class EdgeBalance(Corrector):
         TypeError, ValueError: another strength; when sampling, a process without levels.
     """
 
-    requires, instead = LevelProcess, "use ForwardBackward or the sampler Psi"
+    requires = LevelProcess
+    instead = "use ForwardBackward or the sampler Psi"
 
     supports_constraint = True
 
@@ -47,6 +49,13 @@ class EdgeBalance(Corrector):
         return shift(run, z, t, t, target, force=False)
 
     def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
-        """Compute the probability to ascend each edge in a correction after a step of length ``h``, (B, n)."""
-        stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.max_remask_prob(t, t)
-        return (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])).clamp_min(0).minimum(most)
+        """Compute the probability to ascend each edge in a correction after a step of length ``h``,
+        (B, n).
+        """
+        stay = process.level_transition(t, (t + h).clamp_max(1.0))
+        most = process.max_remask_prob(t, t)
+        return (
+            (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1]))
+            .clamp_min(0)
+            .minimum(most)
+        )

@@ -13,15 +13,18 @@ from ddlib.utils.validation import check_number
 
 
 class ForwardBackward(Corrector):
-    r"""Forward step by :math:`q_{u|t}`, then a reverse step by :math:`q(z_t | z_u, p)`: Campbell et al. (2022).
+    r"""Forward step by :math:`q_{u|t}`, then a reverse step by :math:`q(z_t | z_u, p)`.
 
-    :math:`u = \min(1, t + amount\, h)` after a step of length h. It supports every process. Each token keeps its
-    distribution exactly, however large the amount. The joint distribution of a sequence has an error from tokens drawn
-    at once, which vanishes as the number of steps grows. In a masked process a token is remasked with probability
-    :math:`1 - \alpha_u / \alpha_t`.
+    Campbell et al. (2022).
+
+    :math:`u = \min(1, t + amount\, h)` after a step of length h. It supports every process. Each
+    token keeps its distribution exactly, however large the amount. The joint distribution of a
+    sequence has an error from tokens drawn at once, which vanishes as the number of steps grows. In
+    a masked process a token is remasked with probability :math:`1 - \alpha_u / \alpha_t`.
 
     Args:
-        amount: length of the forward step, in units of h, from 0.001 to 1000; 1 redraws the last step.
+        amount: length of the forward step, in units of h, from 0.001 to 1000; 1 redraws the last
+            step.
 
     Raises:
         TypeError, ValueError: another amount.

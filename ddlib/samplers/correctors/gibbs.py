@@ -20,32 +20,38 @@ _SELECT = ("random", "margin")
 
 
 class Gibbs(Corrector):
-    r"""Gibbs sampling: at some positions draws a token x from the cavity distribution and its state from q_t(. | x).
+    r"""Gibbs sampling: at some positions draws a token x from the cavity distribution and its state
+    from q_t(. | x).
 
-    This is the conditional distribution of a position given the others (theory section 9). One position chosen at
-    random keeps the joint distribution of a sequence, for steps of any size. Several positions at once ("Hogwild") are
-    drawn independently, and a choice that depends on the states is not a Gibbs step. Both are approximate, except for
-    sequences of one token.
+    This is the conditional distribution of a position given the others (theory section 9). One
+    position chosen at random keeps the joint distribution of a sequence, for steps of any size.
+    Several positions at once ("Hogwild") are drawn independently, and a choice that depends on the
+    states is not a Gibbs step. Both are approximate, except for sequences of one token.
 
     The model output is the cavity distribution only in states that are reachable from every token
-    (``process.reachable_from_all_tokens``): all states of uniform noise and GIDD, clusters with xi < 1 and the mask. A
-    position in another state keeps it, and so does a position whose proposal is another state. The conditional
-    distribution restricted to these states is thus kept (detailed balance). Tokens of a hierarchy therefore never
-    change, and a masked process has no other state for a mask.
+    (``process.reachable_from_all_tokens``): all states of uniform noise and GIDD, clusters with xi
+    < 1 and the mask. A position in another state keeps it, and so does a position whose proposal is
+    another state. The conditional distribution restricted to these states is thus kept (detailed
+    balance). Tokens of a hierarchy therefore never change, and a masked process has no other state
+    for a mask.
 
     Args:
         positions: number of positions per sequence, at least 1.
-        select: "random", or "margin": positions whose state is unlikely compared to the likeliest other one, drawn
-            without replacement in proportion to the ratio of both (informed correctors, arXiv 2407.21243).
+        select: "random", or "margin": positions whose state is unlikely compared to the likeliest
+            other one, drawn without replacement in proportion to the ratio of both (informed
+            correctors, arXiv 2407.21243).
 
     Raises:
-        TypeError, ValueError: positions below 1, another selection; when sampling, a process with fewer than two
-            such states.
+        TypeError, ValueError: positions below 1, another selection; when sampling, a process with
+            fewer than two such states.
     """
 
     def __init__(self, positions: int = 1, select: str = "random") -> None:
         self.positions = check_count("positions", positions)
-        require(select in _SELECT, f"select is {select!r}, must be one of {', '.join(map(repr, _SELECT))}")
+        require(
+            select in _SELECT,
+            f"select is {select!r}, must be one of {', '.join(map(repr, _SELECT))}",
+        )
         self.select = select
         self.consistent_joint = self.exact_joint = self.positions == 1 and select == "random"
 
@@ -57,8 +63,10 @@ class Gibbs(Corrector):
         number = int(_reachable(process).sum())
         if number < 2:
             raise TypeError(
-                f"{type(self).__name__} needs at least two states that every token may have become, {process!r} has "
-                f"{number}: its tokens are never wrong in the forward process; use Remask or Psi, which mask them "
+                f"{type(self).__name__} needs at least two states that every token may have "
+                f"become, {process!r} has "
+                f"{number}: its tokens are never wrong in the forward process; use Remask or Psi, "
+                "which mask them "
                 "again"
             )
 
@@ -68,7 +76,8 @@ class Gibbs(Corrector):
         eligible = run.free & process.reachable_from_all_tokens(z)
         random = self.select == "random"
         chosen = eligible & self._most(noise.masked_fill(~run.free, -1.0)) if random else eligible
-        tokens, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
+        tokens = torch.zeros_like(z)
+        odds = torch.full_like(noise, -torch.inf)
         for part in run.network.at(z, t, chosen):
             logits = part.token_logits(torch.zeros_like(part.z))
             tokens[part.b, part.i] = draw_logits(run.sharpen(logits[:, 0]), u[part.b, part.i])
@@ -87,11 +96,18 @@ class Gibbs(Corrector):
 
 def _reachable(process: ForwardProcess) -> Bool[Tensor, "n"]:
     """Return the mask of the states that are reachable from all tokens."""
-    return process.reachable_from_all_tokens(torch.arange(process.num_states, device=process.device)[None])[0]
+    return process.reachable_from_all_tokens(
+        torch.arange(process.num_states, device=process.device)[None]
+    )[0]
 
 
 def _log_odds(process: ForwardProcess, part: Predictions, logits: Tensor) -> Tensor:
-    """Compute the log of the ratio of probabilities, (N,): the likeliest other state over the present one."""
-    probs = process.predictive(logits.softmax(-1), part.t)[:, 0].masked_fill(~_reachable(process), 0.0)
+    """Compute the log of the ratio of probabilities, (N,).
+
+    The likeliest other state over the present one.
+    """
+    probs = process.predictive(logits.softmax(-1), part.t)[:, 0].masked_fill(
+        ~_reachable(process), 0.0
+    )
     here = part.z[:, None]
     return probs.scatter(1, here, 0.0).amax(1).log() - probs.gather(1, here)[:, 0].log()

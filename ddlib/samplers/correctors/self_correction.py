@@ -15,16 +15,19 @@ from ddlib.utils.validation import check_count, check_number
 
 
 class SelfCorrection(Corrector):
-    """Fixed-point iteration that replaces one token per step by a likelier one, after von Rütte et al. (2025, GIDD).
+    """Fixed-point iteration that replaces one token per step by a likelier one, after von Rütte et
+    al. (2025, GIDD).
 
-    It acts once, on the final tokens. Each step draws a candidate for every position, and the most probable of the
-    candidates that differ from the present tokens replaces one. A sequence is finished if no candidate differs, or if
-    the share of tokens that are the argmax of the model output has not grown for ``patience`` steps.
+    It acts once, on the final tokens. Each step draws a candidate for every position, and the most
+    probable of the candidates that differ from the present tokens replaces one. A sequence is
+    finished if no candidate differs, or if the share of tokens that are the argmax of the model
+    output has not grown for ``patience`` steps.
 
-    The result does not have the distribution of the model: it is closer to the modes, so measure the entropy besides
-    the quality. ``Gibbs`` keeps the distribution. The model output is taken as the cavity distribution, with the
-    temperature given here; temperature and truncation of ``sample`` do not apply. It requires a process whose tokens
-    can be wrong, such as GIDD and uniform noise.
+    The result does not have the distribution of the model: it is closer to the modes, so measure
+    the entropy besides the quality. ``Gibbs`` keeps the distribution. The model output is taken as
+    the cavity distribution, with the temperature given here; temperature and truncation of
+    ``sample`` do not apply. It requires a process whose tokens can be wrong, such as GIDD and
+    uniform noise.
 
     Args:
         steps: maximal number of steps, each with a network call on the unfinished sequences.
@@ -33,13 +36,16 @@ class SelfCorrection(Corrector):
         patience: number of steps without an increase.
 
     Raises:
-        TypeError, ValueError: an argument out of range; when sampling, a process whose tokens are never wrong.
+        TypeError, ValueError: an argument out of range; when sampling, a process whose tokens are
+            never wrong.
     """
 
     exact_marginals = consistent_joint = False
     max_model_calls = 0
 
-    def __init__(self, steps: int = 128, time: float = 0.01, temperature: float = 0.1, patience: int = 32) -> None:
+    def __init__(
+        self, steps: int = 128, time: float = 0.01, temperature: float = 0.1, patience: int = 32
+    ) -> None:
         self.steps = check_count("steps", steps)
         self.time = check_number("time", time, 1e-9, 1 - 1e-9, "in (0, 1)")
         self.temperature = check_number("temperature", temperature, 1e-9, 1e6, "above 0")
@@ -54,8 +60,10 @@ class SelfCorrection(Corrector):
         tokens = torch.arange(process.vocab_size, device=process.device)[None]
         if not bool(process.reachable_from_all_tokens(tokens).all()):
             raise TypeError(
-                f"{type(self).__name__} needs a process whose tokens may be replaced by others, those of {process!r} "
-                "are never wrong in the forward process, so its network predicts nothing at them; use Remask or Psi, "
+                f"{type(self).__name__} needs a process whose tokens may be replaced by others, "
+                f"those of {process!r} "
+                "are never wrong in the forward process, so its network predicts nothing at them; "
+                "use Remask or Psi, "
                 "which mask them again"
             )
 
@@ -66,12 +74,16 @@ class SelfCorrection(Corrector):
     def end(self, run: SamplingContext, tokens: Tokens) -> Tokens:
         t = torch.full((len(tokens),), self.time, dtype=torch.float64, device=tokens.device)
         active = run.free.any(1)
-        best, idle = torch.full_like(t, -1.0), torch.zeros_like(active, dtype=torch.int64)
+        best = torch.full_like(t, -1.0)
+        idle = torch.zeros_like(active, dtype=torch.int64)
         for _ in range(self.steps):
             if not bool(active.any()):
                 break
-            u, where = rand(tokens.shape, run.generator, tokens.device), run.free & active[:, None]
-            candidate, score, is_argmax = tokens.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
+            u = rand(tokens.shape, run.generator, tokens.device)
+            where = run.free & active[:, None]
+            candidate = tokens.clone()
+            score = torch.full_like(u, -torch.inf)
+            is_argmax = torch.zeros_like(u)
             for part in run.network.at(tokens, t, where):
                 logits = part.token_logits(torch.zeros_like(part.z))[:, 0].to(torch.float64)
                 log_probs = (logits / self.temperature).log_softmax(-1)

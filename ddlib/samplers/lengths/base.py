@@ -19,7 +19,10 @@ from ddlib.utils.validation import check_count, require
 
 
 class Outlook(NamedTuple):
-    """Predictions of the network, as far as rules for lengths use them; certain at positions that are tokens."""
+    """Predictions of the network, as far as rules for lengths use them.
+
+    Certain at positions that are tokens.
+    """
 
     best: Float64[Tensor, "B L"]
     """Largest probability of a token."""
@@ -31,8 +34,8 @@ class Outlook(NamedTuple):
     def confidence(self, positions: int) -> Float64[Tensor, "B"]:
         """Return the confidence in the end token, in [0, 1].
 
-        It is the sum of the probabilities of the end token at the last positions at which it is the likeliest, divided
-        by their largest number, ``positions``.
+        It is the sum of the probabilities of the end token at the last positions at which it is the
+        likeliest, divided by their largest number, ``positions``.
         """
         last = self.is_end & (self.is_end.flip(1).cumsum(1).flip(1) <= positions)
         return (self.end * last).sum(1) / positions
@@ -76,17 +79,23 @@ class Canvas:
         """Return True at positions that are not tokens yet."""
         return self.inside & (self.state.z >= self.run.process.vocab_size)
 
-    def insert(self, place: Int64[Tensor, "B"], count: Int64[Tensor, "B"], state: int | None = None) -> Self:
-        """Return a canvas with positions inserted, or removed from the end, up to the largest length.
+    def insert(
+        self, place: Int64[Tensor, "B"], count: Int64[Tensor, "B"], state: int | None = None
+    ) -> Self:
+        """Return a canvas with positions inserted, or removed from the end, up to the largest
+        length.
 
         Args:
-            place: (B,) the position before which new ones are inserted, such as the length of the row.
+            place: (B,) the position before which new ones are inserted, such as the length of the
+                row.
             count: (B,) their number; a negative one removes positions from the end.
             state: their state; None for the mask.
         """
-        z, size = self.state.z, self.state.z.shape[1]
+        z = self.state.z
+        size = self.state.z.shape[1]
         length = (self.length + count).clamp_max(size)
-        more, column = count.clamp_min(0)[:, None], self.column
+        more = count.clamp_min(0)[:, None]
+        column = self.column
         new = (column >= place[:, None]) & (column < place[:, None] + more)
         source = torch.where(column < place[:, None] + more, column, column - more)
         inserted = self.run.process.num_states - 1 if state is None else state
@@ -96,11 +105,18 @@ class Canvas:
         return replace(self, state=self.state._replace(z=moved), length=length, closed=closed).cut()
 
     def cut(self) -> Self:
-        """Return the canvas with a network for the present lengths, which is not evaluated at finished rows."""
-        network, lengths = self.run.network, torch.where(self.done, 0, self.length)
-        if isinstance(network.context, RaggedContext) and torch.equal(network.context.lengths, lengths):
+        """Return the canvas with a network for the present lengths, which is not evaluated at
+        finished rows.
+        """
+        network = self.run.network
+        lengths = torch.where(self.done, 0, self.length)
+        if isinstance(network.context, RaggedContext) and torch.equal(
+            network.context.lengths, lengths
+        ):
             return self
-        context = RaggedContext(network.denoiser, lengths, self.run.process.vocab_size, network.compact)
+        context = RaggedContext(
+            network.denoiser, lengths, self.run.process.vocab_size, network.compact
+        )
         return replace(self, run=replace(self.run, predict=network.within(context)))
 
     def outlook(self, token: int) -> Outlook:
@@ -108,49 +124,62 @@ class Canvas:
         process, (z, t, _), network = self.run.process, self.state, self.run.network
         network.cache_last = True
         is_end = self.inside & (z == token)
-        best, end = torch.ones_like(z, dtype=torch.float64), is_end.to(torch.float64)
+        best = torch.ones_like(z, dtype=torch.float64)
+        end = is_end.to(torch.float64)
         for part in network.at(z, t, self.masked & ~self.done[:, None]):
             logits = part.token_logits(torch.zeros_like(part.z))
-            probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].softmax(-1).to(torch.float64)
+            probs = (
+                posterior_logits(process, logits, part.z[:, None], part.t)[:, 0]
+                .softmax(-1)
+                .to(torch.float64)
+            )
             best[part.b, part.i], likeliest = probs.max(-1)
-            end[part.b, part.i], is_end[part.b, part.i] = probs[:, token], likeliest == token
+            end[part.b, part.i] = probs[:, token]
+            is_end[part.b, part.i] = likeliest == token
         return Outlook(best, end, is_end)
 
 
 class Length(Part):
-    """Base class of rules that lengthen or shorten sequences while they are drawn, for processes with a mask.
+    """Base class of rules that lengthen or shorten sequences while they are drawn, for processes
+    with a mask.
 
-    ``sample`` takes one as ``length``; L of its ``shape`` is then the largest length. A row begins with the prompt and
-    ``start`` masks. After a step the rule inserts masks or removes positions, row by row, by the predictions of the
-    network before the step, which shares its call. The network takes each row without the columns behind its length,
-    and is called once per length in the batch. So a row with a seed is the same alone and in every batch. A row is
-    finished when none of its positions is a mask, also for samplers that remask. The columns behind its length hold
-    ``fill``.
+    ``sample`` takes one as ``length``; L of its ``shape`` is then the largest length. A row begins
+    with the prompt and ``start`` masks. After a step the rule inserts masks or removes positions,
+    row by row, by the predictions of the network before the step, which shares its call. The
+    network takes each row without the columns behind its length, and is called once per length in
+    the batch. So a row with a seed is the same alone and in every batch. A row is finished when
+    none of its positions is a mask, also for samplers that remask. The columns behind its length
+    hold ``fill``.
 
-    A rule is a heuristic: the lengths are not those of the model's distribution, and there is no likelihood. The last
-    step completes all rows, so ``steps`` bounds the number of changes too.
+    A rule is a heuristic: the lengths are not those of the model's distribution, and there is no
+    likelihood. The last step completes all rows, so ``steps`` bounds the number of changes too.
 
     Args:
         token: the end token.
         start: number of positions after the prompt at the beginning.
-        block: number of positions in the window that a step may fill, from the first that is a mask; the network takes
-            all. The same as LLaDA's ``block_length``; only for samplers that ignore the time grid. None for no window.
+        block: number of positions in the window that a step may fill, from the first that is a
+            mask; the network takes all. The same as LLaDA's ``block_length``; only for samplers
+            that ignore the time grid. None for no window.
         fill: token behind the end of a row; by default ``token``.
 
     Raises:
-        TypeError, ValueError: not tokens of the process, numbers below 1; when sampling, a process without a mask or
-            with tokens that may be wrong, a sampler that holds values of every position, tokens that are given
-            elsewhere than at the beginning.
+        TypeError, ValueError: not tokens of the process, numbers below 1; when sampling, a process
+            without a mask or with tokens that may be wrong, a sampler that holds values of every
+            position, tokens that are given elsewhere than at the beginning.
     """
 
-    def __init__(self, token: int, start: int = 64, block: int | None = None, fill: int | None = None) -> None:
+    def __init__(
+        self, token: int, start: int = 64, block: int | None = None, fill: int | None = None
+    ) -> None:
         self.token, self.start = check_count("token", token, 0), check_count("start", start)
         self.block = None if block is None else check_count("block", block)
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Return the instances on which a registered class is verified, for rows of up to 12 of 4 tokens."""
+        """Return the instances on which a registered class is verified, for rows of up to 12 of 4
+        tokens.
+        """
         return [cls(1, 4), cls(1, 4, block=3)]
 
     def check(self, process: ForwardProcess, sampler: Sampler) -> None:
@@ -165,19 +194,27 @@ class Length(Part):
         tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
         if bool(process.replaceable(tokens).any()):
             raise TypeError(
-                f"length is {self!r}, which needs tokens that do not change once drawn, those of {process!r} may be "
+                f"length is {self!r}, which needs tokens that do not change once drawn, those of "
+                f"{process!r} may be "
                 "wrong"
             )
         if not sampler.supports_stopping:
-            raise TypeError(f"length is {self!r}, which {sampler!r} does not support: a row has several sequences")
+            raise TypeError(
+                f"length is {self!r}, which {sampler!r} does not support: a row has several "
+                "sequences"
+            )
         if self.block is not None and sampler.by_times:
             raise TypeError(
-                f"block of {self!r} is {self.block}, and {sampler!r} has the same time at all positions: use "
+                f"block of {self!r} is {self.block}, and {sampler!r} has the same time at all "
+                "positions: use "
                 "Confidence, or block=None"
             )
 
     def begin(self, canvas: Canvas) -> Canvas:
-        """Return the canvas at the first step, by default as it is: the prompt and ``start`` masks."""
+        """Return the canvas at the first step, by default as it is.
+
+        The prompt and ``start`` masks.
+        """
         return canvas
 
     @abstractmethod
@@ -188,7 +225,8 @@ class Length(Part):
     def resize(
         self, canvas: Canvas, observed: Any, window: Bool[Tensor, "B L"], k: int
     ) -> tuple[Int64[Tensor, "B"], Int64[Tensor, "B"]]:
-        """Return the places and numbers of positions to insert after a step, as ``Canvas.insert`` takes them.
+        """Return the places and numbers of positions to insert after a step, as ``Canvas.insert``
+        takes them.
 
         Args:
             canvas: after the step.

@@ -1,4 +1,6 @@
-"""DAEDAL: a first length by the confidence in the end token, then masks where the network is least certain."""
+"""DAEDAL: a first length by the confidence in the end token, then masks where the network is least
+certain.
+"""
 
 from collections.abc import Sequence
 from typing import Self
@@ -14,18 +16,20 @@ from ddlib.utils.validation import check_count, check_number
 class Daedal(Length):
     r"""Lengths that grow in two stages (DAEDAL, arXiv 2508.00819).
 
-    1. Before the first step, ``step`` masks are appended until the confidence in the end token is at least ``enough``.
-       Then half as many end tokens as ``positions`` are appended.
-    2. After each step, the mask in the window with the smallest probability of its likeliest token, if that is below
-       ``low``, becomes ``step`` masks, in rows whose confidence in the end token is below ``expand_below``.
+    1. Before the first step, ``step`` masks are appended until the confidence in the end token is
+       at least ``enough``. Then half as many end tokens as ``positions`` are appended.
+    2. After each step, the mask in the window with the smallest probability of its likeliest token,
+       if that is below ``low``, becomes ``step`` masks, in rows whose confidence in the end token
+       is below ``expand_below``.
 
     The confidence is that of ``Outlook.confidence``. Rows never become shorter.
 
-    With ``Confidence("probability", threshold=0.9)``, temperature 0 and ``block=32`` this is the published program,
-    github.com/Li-Jinsong/DAEDAL at 303c9e9. The defaults and the end tokens of stage 1 follow the program; the paper
-    was not available. There are three differences. A position that is a token is certain to be that token, where the
-    program takes the network's output for it. Stage 1 ends row by row, where the program ends it for all rows when the
-    longest one stops. Any sampler fills the masks, not only that one.
+    With ``Confidence("probability", threshold=0.9)``, temperature 0 and ``block=32`` this is the
+    published program, github.com/Li-Jinsong/DAEDAL at 303c9e9. The defaults and the end tokens of
+    stage 1 follow the program; the paper was not available. There are three differences. A position
+    that is a token is certain to be that token, where the program takes the network's output for
+    it. Stage 1 ends row by row, where the program ends it for all rows when the longest one stops.
+    Any sampler fills the masks, not only that one.
 
     Args:
         token: the end token.
@@ -40,9 +44,17 @@ class Daedal(Length):
     """
 
     def __init__(
-        self, token: int, start: int = 64, low: float = 0.1, enough: float = 0.5, expand_below: float = 0.9,
-        step: int = 8, positions: int = 32, block: int | None = None, fill: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        token: int,
+        start: int = 64,
+        low: float = 0.1,
+        enough: float = 0.5,
+        expand_below: float = 0.9,
+        step: int = 8,
+        positions: int = 32,
+        block: int | None = None,
+        fill: int | None = None,
+    ) -> None:
         super().__init__(token, start, block, fill)
         self.low = check_number("low", low, 0, 1, "in [0, 1]")
         self.enough = check_number("enough", enough, 0, 1, "in [0, 1]")
@@ -51,15 +63,23 @@ class Daedal(Length):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(1, 2, low=0.5, enough=0.3, step=2, positions=4, block=block) for block in (None, 3)]
+        return [
+            cls(1, 2, low=0.5, enough=0.3, step=2, positions=4, block=block) for block in (None, 3)
+        ]
 
     def begin(self, canvas: Canvas) -> Canvas:
         while True:
-            weak = (canvas.outlook(self.token).confidence(self.positions) < self.enough) & ~canvas.full & ~canvas.done
+            weak = (
+                (canvas.outlook(self.token).confidence(self.positions) < self.enough)
+                & ~canvas.full
+                & ~canvas.done
+            )
             if not bool(weak.any()):
                 break
             canvas = canvas.insert(canvas.length, torch.where(weak, self.step, 0))
-        return canvas.insert(canvas.length, torch.where(canvas.done, 0, self.positions // 2), self.token)
+        return canvas.insert(
+            canvas.length, torch.where(canvas.done, 0, self.positions // 2), self.token
+        )
 
     def observe(self, canvas: Canvas) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B"]]:
         outlook = canvas.outlook(self.token)

@@ -19,20 +19,22 @@ _LARGEST = 8
 class RhoEOS(Length):
     """Lengths that grow and shrink by the density of the end token (rho-EOS, arXiv 2601.22527).
 
-    After each step, masks are appended to a row if the density before the step is below ``low``. Its last positions,
-    masks or tokens, are removed if it is above ``high``. Their number is ``step`` times 1, 2, 4 or 8, doubled with
-    every tenth of distance from the interval. A row of the largest length stays as long as it is.
+    After each step, masks are appended to a row if the density before the step is below ``low``.
+    Its last positions, masks or tokens, are removed if it is above ``high``. Their number is
+    ``step`` times 1, 2, 4 or 8, doubled with every tenth of distance from the interval. A row of
+    the largest length stays as long as it is.
 
         last   the confidence in the end token, ``Outlook.confidence``, as the published program
         masks  the share of masks at which the end token is the likeliest, as the paper's abstract
 
     The share of masks is 0 or 1 when few are left, and then changes rows the most.
 
-    With ``Confidence("probability", threshold=0.9)``, temperature 0 and ``block=32`` this is the published program,
-    github.com/yjyddq/rho-EOS at 9cb20c6 with its schedule "exp". The numbers are its defaults; it has the share of
-    masks as a function and does not call it. The paper itself was not at hand. There are three differences. A position
-    that is a token is certain to be that token, where the program takes the network's output for it. A row keeps
-    ``least`` positions, where the program may remove all. A row without masks is finished, where the program continues
+    With ``Confidence("probability", threshold=0.9)``, temperature 0 and ``block=32`` this is the
+    published program, github.com/yjyddq/rho-EOS at 9cb20c6 with its schedule "exp". The numbers are
+    its defaults; it has the share of masks as a function and does not call it. The paper itself was
+    not at hand. There are three differences. A position that is a token is certain to be that
+    token, where the program takes the network's output for it. A row keeps ``least`` positions,
+    where the program may remove all. A row without masks is finished, where the program continues
     while other rows of the batch have some.
 
     Args:
@@ -49,14 +51,24 @@ class RhoEOS(Length):
         fill: token behind the end of a row; by default ``token``.
 
     Raises:
-        TypeError, ValueError: as ``Length``; ``low`` above ``high``, ``least`` above ``start``, another density.
+        TypeError, ValueError: as ``Length``; ``low`` above ``high``, ``least`` above ``start``,
+            another density.
     """
 
     def __init__(
-        self, token: int, start: int = 64, low: float = 0.4, high: float = 0.6, step: int = 8,
-        density: Literal["last", "masks"] = "last", positions: int = 32, changes: int = 64, least: int = 1,
-        block: int | None = None, fill: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        token: int,
+        start: int = 64,
+        low: float = 0.4,
+        high: float = 0.6,
+        step: int = 8,
+        density: Literal["last", "masks"] = "last",
+        positions: int = 32,
+        changes: int = 64,
+        least: int = 1,
+        block: int | None = None,
+        fill: int | None = None,
+    ) -> None:
         super().__init__(token, start, block, fill)
         self.low = check_number("low", low, 0, 1, "in [0, 1]")
         self.high = check_number("high", high, 0, 1, "in [0, 1]")
@@ -68,14 +80,18 @@ class RhoEOS(Length):
             check_count("positions", positions),
         )
         self.changes, self.least = check_count("changes", changes, 0), check_count("least", least)
-        require(self.least <= self.start, f"least is {least} and start is {start}, must be at most start")
+        require(
+            self.least <= self.start,
+            f"least is {least} and start is {start}, must be at most start",
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(1, 5, step=1, positions=4), cls(1, 5, step=2, density="masks", block=3)]
 
     def observe(self, canvas: Canvas) -> Float64[Tensor, "B"]:
-        outlook, masked = canvas.outlook(self.token), canvas.masked
+        outlook = canvas.outlook(self.token)
+        masked = canvas.masked
         if self.density == "last":
             return outlook.confidence(self.positions)
         return (outlook.is_end & masked).sum(1) / masked.sum(1).clamp_min(1).to(torch.float64)
@@ -88,4 +104,6 @@ class RhoEOS(Length):
         factor = torch.where(segment > 0, 2 ** (segment - 1).clamp_min(0), 0).clamp_max(_LARGEST)
         number = torch.where(canvas.full | (k >= self.changes), 0, self.step * factor)
         spare = (canvas.length - canvas.first - self.least).clamp_min(0)
-        return canvas.length, torch.where(observed < self.low, number, -torch.minimum(number, spare))
+        return canvas.length, torch.where(
+            observed < self.low, number, -torch.minimum(number, spare)
+        )

@@ -1,4 +1,7 @@
-"""Model inputs beside the tokens: a part of the sequence, cached keys and values, features of the previous call."""
+"""Model inputs beside the tokens.
+
+a part of the sequence, cached keys and values, features of the previous call.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +17,14 @@ from ddlib.typing import Denoiser, Times, Tokens
 
 
 class MemoryContext(FullContext):
-    r"""Model input with the features of each sequence's previous call, of a ``TakesMemory`` denoiser.
+    r"""Model input with the features of each sequence's previous call, of a ``TakesMemory``
+    denoiser.
 
     .. math:: h_k = \mathrm{features}(z_k, t_k, h_{k-1}), \qquad h_0 = 0
 
-    A call of some rows reads and replaces the features of these rows alone. A row's features thus depend on its own
-    calls and not on the batch. Features are computed at all positions, as the next call takes them all.
+    A call of some rows reads and replaces the features of these rows alone. A row's features thus
+    depend on its own calls and not on the batch. Features are computed at all positions, as the
+    next call takes them all.
 
     Args:
         denoiser: a split denoiser whose ``features`` take ``memory``.
@@ -46,7 +51,9 @@ class MemoryContext(FullContext):
         self.memory[rows] = found
         return found
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         return self.features(z, t, rows).take_along_dim(positions[..., None], 1)
 
 
@@ -58,16 +65,27 @@ class WindowContext(FullContext):
     Args:
         denoiser: a denoiser that takes times (B, L).
         before: (B, n) tokens x before the window.
-        after: (B, m) fixed tokens behind the window; numbers that are not tokens at the other positions.
-        behind: (B, m) input states y behind the window; (B, 0) for a denoiser that does not use them.
+        after: (B, m) fixed tokens behind the window; numbers that are not tokens at the other
+            positions.
+        behind: (B, m) input states y behind the window; (B, 0) for a denoiser that does not use
+            them.
         times: times u of ``behind``, of the same shape.
     """
 
     def __init__(
-        self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], behind: Tensor, times: Tensor
+        self,
+        denoiser: Denoiser,
+        before: Tokens,
+        after: Int64[Tensor, "B m"],
+        behind: Tensor,
+        times: Tensor,
     ) -> None:
         super().__init__(denoiser)
-        self.first, self.before, self.after, self.behind, self.times = before.shape[1], before, after, behind, times
+        self.first = before.shape[1]
+        self.before = before
+        self.after = after
+        self.behind = behind
+        self.times = times
 
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         return torch.cat([self.before, z, self.after], 1)
@@ -78,13 +96,19 @@ class WindowContext(FullContext):
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         return self._window(super().features(*self._whole(z, t, rows)), z)
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         return super().features_at(*self._whole(z, t, rows), positions + self.first)
 
     def _whole(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        before, behind, times = (v if rows is None else v[rows] for v in (self.before, self.behind, self.times))
+        before, behind, times = (
+            v if rows is None else v[rows] for v in (self.before, self.behind, self.times)
+        )
         here = t if t.ndim == 2 else t[:, None].expand(z.shape)
-        return torch.cat([before, z, behind], 1), torch.cat([torch.zeros_like(before).to(t), here, times.to(t)], 1)
+        return torch.cat([before, z, behind], 1), torch.cat(
+            [torch.zeros_like(before).to(t), here, times.to(t)], 1
+        )
 
     def _window(self, output: Tensor, z: Tokens) -> Tensor:
         length = self.first + z.shape[1] + self.behind.shape[1]
@@ -94,7 +118,9 @@ class WindowContext(FullContext):
 
 
 class CachedContext(WindowContext):
-    """Model input with a window for a ``BlockDenoiser``: cached computations for the tokens before, nothing behind.
+    """Model input with a window for a ``BlockDenoiser``.
+
+    Cached computations for the tokens before, nothing behind.
 
     Args:
         denoiser: a denoiser with ``extend``.
@@ -103,7 +129,9 @@ class CachedContext(WindowContext):
         cache: result of the denoiser's ``prefill`` for the tokens before.
     """
 
-    def __init__(self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], cache: Any) -> None:
+    def __init__(
+        self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], cache: Any
+    ) -> None:
         super().__init__(denoiser, before, after, after[:, :0], after[:, :0])
         self.cache = cache
         self._some: tuple[Tensor, Any] | None = None
@@ -114,11 +142,16 @@ class CachedContext(WindowContext):
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined]
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def _of(self, rows: Tensor | None) -> Any:
-        """Return the cache of selected rows; the last selection is kept, as finished sequences stay excluded."""
+        """Return the cache of selected rows.
+
+        The last selection is kept, as finished sequences stay excluded.
+        """
         if rows is None or bool(rows.all()):
             return self.cache
         if self._some is None or not torch.equal(self._some[0], rows):
@@ -127,9 +160,12 @@ class CachedContext(WindowContext):
 
 
 class ReusingContext(WindowContext):
-    """Model input with a window for a ``WindowDenoiser``: keys and values around it from earlier calls.
+    """Model input with a window for a ``WindowDenoiser``.
 
-    Each sequence counts its own calls, so that its result does not depend on the other sequences of the batch.
+    Keys and values around it from earlier calls.
+
+    Each sequence counts its own calls, so that its result does not depend on the other sequences of
+    the batch.
 
     Args:
         denoiser: a denoiser with ``prefill_around`` and ``extend``.
@@ -141,13 +177,20 @@ class ReusingContext(WindowContext):
     """
 
     def __init__(
-        self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], behind: Tensor, times: Tensor,
+        self,
+        denoiser: Denoiser,
+        before: Tokens,
+        after: Int64[Tensor, "B m"],
+        behind: Tensor,
+        times: Tensor,
         reuse: Reuse,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(denoiser, before, after, behind, times)
         self.reuse = reuse
         self._cache: Any = None
-        self._slot = torch.full_like(before.new_empty(len(before)), -1)  # row of the cache of each sequence
+        self._slot = torch.full_like(
+            before.new_empty(len(before)), -1
+        )  # row of the cache of each sequence
         self._calls = torch.zeros_like(self._slot)  # with the present row
         self._some: tuple[Tensor, Any] | None = None
 
@@ -159,12 +202,16 @@ class ReusingContext(WindowContext):
         inside, times, cache = self._inside(z, t, rows)
         return self.denoiser.features(inside, times, cache=cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         inside, times, cache = self._inside(z, t, rows)
         return self.denoiser.features_at(inside, times, positions, cache=cache)  # type: ignore[attr-defined]
 
     def _inside(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
-        """Return states and times that are evaluated, and the cache of the others, computed again where it is due."""
+        """Return states and times that are evaluated, and the cache of the others, computed again
+        where it is due.
+        """
         rows = torch.ones_like(self._slot, dtype=torch.bool) if rows is None else rows
         whole, times = self._whole(z, t, rows)
         end = self.first + z.shape[1] if self.reuse.suffix else whole.shape[1]
@@ -186,7 +233,8 @@ class ReusingContext(WindowContext):
         self._cache = self._cache.rows(self._slot[stays]).joined(fresh) if kept else fresh
         self._slot[stays] = torch.arange(kept, device=due.device)
         self._slot[due] = torch.arange(kept, kept + int(due.sum()), device=due.device)
-        self._calls[due], self._some = 0, None
+        self._calls[due] = 0
+        self._some = None
 
     def _of(self, rows: Tensor) -> Any:
         """Return the cache of selected sequences, in their order; the last selection is kept."""
@@ -199,20 +247,28 @@ class ReusingContext(WindowContext):
 
 
 class RaggedContext(FullContext):
-    """Model input without the columns behind the length of each row; the denoiser is called once per length.
+    """Model input without the columns behind the length of each row.
 
-    Its output has the columns of the longest row. It is 0 behind the others and at rows of length 0.
+    The denoiser is called once per length.
+
+    Its output has the columns of the longest row. It is 0 behind the others and at rows of length
+    0.
 
     Args:
         denoiser: ``(z, t) -> logits``, split or not.
         lengths: (B,) number of columns of each row.
         unknown: number that is not a token, for the columns behind a row in ``states``.
-        compact: whether a call has the rows of its length alone. Otherwise it has all rows, of the same columns.
+        compact: whether a call has the rows of its length alone. Otherwise it has all rows, of the
+            same columns.
     """
 
-    def __init__(self, denoiser: Denoiser, lengths: Int64[Tensor, "B"], unknown: int, compact: bool) -> None:
+    def __init__(
+        self, denoiser: Denoiser, lengths: Int64[Tensor, "B"], unknown: int, compact: bool
+    ) -> None:
         super().__init__(denoiser)
-        self.lengths, self.unknown, self.compact = lengths, unknown, compact
+        self.lengths = lengths
+        self.unknown = unknown
+        self.compact = compact
 
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         column = torch.arange(z.shape[1], device=z.device)
@@ -227,7 +283,9 @@ class RaggedContext(FullContext):
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         return self._each(super().features, z, t, rows, self.width(z.shape[1]))
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         at = super().features_at
 
         def features(cut: Tokens, t: Times, mine: Tensor) -> Tensor:
@@ -236,9 +294,17 @@ class RaggedContext(FullContext):
         return self._each(features, z, t, rows, positions.shape[1], True)
 
     def _each(
-        self, function: Callable[..., Tensor], z: Tokens, t: Times, rows: Tensor | None, width: int, at: bool = False
+        self,
+        function: Callable[..., Tensor],
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None,
+        width: int,
+        at: bool = False,
     ) -> Tensor:
-        """Evaluate a function of states and times for each length, and put its results into (B, width, K)."""
+        """Evaluate a function of states and times for each length, and put its results into (B,
+        width, K).
+        """
         lengths = self.lengths if rows is None else self.lengths[rows]
         output: Tensor | None = None
         for length in lengths[lengths > 0].unique().tolist():

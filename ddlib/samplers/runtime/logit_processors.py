@@ -1,4 +1,7 @@
-"""Processors of logits before tokens are drawn: forbidden tokens, repetition penalty, temperature and truncation."""
+"""Processors of logits before tokens are drawn.
+
+Forbidden tokens, repetition penalty, temperature and truncation.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -24,24 +27,31 @@ Scheduled = float | Callable[[float], float]
 class LogitProcessors:
     """Forbidden tokens and repetition penalty.
 
-    They act on the cavity distribution of tokens, which determines the distributions of clusters, so they apply to
-    every sampler.
+    They act on the cavity distribution of tokens, which determines the distributions of clusters,
+    so they apply to every sampler.
 
     Args:
         process: the forward process.
         forbidden: tokens that are never drawn.
-        penalty: factor, at least 1, by which the probability of tokens elsewhere in the sequence is divided. Its
-            logarithm is subtracted from the logits (the presence penalty of chat interfaces). The result does not
-            depend on a constant added to the logits, unlike a factor of the logits (CTRL).
+        penalty: factor, at least 1, by which the probability of tokens elsewhere in the sequence is
+            divided. Its logarithm is subtracted from the logits (the presence penalty of chat
+            interfaces). The result does not depend on a constant added to the logits, unlike a
+            factor of the logits (CTRL).
         vetoes: functions that forbid tokens at some positions.
         length: number of positions of a sequence; vetoes that forbid nothing at these are left out.
 
     Raises:
-        TypeError, ValueError: forbidden tokens that are not tokens, or all tokens of a cluster; a penalty below 1.
+        TypeError, ValueError: forbidden tokens that are not tokens, or all tokens of a cluster; a
+            penalty below 1.
     """
 
     def __init__(
-        self, process: ForwardProcess, forbidden: Sequence[int], penalty: float, vetoes: Sequence[Veto], length: int
+        self,
+        process: ForwardProcess,
+        forbidden: Sequence[int],
+        penalty: float,
+        vetoes: Sequence[Veto],
+        length: int,
     ) -> None:
         self.process = process
         self.penalty = check_number("repetition_penalty", penalty, 1, 1e30, "at least 1")
@@ -75,13 +85,18 @@ class LogitProcessors:
             single[0, token] = True
             excluded = excluded | (where[:, None] & single)
         if self.penalty != 1:
-            logits = logits - self._present(logits, states, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
+            logits = (
+                logits
+                - self._present(logits, states, i)
+                * torch.tensor(self.penalty, dtype=logits.dtype).log()
+            )
         left = logits.masked_fill(excluded, -torch.inf)
         if visible(left):
             empty = ~left.amax(-1).isfinite()
             require(
                 not bool(empty.any()),
-                "forbidden contains all tokens to which the network gives a positive probability at position "
+                "forbidden contains all tokens to which the network gives a positive probability "
+                "at position "
                 f"{i[empty][:1].tolist()}, must leave one",
             )
         return left
@@ -91,13 +106,19 @@ class LogitProcessors:
     ) -> Float[Tensor, "B L V"]:
         """Apply it to L positions of each sequence, starting at position ``first``."""
         i = first + torch.arange(logits.shape[1], device=states.device)
-        return torch.stack([self(row, own.expand(len(i), -1), i) for row, own in zip(logits, states, strict=True)])
+        return torch.stack(
+            [self(row, own.expand(len(i), -1), i) for row, own in zip(logits, states, strict=True)]
+        )
 
     def _present(self, logits: Tensor, states: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
         """Return 1 at tokens that are present at other positions of the sequence, else 0."""
         vocabulary = logits.shape[1]
-        tokens = states.clamp_max(vocabulary).scatter(1, i[:, None], vocabulary)  # an extra column for other states
-        return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, tokens, 1.0)[:, :vocabulary]
+        tokens = states.clamp_max(vocabulary).scatter(
+            1, i[:, None], vocabulary
+        )  # an extra column for other states
+        return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, tokens, 1.0)[
+            :, :vocabulary
+        ]
 
 
 def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "V"]:
@@ -126,30 +147,39 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,
-            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one in each: a "
+            f"forbidden holds all tokens of cluster {empty[:5]} of level {level}, must leave one "
+            "in each: a "
             "sampler that keeps tokens in their cluster finds none for a state of this cluster",
         )
     return excluded
 
 
 class Truncation:
-    """Temperature, then top-k, top-p and min-p, for every distribution over tokens or clusters that is drawn from.
+    """Temperature, then top-k, top-p and min-p, for every distribution over tokens or clusters that
+    is drawn from.
 
     Args:
         temperature: divisor of the logits; 0 is greedy. A number or a function of the time.
-        top_p: keep the smallest set with at least this probability (Holtzman et al., 2020). A number or a function of
-            the time.
-        top_k: keep this many of the likeliest, and those that are as likely as the last of them; None for all.
-        min_p: keep those that are at least this share as likely as the likeliest (arXiv 2407.01082); 0 for all.
+        top_p: keep the smallest set with at least this probability (Holtzman et al., 2020). A
+            number or a function of the time.
+        top_k: keep this many of the likeliest, and those that are as likely as the last of them;
+            None for all.
+        min_p: keep those that are at least this share as likely as the likeliest (arXiv
+            2407.01082); 0 for all.
 
     Raises:
         TypeError, ValueError: an argument out of range; for functions, when they are evaluated.
     """
 
     def __init__(
-        self, temperature: Scheduled = 1.0, top_p: Scheduled = 1.0, top_k: int | None = None, min_p: float = 0.0
+        self,
+        temperature: Scheduled = 1.0,
+        top_p: Scheduled = 1.0,
+        top_k: int | None = None,
+        min_p: float = 0.0,
     ):
-        self.temperature, self.top_p = temperature, top_p
+        self.temperature = temperature
+        self.top_p = top_p
         self.top_k = None if top_k is None else check_count("top_k", top_k)
         self.min_p = check_number("min_p", min_p, 0, 1, "in [0, 1]")
         self.at(1.0)
@@ -160,26 +190,37 @@ class Truncation:
         return self.temperature == 1 and self.top_p == 1 and self.top_k is None and self.min_p == 0
 
     def at(self, t: float) -> Sharpen:
-        """Return the function of log-probabilities at a time; ``unchanged`` if it changes nothing."""
-        temperature = check_number(*_evaluated("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]")
+        """Return the function of log-probabilities at a time.
+
+        ``unchanged`` if it changes nothing.
+        """
+        temperature = check_number(
+            *_evaluated("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]"
+        )
         top_p = check_number(*_evaluated("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return unchanged
-        return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p)
+        return partial(
+            _sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p
+        )
 
 
 def _evaluated(name: str, value: Scheduled, t: float) -> tuple[str, float]:
     return (f"{name}({t:g})", value(t)) if callable(value) else (name, value)
 
 
-def _sharpen(log_probs: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
+def _sharpen(
+    log_probs: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float
+) -> Tensor:
     log_probs = log_probs - log_probs.amax(-1, keepdim=True)
     if temperature == 0:
         log_probs = torch.where(log_probs == 0, 0.0, -torch.inf)
     elif temperature != 1:
         log_probs = (log_probs.to(torch.float64) / temperature).to(log_probs.dtype)
     if top_k is not None and top_k < log_probs.shape[-1]:
-        log_probs = log_probs.masked_fill(log_probs < log_probs.topk(top_k, -1).values[..., -1:], -torch.inf)
+        log_probs = log_probs.masked_fill(
+            log_probs < log_probs.topk(top_k, -1).values[..., -1:], -torch.inf
+        )
     if top_p < 1:
         ordered, order = log_probs.softmax(-1).sort(-1, descending=True)
         beyond = ordered.cumsum(-1) - ordered >= top_p

@@ -1,4 +1,7 @@
-"""Loop over the steps of a sampler: for full sequences, block by block, or with one time per position."""
+"""Loop over the steps of a sampler.
+
+For full sequences, block by block, or with one time per position.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +28,10 @@ from ddlib.utils.renamed import renamed_attribute
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingCall(SamplingContext):
-    """All that a call of ``sample`` passes on, checked; samplers and correctors take it as their context."""
+    """All that a call of ``sample`` passes on, checked.
+
+    Samplers and correctors take it as their context.
+    """
 
     sampler: Sampler
     fixed: Tokens
@@ -39,21 +45,27 @@ class SamplingCall(SamplingContext):
     pace: Pace | None
     """Order of the positions; None for one time for all."""
     keep: bool | Reuse
-    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks, or the rule of another cache."""
+    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks, or the rule of
+    another cache.
+    """
     length: Length | None = None
     """Rule for the lengths of the sequences; None for the shape's."""
 
 
 def draw_tokens(call: SamplingCall) -> Tokens:
     """Draw the tokens at the free positions, (B, L); the others are ``fixed``."""
-    run, sampler, drawn = call, call.sampler, call.free
-    fixed, free = call.fixed, call.free
+    run = call
+    sampler = call.sampler
+    drawn = call.free
+    fixed = call.fixed
+    free = call.free
     memos: list[Any] = [None for _ in call.endings]
     resizing = None if call.length is None else Resizing(call.length, call, sampler)
     state = _checked(sampler, sampler.init(run))
     if resizing is not None:
         run, state = resizing(run, state._replace(z=torch.where(free, state.z, fixed)), -1)
-        fixed, free = state.z, run.free
+        fixed = state.z
+        free = run.free
     for k in range(-1, run.steps):
         if k >= 0:
             sharpen = call.truncation.at(float(run.times[k]))
@@ -63,11 +75,14 @@ def draw_tokens(call: SamplingCall) -> Tokens:
         if k < run.steps - 1:
             for i, ending in enumerate(call.endings):
                 tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
-                fixed, free = torch.where(done & free, tokens, fixed), free & ~done
-                run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
+                fixed = torch.where(done & free, tokens, fixed)
+                free = free & ~done
+                run = replace(run, free=free)
+                state = state._replace(z=torch.where(free, state.z, fixed))
         if resizing is not None and 0 <= k < run.steps - 1:
             run, state = resizing(run, state, k)
-            fixed, free = state.z, run.free
+            fixed = state.z
+            free = run.free
         if call.on_step is not None:
             call.on_step(k, state.t, state.z)
         if (call.endings or resizing is not None) and not bool(free.any()):
@@ -94,7 +109,9 @@ def _checked(sampler: Sampler, state: State) -> State:
 
 
 def draw_along_pace(run: SamplingCall, pace: Pace) -> Tokens:
-    """Draw the tokens at the free positions along the pace; the grid of the call is that of one part of the pace.
+    """Draw the tokens at the free positions along the pace.
+
+    The grid of the call is that of one part of the pace.
 
     Raises:
         TypeError: a sampler or a denoiser that does not support the pace.
@@ -113,7 +130,8 @@ def draw_along_pace(run: SamplingCall, pace: Pace) -> Tokens:
     def path(u: Tensor) -> Times:
         uniforms = chance[:1].expand(len(u), -1) if len(u) != rows else chance
         times = pace.checked(pace.times(u, uniforms), uniforms)
-        # the network takes time 0 at the prompt: where tokens may be wrong, at a later time it would not rely on it
+        # the network takes time 0 at the prompt: where tokens may be wrong, at a later time it
+        # would not rely on it
         return torch.where(run.free, times, 0.0) if times.ndim == 2 and len(u) == rows else times
 
     if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # one time for all positions
@@ -122,8 +140,11 @@ def draw_along_pace(run: SamplingCall, pace: Pace) -> Tokens:
     return draw_tokens(replace(run, times=grid, path=path))
 
 
-def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool, endings: Sequence[Ending] = ()) -> None:
-    """Raise TypeError for a denoiser with a step distribution that the sampler or the options do not support.
+def check_guided(
+    network: ModelWrapper, sampler: Sampler, plain: bool, endings: Sequence[Ending] = ()
+) -> None:
+    """Raise TypeError for a denoiser with a step distribution that the sampler or the options do
+    not support.
 
     Args:
         network: the model wrapper of a call of ``sample``.
@@ -136,24 +157,31 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool, endings: 
     for ending in endings:
         if ending.uses_predictions:
             raise TypeError(
-                f"endings: {ending!r} reads token distributions, {network.denoiser!r} guides the distribution of z_s: "
+                f"endings: {ending!r} reads token distributions, {network.denoiser!r} guides the "
+                "distribution of z_s: "
                 "use another stopping criterion, or on='tokens'"
             )
     if not sampler.supports_step_distribution:
         raise TypeError(
-            f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the distribution of z_s: use "
+            f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the "
+            "distribution of z_s: use "
             "Ancestral(), or on='tokens', which every sampler supports"
         )
     if not plain:
         raise TypeError(
-            "temperature, top_p, forbidden and similar arguments act on token distributions, which are not used "
-            f"here: {network.denoiser!r} guides the distribution of z_s; keep the defaults of these arguments, or use "
+            "temperature, top_p, forbidden and similar arguments act on token distributions, which "
+            "are not used "
+            f"here: {network.denoiser!r} guides the distribution of z_s; keep the defaults of "
+            "these arguments, or use "
             "on='tokens'"
         )
 
 
-def check_memory(able: Capabilities, sampler: Sampler, pace: Pace | None, compact: bool = True) -> None:
-    """Raise TypeError or ValueError for a call of ``sample`` in which no previous call of a sequence can be kept.
+def check_memory(
+    able: Capabilities, sampler: Sampler, pace: Pace | None, compact: bool = True
+) -> None:
+    """Raise TypeError or ValueError for a call of ``sample`` in which no previous call of a
+    sequence can be kept.
 
     Args:
         able: capabilities of the denoiser.
@@ -163,31 +191,42 @@ def check_memory(able: Capabilities, sampler: Sampler, pace: Pace | None, compac
     """
     if not able.takes_memory:
         raise TypeError(
-            f"memory is True, and the denoiser {able.name} does not support it: a network whose features(z, t, "
-            "memory=) takes those of its previous call must have the attribute takes_memory = True, as "
+            f"memory is True, and the denoiser {able.name} does not support it: a network whose "
+            "features(z, t, "
+            "memory=) takes those of its previous call must have the attribute takes_memory = "
+            "True, as "
             "ddlib_models.DiT(memory=True) does; a guidance has no features"
         )
     if not sampler.supports_stopping:
-        raise TypeError(f"memory is True, which {sampler!r} does not support: a row has several sequences")
+        raise TypeError(
+            f"memory is True, which {sampler!r} does not support: a row has several sequences"
+        )
     if pace is not None and pace.block is not None:
         raise TypeError(
-            f"memory is True, and pace is {pace!r}, must have no blocks: each block is a call with other positions"
+            f"memory is True, and pace is {pace!r}, must have no blocks: each block is a call with "
+            "other positions"
         )
     if not compact:
         raise ValueError(
-            "compact is False with memory=True, must be True: a row must keep its memory in steps without a call"
+            "compact is False with memory=True, must be True: a row must keep its memory in steps "
+            "without a call"
         )
 
 
 def check_paced(pace: Pace, sampler: Sampler) -> None:
-    """Raise TypeError unless the sampler supports the pace, with blocks or with one time per position."""
+    """Raise TypeError unless the sampler supports the pace, with blocks or with one time per
+    position.
+    """
     if pace.block is None and not sampler.own_times:
         raise TypeError(
-            f"pace is {pace!r}, which {sampler!r} does not support: its step has one time for all positions of a "
+            f"pace is {pace!r}, which {sampler!r} does not support: its step has one time for all "
+            "positions of a "
             "sequence; use Ancestral()"
         )
     if pace.block is not None and not sampler.supports_stopping:
-        raise TypeError(f"pace is {pace!r}, which {sampler!r} does not support: a row has several sequences")
+        raise TypeError(
+            f"pace is {pace!r}, which {sampler!r} does not support: a row has several sequences"
+        )
 
 
 def _check_pace(run: SamplingCall, pace: Pace) -> None:
@@ -195,31 +234,38 @@ def _check_pace(run: SamplingCall, pace: Pace) -> None:
     check_paced(pace, run.sampler)
     if run.length is not None:
         raise TypeError(
-            f"length is {run.length!r} and pace is {pace!r}, must be Together(): with a length all positions of a "
+            f"length is {run.length!r} and pace is {pace!r}, must be Together(): with a length all "
+            "positions of a "
             "row have one time"
         )
     able = run.network.capabilities
     able.check_time_input(0, repr(pace))
     if able.has_step_distribution:
         raise TypeError(
-            f"pace is {pace!r}, and {run.network.denoiser!r} guides the distribution of z_s, which needs one time per "
+            f"pace is {pace!r}, and {run.network.denoiser!r} guides the distribution of z_s, which "
+            "needs one time per "
             "sequence: use on='tokens'"
         )
 
 
 def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
-    """Draw the blocks from left to right, each by a run of the sampler; blocks without free positions are skipped."""
-    contexts, fixed, free, prior = (
-        BlockContexts(run.network, size, run.keep),
-        run.fixed,
-        run.free,
-        _noise_behind(size, run),
-    )
-    numbers, begun = count(-1), False
+    """Draw the blocks from left to right, each by a run of the sampler.
+
+    Blocks without free positions are skipped.
+    """
+    contexts = BlockContexts(run.network, size, run.keep)
+    fixed = run.fixed
+    free = run.free
+    prior = _noise_behind(size, run)
+    numbers = count(-1)
+    begun = False
     for start in range(0, fixed.shape[1], size):
         end = start + size
-        here, later = slice(start, end), slice(end, None)
-        noise = _block_generator(run.generator, size < fixed.shape[1])  # also for blocks that are skipped
+        here = slice(start, end)
+        later = slice(end, None)
+        noise = _block_generator(
+            run.generator, size < fixed.shape[1]
+        )  # also for blocks that are skipped
         if not bool(free[:, here].any()):
             continue
         is_fixed = ~free[:, later]
@@ -228,9 +274,13 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         after = torch.where(is_fixed, fixed[:, later], run.process.num_states - 1)
 
         def on_step(
-            k: int, t: Tensor, z: Tensor, *, around: tuple[Tensor, Tensor, Tensor] = (fixed[:, :start], behind, times),
+            k: int,
+            t: Tensor,
+            z: Tensor,
+            *,
+            around: tuple[Tensor, Tensor, Tensor] = (fixed[:, :start], behind, times),
             begun: bool = begun,
-        ) -> None:  # fmt: skip
+        ) -> None:
             if k >= 0 or not begun:
                 before, behind, times = around
                 parts = [torch.zeros_like(before).to(t), t[:, None].expand(z.shape), times.to(t)]
@@ -239,15 +289,19 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
 
         context = contexts.at(fixed[:, :start], after, behind, times)
         block = replace(
-            run, predict=run.network.within(context), fixed=fixed[:, here], free=free[:, here],
+            run,
+            predict=run.network.within(context),
+            fixed=fixed[:, here],
+            free=free[:, here],
             generator=noise,
             on_step=None if run.on_step is None else on_step,
-        )  # fmt: skip
+        )
         fixed = torch.cat([fixed[:, :start], draw_tokens(block), fixed[:, later]], 1)
         begun = True
         for ending in run.endings:
             closed = ending.closed(fixed[:, :end], run.free[:, :end])[:, None]
-            fixed, free = torch.where(closed, ending.trim(fixed, run.free), fixed), free & ~closed
+            fixed = torch.where(closed, ending.trim(fixed, run.free), fixed)
+            free = free & ~closed
     return fixed
 
 
@@ -257,12 +311,13 @@ class BlockContexts:
     Args:
         network: the model wrapper of the whole sequence.
         size: positions of a block.
-        keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks, or the rule of an approximate
-            cache. A ``BlockDenoiser`` uses the exact cache instead.
+        keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks, or the rule of
+            an approximate cache. A ``BlockDenoiser`` uses the exact cache instead.
     """
 
     def __init__(self, network: ModelWrapper, size: int, keep: bool | Reuse) -> None:
-        self.denoiser, able = network.denoiser, network.capabilities
+        self.denoiser = network.denoiser
+        able = network.capabilities
         # the denoiser ignores everything behind its own blocks
         self.short = able.block_size > 0 and size % able.block_size == 0
         self.keeps = bool(keep) and self.short and able.caches_blocks
@@ -270,9 +325,15 @@ class BlockContexts:
         self.cache: Any = None
 
     def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
-        """Return the context of the block between the tokens ``before`` and the states ``behind``."""
+        """Return the context of the block between the tokens ``before`` and the states
+        ``behind``.
+        """
         if self.keeps:
-            done = 0 if self.cache is None else renamed_attribute(self.cache, "words", "tokens").shape[1]
+            done = (
+                0
+                if self.cache is None
+                else renamed_attribute(self.cache, "words", "tokens").shape[1]
+            )
             self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
             return CachedContext(self.denoiser, before, after, self.cache)
         if self.reuse is not None and (before.shape[1] or (self.reuse.suffix and behind.shape[1])):
@@ -288,9 +349,14 @@ def _noise_behind(size: int, run: SamplingCall) -> Tokens:
     if size == length:
         return first
     noise = _block_generator(run.generator, True)
-    return torch.cat([first, run.process.sample_prior((rows, length - size), noise, device=run.free.device)], 1)
+    return torch.cat(
+        [first, run.process.sample_prior((rows, length - size), noise, device=run.free.device)], 1
+    )
 
 
 def _block_generator(generator: Generator, several: bool) -> Generator:
-    """Return the generator of a block; a keyed one must not depend on the number of earlier draws of other rows."""
+    """Return the generator of a block.
+
+    a keyed one must not depend on the number of earlier draws of other rows.
+    """
     return generator.split(1) if several and isinstance(generator, KeyedGenerator) else generator

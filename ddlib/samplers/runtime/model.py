@@ -24,7 +24,8 @@ _HELD = 1 << 24
 class FullContext:
     """Model input without a context: the tokens of the sampler are the full sequence.
 
-    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are those of these rows.
+    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are
+    those of these rows.
 
     Args:
         denoiser: ``(z, t) -> logits``, split or not.
@@ -40,11 +41,17 @@ class FullContext:
         self.denoiser = denoiser
 
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
-        """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
+        """Return the sequences that contain the tokens.
+
+        Unknown positions hold numbers that are not tokens.
+        """
         return z
 
     def width(self, length: int) -> int:
-        """Return the number of positions of the output, the first of ``length``; at the others nothing is drawn."""
+        """Return the number of positions of the output, the first of ``length``.
+
+        At the others nothing is drawn.
+        """
         return length
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
@@ -55,22 +62,26 @@ class FullContext:
         """Compute the features of a ``SplitDenoiser`` before its output layer, (B, L, D)."""
         return self.denoiser.features(z, t)  # type: ignore[attr-defined]
 
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def features_at(
+        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         """Compute the features of a ``SparseDenoiser`` at some positions, (B, n, D)."""
         return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class ModelWrapper:
-    """Wrapper of a denoiser whose output is the checked logits of the cavity distribution, float32 or float64.
+    """Wrapper of a denoiser whose output is the checked logits of the cavity distribution, float32
+    or float64.
 
-    A call ``(z, t) -> logits`` evaluates every position. ``at`` evaluates selected positions: the denoiser runs only on
-    the sequences that contain them, and only their logits are used and checked. With a ``SplitDenoiser`` no other
-    logits are computed.
+    A call ``(z, t) -> logits`` evaluates every position. ``at`` evaluates selected positions: the
+    denoiser runs only on the sequences that contain them, and only their logits are used and
+    checked. With a ``SplitDenoiser`` no other logits are computed.
 
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``, split or not.
-        parameterization: meaning of the logits, as in ``nelbo``; None for the one that the denoiser states.
+        parameterization: meaning of the logits, as in ``nelbo``; None for the one that the denoiser
+            states.
         compact: whether sequences without a selected position are left out of the batch.
         logit_processors: forbidden tokens and repetition penalty; None for neither.
         context: context of the tokens in the model input; by default the tokens alone.
@@ -80,7 +91,9 @@ class ModelWrapper:
     """
 
     cache_last: bool = False
-    """True if the model is evaluated at all positions and the output of the last call is kept for identical inputs."""
+    """True if the model is evaluated at all positions and the output of the last call is kept for
+    identical inputs.
+    """
 
     def __init__(
         self,
@@ -91,14 +104,19 @@ class ModelWrapper:
         logit_processors: LogitProcessors | None = None,
         context: FullContext | None = None,
     ) -> None:
-        self.process, self.denoiser, self.compact, self.logit_processors = process, denoiser, compact, logit_processors
+        self.process = process
+        self.denoiser = denoiser
+        self.compact = compact
+        self.logit_processors = logit_processors
         self.capabilities = Capabilities.of(denoiser)
         self.parameterization = self.capabilities.meaning(parameterization)
         self.context = FullContext(denoiser) if context is None else context
         self.layout = layout_of(process, self.parameterization)
         self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
-            self.head = Head(process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree)
+            self.head = Head(
+                process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree
+            )
         self._trains = self.capabilities.in_training
         self._last: tuple[Tokens, Times, Tensor] | None = None
         self._descents: dict[tuple[bool, bool], Tensor] = {}
@@ -106,25 +124,38 @@ class ModelWrapper:
     def within(self, context: FullContext) -> Self:
         """Return a wrapper of the same denoiser whose input has another context."""
         wrapper = copy.copy(self)
-        wrapper.context, wrapper.cache_last, wrapper._last = context, False, None
+        wrapper.context = context
+        wrapper.cache_last = False
+        wrapper._last = None
         return wrapper
 
-    def step_log_probs(self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]) -> Float[Tensor, "n L S"]:
-        """Compute log-probabilities of z_s at some rows, not normalised, of a denoiser that defines them."""
+    def step_log_probs(
+        self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]
+    ) -> Float[Tensor, "n L S"]:
+        """Compute log-probabilities of z_s at some rows, not normalised, of a denoiser that defines
+        them.
+        """
         step = cast(GuidedDenoiser, self.denoiser).step_distribution
         return self.capabilities.at_rows(rows, lambda i: step(z[i], t[i], s[i]))
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
         if self.cache_last:
-            output, flat = _widened(self._whole(z, t), z).flatten(0, 1), z.flatten()
-            output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(*z.shape, -1)
+            output = _widened(self._whole(z, t), z).flatten(0, 1)
+            flat = z.flatten()
+            output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(
+                *z.shape, -1
+            )
         else:
             times = t.to(torch.get_default_dtype())
             output = _widened(self._evaluated(z, lambda z: self.context.logits(z, times)), z)
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
         change = self.logit_processors
-        return logits if change is None else change.everywhere(logits, self.context.states(z), self.context.first)
+        return (
+            logits
+            if change is None
+            else change.everywhere(logits, self.context.states(z), self.context.first)
+        )
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Predictions"]:
         """Evaluate the model at selected positions; no network call if there are none.
@@ -139,24 +170,32 @@ class ModelWrapper:
         """
         if not bool(where.any()):
             return
-        kept = where.any(-1) if self.compact and not self.cache_last else torch.ones_like(where[:, 0])
+        kept = (
+            where.any(-1) if self.compact and not self.cache_last else torch.ones_like(where[:, 0])
+        )
         if self.cache_last:
-            output, column = self._whole(z, t), torch.arange(z.shape[1], device=z.device).expand_as(z)
+            output = self._whole(z, t)
+            column = torch.arange(z.shape[1], device=z.device).expand_as(z)
         else:
             times = t.to(torch.get_default_dtype())
-            output, column = self.capabilities.at_rows(kept, lambda i: self._run(z[i], times[i], where[i], i))
+            output, column = self.capabilities.at_rows(
+                kept, lambda i: self._run(z[i], times[i], where[i], i)
+            )
         whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
         slot = kept.cumsum(0) - 1
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = chunk.unbind(1)
             times = t[b] if t.ndim == 1 else t[b, i]
-            yield Predictions(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, whole[b])
+            yield Predictions(
+                self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, whole[b]
+            )
 
     def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
-        """Return the pairs of levels, from (rows) and to (columns), with descents that need child logits only.
+        """Return the pairs of levels, from (rows) and to (columns), with descents that need child
+        logits only.
 
-        There are none without child logits, or on an accelerator, where one kernel over all states is faster than
-        several for every group of siblings.
+        There are none without child logits, or on an accelerator, where one kernel over all states
+        is faster than several for every group of siblings.
 
         Args:
             force: whether tokens are kept inside their clusters.
@@ -183,15 +222,23 @@ class ModelWrapper:
         """Level of the output's tree for each level of the process, -1 where there is none."""
         if not isinstance(self.layout, Children) or not isinstance(self.process, LevelProcess):
             return [-1] * len(self.process.levels)
-        return [-1 if level is None else level for level in self.layout.levels_of(self.process.hierarchy)]
+        return [
+            -1 if level is None else level
+            for level in self.layout.levels_of(self.process.hierarchy)
+        ]
 
     def can_restrict_columns(self, level: int, force: bool) -> bool:
-        """Return whether the logits of the tokens below a state of this level alone determine its token.
+        """Return whether the logits of the tokens below a state of this level alone determine its
+        token.
 
         False also where fewer columns are not faster, as in ``can_descend_tree``.
         """
         process = self.process
-        if isinstance(self.layout, Children) or not isinstance(process, LevelProcess) or not self._narrows:
+        if (
+            isinstance(self.layout, Children)
+            or not isinstance(process, LevelProcess)
+            or not self._narrows
+        ):
             return False
         return level < len(process.levels) - 1 and process.subtree_logits_suffice(level, 0, force)
 
@@ -201,10 +248,14 @@ class ModelWrapper:
         return self.process.device.type == "cpu" and self.logit_processors is None
 
     def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B n K"]:
-        """Return the output at the positions of its ``width``, evaluated once for identical states and times."""
+        """Return the output at the positions of its ``width``, evaluated once for identical states
+        and times.
+        """
         last = self._last
         if last is None or not (torch.equal(last[0], z) and torch.equal(last[1], t)):
-            output, _ = self._run(z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool))
+            output, _ = self._run(
+                z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool)
+            )
             last = z.clone(), t.clone(), output
             self._last = last
         return last[2]
@@ -212,15 +263,19 @@ class ModelWrapper:
     def _run(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None = None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        """Compute features (B, n, D) of a split denoiser, logits (B, n, K) of another, and the column of each position.
+        """Compute features (B, n, D) of a split denoiser, logits (B, n, K) of another, and the
+        column of each position.
 
-        They have all positions, n = L, except for a ``SparseDenoiser`` on a CPU: there the selected positions come
-        first, and others pad the shorter rows.
+        They have all positions, n = L, except for a ``SparseDenoiser`` on a CPU: there the selected
+        positions come first, and others pad the shorter rows.
         """
         return self._evaluated(z, lambda z: self._output(z, t, where, kept))
 
     def _evaluated(self, z: Tokens, call: Callable[[Tokens], Output]) -> Output:
-        """Evaluate the network at states; a warning if it is in training mode, a named error if it lacks states."""
+        """Evaluate the network at states.
+
+        a warning if it is in training mode, a named error if it lacks states.
+        """
         try:
             if not self._trains:
                 return call(z)
@@ -233,7 +288,8 @@ class ModelWrapper:
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        column, number = torch.arange(z.shape[1], device=z.device).expand_as(z), self.context.width(z.shape[1])
+        column = torch.arange(z.shape[1], device=z.device).expand_as(z)
+        number = self.context.width(z.shape[1])
         if not self.capabilities.is_split:
             output = self.context.logits(z, t, kept)
         elif self.capabilities.is_sparse and z.device.type == "cpu":
@@ -274,8 +330,11 @@ class Predictions(NamedTuple):
         """Select some of the positions."""
         return Predictions(self.network, *(column[some] for column in self[1:]))
 
-    def token_logits(self, target: Int64[Tensor, "N"], force: bool = False) -> Float[Tensor, "N 1 V"]:
-        """Compute cavity logits over tokens, possibly -inf at irrelevant tokens, see ``subtree_logits_suffice``.
+    def token_logits(
+        self, target: Int64[Tensor, "N"], force: bool = False
+    ) -> Float[Tensor, "N 1 V"]:
+        """Compute cavity logits over tokens, possibly -inf at irrelevant tokens, see
+        ``subtree_logits_suffice``.
 
         Args:
             target: (N,) the level to which each position descends.
@@ -283,13 +342,20 @@ class Predictions(NamedTuple):
         """
         network = self.network
         rows = network.head.logits(self.output, self.z, target, force)
-        logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
+        logits = cavity_logits(
+            network.process, rows[:, None], self.z[:, None], self.t, network.parameterization
+        )
         if network.logit_processors is None:
             return logits
-        return network.logit_processors(logits[:, 0], self.states, self.i + network.context.first)[:, None]
+        return network.logit_processors(logits[:, 0], self.states, self.i + network.context.first)[
+            :, None
+        ]
 
-    def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the child logits of one parent per position, padded with -inf, and the indices of the children.
+    def family(
+        self, level: int, parent: Int64[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Compute the child logits of one parent per position, padded with -inf, and the indices of
+        the children.
 
         Args:
             level: level of the children in the tree of the output.
@@ -298,5 +364,7 @@ class Predictions(NamedTuple):
         return self.network.head.family(self.output, level, parent)
 
     def under(self) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the tokens below each state, padded with -inf, and the indices of the tokens."""
+        """Compute the logits of the tokens below each state, padded with -inf, and the indices of
+        the tokens.
+        """
         return self.network.head.under(self.output, self.z)

@@ -25,34 +25,48 @@ class FullOutput:
     """
 
     def __init__(self, process: ForwardProcess, layout: Children | TokenLogits) -> None:
-        self.process, self.layout = process, layout
+        self.process = process
+        self.layout = layout
 
     def check(self, output: Tensor, z: Tensor, number: int) -> None:
-        """Raise TypeError or ValueError unless the output has its shape at ``number`` positions, on one device."""
+        """Raise TypeError or ValueError unless the output has its shape at ``number`` positions, on
+        one device.
+        """
         check_columns(self.process, self.layout, output, z.shape)
         check_devices(logits=output, z=z)
 
     def logits(
-        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
+        self,
+        hidden: Float[Tensor, "N D"],
+        z: Int64[Tensor, "N"],
+        target: Int64[Tensor, "N"],
+        force: bool,
     ) -> Float[Tensor, "N K"]:
-        """Compute all logits of the rows ``hidden``; on a CPU -inf at tokens that descents from ``z`` ignore."""
+        """Compute all logits of the rows ``hidden``.
+
+        On a CPU -inf at tokens that descents from ``z`` ignore.
+        """
         return hidden
 
-    def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
+    def product(
+        self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)
+    ) -> Float[Tensor, "N K"]:
         """Compute some columns of the logits, by default all, in float32 or wider."""
         return hidden.to(torch.promote_types(hidden.dtype, torch.float32))[:, columns]
 
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the child logits of one parent per row, padded with -inf, and the indices of the children.
+        """Compute the child logits of one parent per row, padded with -inf, and the indices of the
+        children.
 
         Args:
             hidden: (N, D) outputs of the denoiser, with child logits.
             level: level of the children in the tree of the output.
             parent: (N,) index of each row's parent in the level above.
         """
-        tree, parent = cast(Children, self.layout).tree, self._member(level, parent)
+        tree = cast(Children, self.layout).tree
+        parent = self._member(level, parent)
         row = hidden.split(tree.levels[:-1], -1)[level]
         row = row.to(torch.promote_types(row.dtype, torch.float32))
         parents = tree.maps[level].parents
@@ -60,15 +74,25 @@ class FullOutput:
         return logits, torch.arange(len(parents), device=row.device).expand_as(logits)
 
     def _member(self, level: int, parent: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
-        """Return the parents of ``level`` as members of the output's tree, where each of several masks is the root."""
-        return torch.zeros_like(parent) if level == cast(Children, self.layout).tree.depth - 1 else parent
+        """Return the parents of ``level`` as members of the output's tree, where each of several
+        masks is the root.
+        """
+        return (
+            torch.zeros_like(parent)
+            if level == cast(Children, self.layout).tree.depth - 1
+            else parent
+        )
 
     def under(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the tokens below one state per row, padded with -inf, and the indices of the tokens."""
+        """Compute the logits of the tokens below one state per row, padded with -inf, and the
+        indices of the tokens.
+        """
         hierarchy = cast(LevelProcess, self.process).hierarchy
-        return grouped(z, hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens))
+        return grouped(
+            z, hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens)
+        )
 
 
 class Head(FullOutput):
@@ -85,7 +109,11 @@ class Head(FullOutput):
     """
 
     def __init__(
-        self, process: ForwardProcess, denoiser: SplitDenoiser, layout: Children | TokenLogits, has_tree: bool = False
+        self,
+        process: ForwardProcess,
+        denoiser: SplitDenoiser,
+        layout: Children | TokenLogits,
+        has_tree: bool = False,
     ) -> None:
         super().__init__(process, layout)
         if isinstance(layout, Children) and has_tree:
@@ -93,18 +121,30 @@ class Head(FullOutput):
             layout.check(tree.tree or ())
             self.weight, self.bias, rows = tree.siblings()
             self.layout = layout = Children(layout.tree, layout.parameterization, rows)
-            size, rule = max(len(self.weight), layout.num_rows), "(rows, D), one for each state"
+            size = max(len(self.weight), layout.num_rows)
+            rule = "(rows, D), one for each state"
         else:
             self.weight, self.bias = denoiser.output_weights()
-            size, rule = process.vocab_size, f"(V, D) with the process's V = {process.vocab_size}"
+            size = process.vocab_size
+            rule = f"(V, D) with the process's V = {process.vocab_size}"
             if isinstance(layout, Children):
-                size, rule = layout.columns, f"(S - 1, D) = ({layout.columns}, D), a row per state except the root"
+                size = layout.columns
+                rule = f"(S - 1, D) = ({layout.columns}, D), a row per state except the root"
         check_shape("the denoiser's weight", self.weight, (size, None), rule)
         if self.bias is not None:
-            check_shape("the denoiser's bias", self.bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")
+            check_shape(
+                "the denoiser's bias",
+                self.bias,
+                (size,),
+                f"({rule[1:].split(',')[0]},) = ({size},)",
+            )
 
     def logits(
-        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
+        self,
+        hidden: Float[Tensor, "N D"],
+        z: Int64[Tensor, "N"],
+        target: Int64[Tensor, "N"],
+        force: bool,
     ) -> Float[Tensor, "N K"]:
         if isinstance(self.layout, Children) or hidden.device.type != "cpu":
             logits = self.product(hidden)  # one kernel launch instead of several per cluster
@@ -114,7 +154,9 @@ class Head(FullOutput):
         if all(tokens is None for tokens in columns):
             return self.product(hidden)
         wide = torch.promote_types(self.weight.dtype, torch.float32)
-        logits = torch.full((len(hidden), len(self.weight)), -torch.inf, dtype=wide, device=hidden.device)
+        logits = torch.full(
+            (len(hidden), len(self.weight)), -torch.inf, dtype=wide, device=hidden.device
+        )
         for k, tokens in enumerate(columns):
             if tokens is not None:
                 rows = (which == k).nonzero()
@@ -124,7 +166,9 @@ class Head(FullOutput):
             logits[full] = self.product(hidden[full])
         return logits
 
-    def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
+    def product(
+        self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)
+    ) -> Float[Tensor, "N K"]:
         bias = None if self.bias is None else self.bias[columns]
         logits = linear(hidden.to(self.weight.dtype), self.weight[columns], bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -132,33 +176,51 @@ class Head(FullOutput):
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the children alone: K is the largest number of children of these parents."""
-        families, parent = cast(Children, self.layout).families(level), self._member(level, parent)
+        """Compute the logits of the children alone.
+
+        K is the largest number of children of these parents.
+        """
+        families = cast(Children, self.layout).families(level)
+        parent = self._member(level, parent)
         return grouped(
-            parent, families.members, lambda rows, key, _: self.product(hidden[rows], families.of(key).columns)
+            parent,
+            families.members,
+            lambda rows, key, _: self.product(hidden[rows], families.of(key).columns),
         )
 
     def check(self, output: Tensor, z: Tensor, number: int) -> None:
-        """Raise ValueError unless features are (B, number, D), on the device of the weights and of the states."""
+        """Raise ValueError unless features are (B, number, D), on the device of the weights and of
+        the states.
+        """
         want = (len(z), number, self.weight.shape[1])
         check_shape("features", output, want, f"(B, L, D) = {want}")
         check_devices(features=output, weight=self.weight, z=z)
 
     def _token_columns(self, z: int, target: int, force: bool) -> Tensor | None:
-        """Return the tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
+        """Return the tokens whose logits determine the descendant of state ``z`` in level
+        ``target``; None for all.
+        """
         process = self.process
         if not isinstance(process, LevelProcess):
             return None
         level = bisect_right(process.hierarchy.offsets, z) - 1
         if level == process.hierarchy.depth:  # a mask
             return None
-        return process.hierarchy.under(z) if process.subtree_logits_suffice(level, target, force) else None
+        return (
+            process.hierarchy.under(z)
+            if process.subtree_logits_suffice(level, target, force)
+            else None
+        )
 
 
-def distinct_pairs(first: Int64[Tensor, "N"], second: Int64[Tensor, "N"]) -> tuple[list[list[int]], Int64[Tensor, "N"]]:
-    """Return the distinct pairs of two columns of integers >= 0, in their order, and the index of the pair of each row.
+def distinct_pairs(
+    first: Int64[Tensor, "N"], second: Int64[Tensor, "N"]
+) -> tuple[list[list[int]], Int64[Tensor, "N"]]:
+    """Return the distinct pairs of two columns of integers >= 0, in their order, and the index of
+    the pair of each row.
 
-    Sorts one key for both: ``unique(dim=1)`` compares columns one by one, which takes as long as an output layer.
+    Sorts one key for both: ``unique(dim=1)`` compares columns one by one, which takes as long as an
+    output layer.
     """
     base = second.max() + 1 if len(second) else 1
     keys, which = (first * base + second).unique(return_inverse=True)
@@ -166,7 +228,9 @@ def distinct_pairs(first: Int64[Tensor, "N"], second: Int64[Tensor, "N"]) -> tup
 
 
 def grouped(
-    key: Int64[Tensor, "N"], members: Callable[[int], Tensor], logits: Callable[[Tensor, int, Tensor], Tensor]
+    key: Int64[Tensor, "N"],
+    members: Callable[[int], Tensor],
+    logits: Callable[[Tensor, int, Tensor], Tensor],
 ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
     """Compute logits group by group, for all positions with the same key at once.
 
@@ -181,7 +245,8 @@ def grouped(
     distinct, which = key.unique(return_inverse=True)
     groups = [(value, members(value)) for value in distinct.tolist()]
     shape = (len(key), max(len(group) for _, group in groups))
-    result, indices = None, key.new_zeros(shape)
+    result = None
+    indices = key.new_zeros(shape)
     for k, (value, group) in enumerate(groups):
         rows = (which == k).nonzero()[:, 0]
         output = logits(rows, value, group)

@@ -36,16 +36,21 @@ class Resizing:
     """Number of positions before the window."""
 
     def __init__(self, rule: Length, run: SamplingContext, sampler: Sampler) -> None:
-        self.rule, self.sampler, self.last = rule, sampler, run.steps - 2
+        self.rule = rule
+        self.sampler = sampler
+        self.last = run.steps - 2
         given = ~run.free
         require(
             not bool((given[:, 1:] & ~given[:, :-1]).any()),
-            f"length is {rule!r} and prompt holds tokens after a gap, must hold tokens only at the beginning",
+            f"length is {rule!r} and prompt holds tokens after a gap, must hold tokens only at "
+            "the beginning",
         )
         self.filled = given.sum(1)
 
     def __call__(self, run: C, state: State, k: int) -> tuple[C, State]:
-        """Return the context and the state for step k + 1, after step k; the state before the first step is k = -1.
+        """Return the context and the state for step k + 1, after step k.
+
+        The state before the first step is k = -1.
 
         Positions outside of the window are not free for a step.
         """
@@ -75,11 +80,15 @@ class Resizing:
         shape = state.z.shape
         if _has_columns(state.memo, shape):
             raise TypeError(
-                f"length is {self.rule!r}, which {self.sampler!r} does not support: it stores values per position, "
+                f"length is {self.rule!r}, which {self.sampler!r} does not support: it stores "
+                "values per position, "
                 "and positions are inserted and deleted; use Ancestral() or Confidence()"
             )
-        length, closed = self.filled.clone(), torch.zeros_like(run.free)
-        canvas = Canvas(run, state, self.rule.fill, self.filled, length, closed, self.filled >= shape[1])
+        length = self.filled.clone()
+        closed = torch.zeros_like(run.free)
+        canvas = Canvas(
+            run, state, self.rule.fill, self.filled, length, closed, self.filled >= shape[1]
+        )
         return self.rule.begin(canvas.insert(length, torch.full_like(length, self.rule.start)))
 
     def _window(self, canvas: Canvas) -> Bool[Tensor, "B L"]:

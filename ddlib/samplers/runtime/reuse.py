@@ -1,4 +1,7 @@
-"""Approximate caches of networks in which all positions attend to each other: which keys and values are reused."""
+"""Approximate caches of networks in which all positions attend to each other.
+
+Which keys and values are reused.
+"""
 
 import re
 from dataclasses import dataclass
@@ -11,10 +14,12 @@ _NAMED = re.compile(r"(prefix|dual)(?::refresh=(\d+))?")
 
 @dataclass(frozen=True)
 class Reuse:
-    """Rule for the keys and values of positions outside of the block that is drawn (Fast-dLLM, arXiv 2505.22618).
+    """Rule for the keys and values of positions outside of the block that is drawn (Fast-dLLM,
+    arXiv 2505.22618).
 
-    They are computed in a pass over the full sequence at the first call of a block. Later calls evaluate the other
-    positions alone. A changed token in the block would change them too, so that the result is approximate.
+    They are computed in a pass over the full sequence at the first call of a block. Later calls
+    evaluate the other positions alone. A changed token in the block would change them too, so that
+    the result is approximate.
     """
 
     suffix: bool
@@ -28,7 +33,9 @@ class Reuse:
 
 
 def reuse_of(keep: bool | str) -> bool | Reuse:
-    """Return the rule of this name: "prefix", "dual", "dual:refresh=4"; True and False are returned unchanged.
+    """Return the rule of this name.
+
+    "prefix", "dual", "dual:refresh=4"; True and False are returned unchanged.
 
     Raises:
         TypeError, ValueError: no such name, or a number of calls below 1.
@@ -36,7 +43,8 @@ def reuse_of(keep: bool | str) -> bool | Reuse:
     if isinstance(keep, bool):
         return keep
     rule = (
-        "must be True, False, 'prefix' or 'dual', or one of the last two with a number of calls, such as "
+        "must be True, False, 'prefix' or 'dual', or one of the last two with a number of calls, "
+        "such as "
         "'dual:refresh=4'"
     )
     if not isinstance(keep, str):
@@ -47,8 +55,11 @@ def reuse_of(keep: bool | str) -> bool | Reuse:
     return Reuse(found[1] == "dual", None if found[2] is None else int(found[2]))
 
 
-def check_reuse(keep: bool | Reuse, pace: Pace | None, able: Capabilities, sampler: object = None) -> None:
-    """Raise TypeError unless positions outside of a block stand while it is drawn, and the network takes a window.
+def check_reuse(
+    keep: bool | Reuse, pace: Pace | None, able: Capabilities, sampler: object = None
+) -> None:
+    """Raise TypeError unless positions outside of a block stand while it is drawn, and the network
+    takes a window.
 
     Args:
         keep: the rule; True and False always pass.
@@ -60,16 +71,24 @@ def check_reuse(keep: bool | Reuse, pace: Pace | None, able: Capabilities, sampl
         return
     if pace is None or pace.block is None:
         whose = (
-            "" if sampler is None else f", and {sampler!r} may change (remask) any position of a sequence in each step"
+            ""
+            if sampler is None
+            else f", and {sampler!r} may change (remask) any position of a sequence in each step"
         )
         raise TypeError(
-            f"keep is '{keep}' and pace is {pace!r}, must be Blocks(n): cached positions outside of a block must "
+            f"keep is '{keep}' and pace is {pace!r}, must be Blocks(n): cached positions outside "
+            "of a block must "
             f"not change{whose}; with Blocks(n) only positions within a block change"
         )
-    if not able.caches_windows and not (able.caches_blocks and able.block_size and pace.block % able.block_size == 0):
+    if not able.caches_windows and not (
+        able.caches_blocks and able.block_size and pace.block % able.block_size == 0
+    ):
         raise TypeError(
-            f"keep is '{keep}', which the denoiser {able.name} does not support: it must evaluate a window of "
-            "positions with cached keys and values of the others (ddlib.typing.WindowDenoiser), as ddlib_models.DiT "
-            "and ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, do not take such a "
+            f"keep is '{keep}', which the denoiser {able.name} does not support: it must evaluate "
+            "a window of "
+            "positions with cached keys and values of the others (ddlib.typing.WindowDenoiser), as "
+            "ddlib_models.DiT "
+            "and ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, "
+            "do not take such a "
             "cache, nor do rows behind padding: sample prompts of one length together"
         )

@@ -21,7 +21,9 @@ _ROWS = 64
 
 
 def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: bool) -> Tokens:
-    """Draw z_s ~ q(z_s | z_t, p): in a ``LevelProcess`` levels first, then the network where they change.
+    """Draw z_s ~ q(z_s | z_t, p).
+
+    In a ``LevelProcess`` levels first, then the network where they change.
 
     Args:
         run: the call of ``sample``.
@@ -34,11 +36,15 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     if isinstance(process, LevelProcess):
         return move(run, z, t, s, process.sample_level(z, t, s, run.generator), force)
     logits = run.predict(z, t)
-    return process.sample_given_level(logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen)
+    return process.sample_given_level(
+        logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen
+    )
 
 
 def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
-    """Draw z_s from ``step_distribution`` of the denoiser; in a process with levels, given the levels at s.
+    """Draw z_s from ``step_distribution`` of the denoiser.
+
+    In a process with levels, given the levels at s.
 
     It is evaluated at sequences in which a position moves. The prompt does not move.
 
@@ -48,30 +54,39 @@ def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
         t: (B,) times.
         s: (B,) earlier times.
     """
-    process, with_levels = run.process, isinstance(run.process, LevelProcess)
+    process = run.process
+    with_levels = isinstance(run.process, LevelProcess)
     target = level_process(run).sample_level(z, t, s, run.generator) if with_levels else z
     u = rand(z.shape, run.generator, z.device)
     moves = run.free & (target != process.level_of(z)) if with_levels else run.free
     if not bool(moves.any()):
         return z
     kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
-    log_probs, moving = run.network.step_log_probs(z, t, s, kept), moves[kept]
+    log_probs = run.network.step_log_probs(z, t, s, kept)
+    moving = moves[kept]
     if with_levels:
         level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
         log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
-    drawn, result = z[kept], z.clone()
+    drawn = z[kept]
+    result = z.clone()
     drawn[moving] = draw_logits(log_probs[moving], u[kept][moving])
     result[kept] = drawn
     return result
 
 
 def move(
-    run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
+    run: SamplingContext,
+    z: Tokens,
+    t: Times,
+    s: Times,
+    target: Tokens,
+    force: bool,
+    chance: Tensor | None = None,
 ) -> Tokens:
     """Draw the states at ``s``, given the levels at ``s``.
 
-    Each moving position is drawn as a separate sequence of length 1. The network runs on sequences with moving
-    positions only, and not at all without any.
+    Each moving position is drawn as a separate sequence of length 1. The network runs on sequences
+    with moving positions only, and not at all without any.
 
     Args:
         run: the call of ``sample``.
@@ -80,8 +95,8 @@ def move(
         s: (B,) earlier times.
         target: (B, L) levels at ``s``; a position that keeps its level keeps its state.
         force: see ``ForwardProcess.sample_given_level``.
-        chance: (B, L), overwritten at moving positions with the model's probability of the drawn state, without
-            temperature and truncation. Not computed if None.
+        chance: (B, L), overwritten at moving positions with the model's probability of the drawn
+            state, without temperature and truncation. Not computed if None.
     """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
@@ -90,9 +105,18 @@ def move(
 
 
 def shift(
-    run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
+    run: SamplingContext,
+    z: Tokens,
+    t: Times,
+    s: Times,
+    target: Tokens,
+    force: bool,
+    chance: Tensor | None = None,
 ) -> Tokens:
-    """Draw the states given levels that may be higher too, as ``move``; ascents do not need the network."""
+    """Draw the states given levels that may be higher too, as ``move``.
+
+    Ascents do not need the network.
+    """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
     moved = move(run, z, t, s, target.minimum(level), force, chance)
@@ -102,9 +126,15 @@ def shift(
 
 
 def apply_predictions(
-    run: SamplingContext, predictions: Iterable[Predictions], z: Tokens, s: Times, target: Tokens, force: bool,
-    chance: Tensor | None = None, single: bool = False,
-) -> Tokens:  # fmt: skip
+    run: SamplingContext,
+    predictions: Iterable[Predictions],
+    z: Tokens,
+    s: Times,
+    target: Tokens,
+    force: bool,
+    chance: Tensor | None = None,
+    single: bool = False,
+) -> Tokens:
     """Draw the states at the positions of the predictions, as in ``move``.
 
     Args:
@@ -122,24 +152,32 @@ def apply_predictions(
         result = constrained_states(run, parts, z, target, force)
         if chance is not None:
             for part in parts:
-                chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
+                chance[part.b, part.i] = transition_log_prob(
+                    run, part, result[part.b, part.i], force
+                ).exp()
         return result
     single = single or run.sharpen is not unchanged
     some_by_tree = bool((by_tree := run.network.can_descend_tree(force, single)).any())
     extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
-    uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
+    uniforms = Uniforms(z, run.generator, extra_draws)
+    result = z.clone()
     for part in predictions:
         to = target[part.b, part.i]
         if not some_by_tree:
-            result[part.b, part.i] = _by_tokens(run, part, s, to, force, uniforms.at(part.b, part.i))
+            result[part.b, part.i] = _by_tokens(
+                run, part, s, to, force, uniforms.at(part.b, part.i)
+            )
         else:
             descends = by_tree[run.process.level_of(part.z[:, None])[:, 0], to]
             for chosen, draw_states in ((descends, _by_children), (~descends, _by_tokens)):
                 if bool(chosen.any()):
-                    some, draws = part.take(chosen), uniforms.at(part.b[chosen], part.i[chosen])
+                    some = part.take(chosen)
+                    draws = uniforms.at(part.b[chosen], part.i[chosen])
                     result[some.b, some.i] = draw_states(run, some, s, to[chosen], force, draws)
         if chance is not None:
-            chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
+            chance[part.b, part.i] = transition_log_prob(
+                run, part, result[part.b, part.i], force
+            ).exp()
     return result
 
 
@@ -155,22 +193,30 @@ def child_log_probs(
         force: see ``ForwardProcess.sample_given_level``.
 
     Yields:
-        chunks of positions with the same levels, small enough for the processor's cache: their indices among the N
-        (n,), the first state of the target level, the reachable members of that level (n, K), and their normalised
-        log-probabilities (n, K). Child logits alone are used for descents by one level of the output's tree.
+        chunks of positions with the same levels, small enough for the processor's cache: their
+        indices among the N (n,), the first state of the target level, the reachable members of that
+        level (n, K), and their normalised log-probabilities (n, K). Child logits alone are used for
+        descents by one level of the output's tree.
     """
-    process, by_tree = run.process, run.network.can_descend_tree(force, single=True)
+    process = run.process
+    by_tree = run.network.can_descend_tree(force, single=True)
     level = process.level_of(predictions.z[:, None])[:, 0]
     for j, i in distinct_pairs(level, target)[0]:
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
-        some, first = predictions if len(rows) == len(level) else predictions.take(rows), sum(process.levels[:i])
+        some = predictions if len(rows) == len(level) else predictions.take(rows)
+        first = sum(process.levels[:i])
         members, scores = _descents(run, some, j, i, by_tree, force)
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
             yield rows[part], first, members[part], scores(part).log_softmax(-1)
 
 
 def _descents(
-    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor, force: bool
+    run: SamplingContext,
+    predictions: Predictions,
+    level: int,
+    target: int,
+    by_tree: Tensor,
+    force: bool,
 ) -> tuple[Int64[Tensor, "n K"], Callable[[slice], Float[Tensor, "n K"]]]:
     """Return the reachable members, and the function of a chunk that computes their logits."""
     if bool(by_tree[level, target]):
@@ -179,7 +225,8 @@ def _descents(
     elif target == 0 and run.network.can_restrict_columns(level, force):
         logits, members = predictions.under()
     else:
-        z, tokens = predictions.z, predictions.token_logits(torch.full_like(predictions.z, target), force)[:, 0]
+        z = predictions.z
+        tokens = predictions.token_logits(torch.full_like(predictions.z, target), force)[:, 0]
         whole = torch.arange(run.process.levels[target], device=z.device).expand(len(z), -1)
         descend = level_process(run).descendant_logits
         return whole, lambda part: descend(tokens[part], z[part], level, target, force)
@@ -215,50 +262,73 @@ def _by_tokens(
     """Draw states from token distributions."""
     times = s[part.b] if s.ndim == 1 else s[part.b, part.i]
     return run.process.sample_given_level(
-        part.token_logits(target, force), part.z[:, None], part.t, times, target[:, None], draws, force=force,
+        part.token_logits(target, force),
+        part.z[:, None],
+        part.t,
+        times,
+        target[:, None],
+        draws,
+        force=force,
         sharpen=run.sharpen,
-    )[:, 0]  # fmt: skip
+    )[:, 0]
 
 
 def _by_children(
     run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
 ) -> Tensor:
-    """Draw states from child to child down the output's tree; only the children on the path are evaluated."""
+    """Draw states from child to child down the output's tree.
+
+    Only the children on the path are evaluated.
+    """
     hierarchy = level_process(run).hierarchy
     tree_levels = torch.tensor(run.network.tree_levels, device=part.z.device)
     level = hierarchy.level_of(part.z)
     member = part.z - hierarchy.starts[level]
-    top, bottom = tree_levels[level], tree_levels[target]
+    top = tree_levels[level]
+    bottom = tree_levels[target]
     first = rand((len(member), 1), draws, member.device)[:, 0]
     several = bool((top - bottom > 1).any())
-    others = rand((len(member), 1, int(tree_levels.max()) - 1), draws, member.device)[:, 0] if several else None
+    others = (
+        rand((len(member), 1, int(tree_levels.max()) - 1), draws, member.device)[:, 0]
+        if several
+        else None
+    )
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
         moving = (at < top) & (at >= bottom)
         if not bool(moving.any()):
             continue
         logits, members = part.take(moving).family(at, member[moving])
         check_finite(logits)
-        u = first if others is None else torch.where(top - 1 == at, first, others[:, min(at, others.shape[1] - 1)])
+        u = (
+            first
+            if others is None
+            else torch.where(top - 1 == at, first, others[:, min(at, others.shape[1] - 1)])
+        )
         child = draw_logits(run.sharpen(logits), u[moving])
         member[moving] = members.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
 
 
 class Uniforms:
-    """Uniforms drawn for the whole batch, so that those of a position do not depend on the other positions.
+    """Uniforms drawn for the whole batch, so that those of a position do not depend on the other
+    positions.
 
-    The first ones, (B, L) and with ``more`` also (B, L, more), are drawn on construction. A step without a jump thus
-    draws as many as a step with jumps.
+    The first ones, (B, L) and with ``more`` also (B, L, more), are drawn on construction. A step
+    without a jump thus draws as many as a step with jumps.
     """
 
     def __init__(self, z: Tokens, generator: Generator, more: int = 0) -> None:
-        self._z, self._generator = z, generator
+        self._z = z
+        self._generator = generator
         self._drawn = [rand(z.shape, generator, z.device)]
         if more:
             self.draw(1, (more,))
 
     def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> "Places":
-        """Return a generator for N sequences of length 1: position ``i`` of sequence ``b`` for each."""
+        """Return a generator for N sequences of length 1.
+
+        Position ``i`` of sequence ``b`` for each.
+        """
         return Places(self, b, i)
 
     def draw(self, number: int, extra: tuple[int, ...]) -> Tensor:
@@ -269,10 +339,16 @@ class Uniforms:
 
 
 class Places(KeyedGenerator):
-    """Generator over selected positions of ``Uniforms``; draws are numbered from 0 for every chunk of positions."""
+    """Generator over selected positions of ``Uniforms``.
+
+    Draws are numbered from 0 for every chunk of positions.
+    """
 
     def __init__(self, uniforms: Uniforms, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> None:
-        self._uniforms, self.index, self._position, self._draws = uniforms, b, i, 0
+        self._uniforms = uniforms
+        self.index = b
+        self._position = i
+        self._draws = 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
         """Return the next uniforms of these positions, (N, 1, ...)."""

@@ -1,4 +1,7 @@
-"""Claims about constructor arguments and state: plain values rebuild a part, the state holds learned numbers only."""
+"""Claims about constructor arguments and state.
+
+Plain values rebuild a part, the state holds learned numbers only.
+"""
 
 import copy
 import json
@@ -34,17 +37,26 @@ def _values(part: Part, point: Point) -> Iterator[Comparison]:
 
 def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     learned = {name for name, _ in process.named_parameters()}
-    held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
+    held = [
+        name
+        for name in process.state_dict()
+        if name not in learned and not name.endswith("_extra_state")
+    ]
     message = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
     hint = (
-        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not a buffer; use a parameter if it is "
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not a buffer; use a "
+        "parameter if it is "
         "learned"
     )
     yield stated("tensors in the state that are not learned", not held, message, hint)
     other = copy.deepcopy(process)
     other.load_state_dict(process.state_dict())
     found = apart(process, other)
-    yield stated("the process after loading its own state dict", not found, f"{found} changed by load_state_dict")
+    yield stated(
+        "the process after loading its own state dict",
+        not found,
+        f"{found} changed by load_state_dict",
+    )
 
 
 def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -55,33 +67,62 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     for _ in range(3):
         average.update_parameters(network)
     mean = cast(ForwardProcess, average.module.process)
-    found = [name for name, value in process.named_buffers() if not torch.equal(value, mean.get_buffer(name))]
+    found = [
+        name
+        for name, value in process.named_buffers()
+        if not torch.equal(value, mean.get_buffer(name))
+    ]
     message = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
     hint = (
-        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not register_buffer: averages do not "
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, not register_buffer: "
+        "averages do not "
         "change it"
     )
     yield stated("constants that an average of weights changes", not found, message, hint)
     if not list(process.parameters()):
         t = float(point["t"])
         yield Comparison(
-            "q_{t|0} after averaging", ("from", "to"), mean.transition(0.0, t), process.transition(0.0, t), 0
+            "q_{t|0} after averaging",
+            ("from", "to"),
+            mean.transition(0.0, t),
+            process.transition(0.0, t),
+            0,
         )
 
 
 PART_CLAIMS = (
     Claim(
-        "arguments", "values", "dd.values contains all arguments of the object", "exactly", _values, applies=_unknown
+        "arguments",
+        "values",
+        "dd.values contains all arguments of the object",
+        "exactly",
+        _values,
+        applies=_unknown,
     ),
 )
 """Claims about every part, and about processes."""
 
 CLAIMS = (
     *PART_CLAIMS,
-    Claim("arguments", "state", "the state dict holds learned numbers only, and loads", "exactly", _state),
-    Claim("arguments", "averages", "an average of weights does not change the process", "exactly", _average,
-          ({"t": 0.6},), rests_on=("state", "rates", "distributions")),
-)  # fmt: skip
+    Claim(
+        "arguments",
+        "state",
+        "the state dict holds learned numbers only, and loads",
+        "exactly",
+        _state,
+    ),
+    Claim(
+        "arguments",
+        "averages",
+        "an average of weights does not change the process",
+        "exactly",
+        _average,
+        ({"t": 0.6},),
+        rests_on=("state", "rates", "distributions"),
+    ),
+)
 
-SIZE_CLAIMS = tuple(replace(claim, topic="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
+SIZE_CLAIMS = tuple(
+    replace(claim, topic="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2]
+)
 """Claims about a process at its full size, in addition to those about its small copy."""

@@ -18,46 +18,70 @@ def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         dense = edge.matrix()
         ones = torch.ones(len(dense), dtype=torch.float64)
         yield Comparison(f"sum of the row of maps[{i}]", ("child",), dense.sum(1), ones, 1e-12)
-        yield Comparison(f"entry of maps[{i}]", ("child", "parent"), dense, dense.clamp(0, 1), 1e-15)
+        yield Comparison(
+            f"entry of maps[{i}]", ("child", "parent"), dense, dense.clamp(0, 1), 1e-15
+        )
 
 
 def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
         yield from _has_children(edge, f"of a member of level {i + 1}")
-        yield Comparison(f"mass into level {i + 1} is positive", ("parent",),
-                         (edge.matrix().sum(0) > 0).double(), torch.ones(edge.num_parents), 0.0)  # fmt: skip
+        yield Comparison(
+            f"mass into level {i + 1} is positive",
+            ("parent",),
+            (edge.matrix().sum(0) > 0).double(),
+            torch.ones(edge.num_parents),
+            0.0,
+        )
 
 
 def _has_children(edge: Kernel, name: str) -> Iterator[Comparison]:
     if isinstance(edge, Map):
         children = torch.bincount(edge.parents, minlength=edge.num_parents)
-        least, ones = children.clamp_max(1), torch.ones_like(children)
+        least = children.clamp_max(1)
+        ones = torch.ones_like(children)
         yield Comparison(f"children {name}, at least one", ("parent",), least, ones, 0.0)
 
 
 def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
-    sizes = torch.tensor([hierarchy.maps[0].num_children, *(edge.num_parents for edge in hierarchy.maps)])
+    sizes = torch.tensor(
+        [hierarchy.maps[0].num_children, *(edge.num_parents for edge in hierarchy.maps)]
+    )
     states = torch.arange(int(sizes.sum()))
     level = torch.arange(len(sizes)).repeat_interleave(sizes)
     yield Comparison("levels", ("level",), torch.tensor(hierarchy.levels), sizes, 0.0)
     rows = hierarchy.between(0, hierarchy.depth).row(_drawn(hierarchy.vocab_size, 64))
-    yield Comparison("the top level, given the token", ("x", "z"), rows, rows[:1].expand_as(rows), 1e-12)
+    yield Comparison(
+        "the top level, given the token", ("x", "z"), rows, rows[:1].expand_as(rows), 1e-12
+    )
     yield Comparison("vocab_size", (), torch.tensor(hierarchy.vocab_size), sizes[0], 0.0)
     yield Comparison("num_states", (), torch.tensor(hierarchy.num_states), sizes.sum(), 0.0)
     yield Comparison("depth", (), torch.tensor(hierarchy.depth), torch.tensor(len(sizes) - 1), 0.0)
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     yield Comparison("starts", ("level",), hierarchy.starts, ends, 0.0)
     named = torch.tensor([len(names) for names in hierarchy.names.members], dtype=torch.int64)
-    yield Comparison("names per level of clusters", ("",), named, sizes[1:-1] if len(named) else named, 0.0)
-    yield Comparison("speeds per edge", (), torch.tensor(len(hierarchy.speeds)), torch.tensor(len(sizes) - 1), 0.0)
+    yield Comparison(
+        "names per level of clusters", ("",), named, sizes[1:-1] if len(named) else named, 0.0
+    )
+    yield Comparison(
+        "speeds per edge",
+        (),
+        torch.tensor(len(hierarchy.speeds)),
+        torch.tensor(len(sizes) - 1),
+        0.0,
+    )
     positive = torch.tensor(hierarchy.speeds) > 0
     yield Comparison("speed > 0", ("edge",), positive.double(), torch.ones(len(positive)), 0.0)
     yield Comparison("level_of", ("z",), hierarchy.level_of(states), level, 0.0)
     for i, offset in enumerate((sizes.cumsum(0) - sizes).tolist()):
         members = states[level == i]
         local = hierarchy.local(members, i)
-        yield Comparison(f"local index in level {i}", (), local, members - offset, 0.0, {"z": members})
-        yield Comparison("offset", (), torch.tensor(hierarchy.offsets[i]), torch.tensor(offset), 0.0)
+        yield Comparison(
+            f"local index in level {i}", (), local, members - offset, 0.0, {"z": members}
+        )
+        yield Comparison(
+            "offset", (), torch.tensor(hierarchy.offsets[i]), torch.tensor(offset), 0.0
+        )
         yield Comparison(f"states({i})", ("",), states[hierarchy.states(i)], members, 0.0)
 
 
@@ -67,12 +91,16 @@ def _composition(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         for j in range(i, hierarchy.depth):
             product = product @ hierarchy.maps[j].matrix()
             got = hierarchy.between(i, j + 1).matrix()
-            yield Comparison(f"K from level {i} to {j + 1}", ("child", "ancestor"), got, product, 1e-12)
+            yield Comparison(
+                f"K from level {i} to {j + 1}", ("child", "ancestor"), got, product, 1e-12
+            )
 
 
 def _level_probs(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(1)
-    probs = torch.randn(3, hierarchy.vocab_size, generator=generator, dtype=torch.float64).softmax(-1)
+    probs = torch.randn(3, hierarchy.vocab_size, generator=generator, dtype=torch.float64).softmax(
+        -1
+    )
     found = hierarchy.level_probs(probs)
     levels = torch.tensor(len(hierarchy.levels))
     yield Comparison("distributions of level_probs", (), torch.tensor(len(found)), levels, 0.0)
@@ -90,27 +118,43 @@ def _descendants(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
                 expected = tokens[member, None] if level == 0 else tokens
             else:
                 edge = hierarchy.between(0, level)
-                leads = edge.parents == member if isinstance(edge, Map) else edge.column(torch.tensor(member)) > 0
+                leads = (
+                    edge.parents == member
+                    if isinstance(edge, Map)
+                    else edge.column(torch.tensor(member)) > 0
+                )
                 expected = tokens[leads]
-            yield Comparison(f"under({offset + member})", ("",), hierarchy.under(offset + member), expected, 0.0)
+            yield Comparison(
+                f"under({offset + member})", ("",), hierarchy.under(offset + member), expected, 0.0
+            )
 
 
 def _shared(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     """Check that a network can tell the states apart: no two are the sum of the same rows."""
-    size, rows = hierarchy.num_states, hierarchy.shared_rows()
+    size = hierarchy.num_states
+    rows = hierarchy.shared_rows()
     yield Comparison("states of shared_rows", (), torch.tensor(len(rows)), torch.tensor(size), 0.0)
-    yield Comparison("least entry of shared_rows", ("state",), rows.amin(1), rows.amin(1).clamp_min(-1), 0.0)
-    counted = torch.zeros(size, int(rows.max()) + 2).scatter_add(1, rows + 1, torch.ones(rows.shape))[:, 1:]
+    yield Comparison(
+        "least entry of shared_rows", ("state",), rows.amin(1), rows.amin(1).clamp_min(-1), 0.0
+    )
+    counted = torch.zeros(size, int(rows.max()) + 2).scatter_add(
+        1, rows + 1, torch.ones(rows.shape)
+    )[:, 1:]
     alike = (counted[:, None] == counted).all(-1)
     yield Comparison("states with equal shared_rows", ("z", "other"), alike, torch.eye(size), 0.0)
 
 
 def _small_copy(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
-    copy, most = hierarchy.small_copy(hierarchy.vocab_size), hierarchy.vocab_size
+    copy = hierarchy.small_copy(hierarchy.vocab_size)
+    most = hierarchy.vocab_size
     what = f"small_copy({most})"
     same = type(copy) is type(hierarchy)
-    yield stated(f"class of {what}", same, f"{what} is {copy!r}, must be of class {type(hierarchy).__name__}")
-    yield Comparison(f"levels of {what}", (), torch.tensor(copy.depth), torch.tensor(hierarchy.depth), 0.0)
+    yield stated(
+        f"class of {what}", same, f"{what} is {copy!r}, must be of class {type(hierarchy).__name__}"
+    )
+    yield Comparison(
+        f"levels of {what}", (), torch.tensor(copy.depth), torch.tensor(hierarchy.depth), 0.0
+    )
     size = torch.tensor(copy.vocab_size)
     yield Comparison(f"tokens of {what}", (), size, size.clamp_max(most), 0.0)
     speeds = torch.tensor([copy.speeds, hierarchy.speeds], dtype=torch.float64)
@@ -118,52 +162,104 @@ def _small_copy(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 
 def _acts(
-    edge: Kernel, name: str, child: Tensor, parent: Tensor, seed: int, tolerance: float, samples: int
+    edge: Kernel,
+    name: str,
+    child: Tensor,
+    parent: Tensor,
+    seed: int,
+    tolerance: float,
+    samples: int,
 ) -> Iterator[Comparison]:
     """Compare the actions of a map with its rows, at some children and parents."""
-    columns, expected = edge.column(parent), edge.row(child)[:, parent].flatten()
+    columns = edge.column(parent)
+    expected = edge.row(child)[:, parent].flatten()
     pairs = {"child": child.repeat_interleave(len(parent)), "parent": parent.repeat(len(child))}
     yield Comparison(f"column {name}", (), columns.T[child].flatten(), expected, tolerance, pairs)
-    yield Comparison(f"entry {name}", (), edge.entry(pairs["child"], pairs["parent"]), expected, tolerance, pairs)
+    yield Comparison(
+        f"entry {name}", (), edge.entry(pairs["child"], pairs["parent"]), expected, tolerance, pairs
+    )
     generator = torch.Generator().manual_seed(seed)
-    log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+    log_probs = torch.randn(
+        3, edge.num_children, generator=generator, dtype=torch.float64
+    ).log_softmax(-1)
     mass = columns @ log_probs.exp().T
-    for action, got in (("push", edge.push(log_probs.exp())), ("log_push", edge.log_push(log_probs).exp())):
+    for action, got in (
+        ("push", edge.push(log_probs.exp())),
+        ("log_push", edge.log_push(log_probs).exp()),
+    ):
         yield Comparison(
-            f"{action} {name}", ("", "distribution"), got.T[parent], mass, 100 * tolerance, {"parent": parent}
+            f"{action} {name}",
+            ("", "distribution"),
+            got.T[parent],
+            mass,
+            100 * tolerance,
+            {"parent": parent},
         )
     likeliest = _drawn(edge.num_children, 8)
-    steep = torch.randn(len(likeliest), edge.num_children, generator=generator, dtype=torch.float64) - 300
-    steep = steep.index_put((torch.arange(len(likeliest)), likeliest), steep.new_zeros(())).log_softmax(-1)
+    steep = (
+        torch.randn(len(likeliest), edge.num_children, generator=generator, dtype=torch.float64)
+        - 300
+    )
+    steep = steep.index_put(
+        (torch.arange(len(likeliest)), likeliest), steep.new_zeros(())
+    ).log_softmax(-1)
     logs = (steep[:, None] + columns.log()).logsumexp(-1)
     one = edge.log_mass(steep[:, None].expand(-1, len(parent), -1), parent.expand(len(steep), -1))
     for action, got in (("log_push", edge.log_push(steep)[:, parent]), ("log_mass", one)):
-        yield Comparison(f"{action} {name} of small masses", ("", "distribution"), got.T, logs.T,
-                         100 * tolerance * (1 + logs.T.abs()), {"parent": parent})  # fmt: skip
+        yield Comparison(
+            f"{action} {name} of small masses",
+            ("", "distribution"),
+            got.T,
+            logs.T,
+            100 * tolerance * (1 + logs.T.abs()),
+            {"parent": parent},
+        )
     every = torch.arange(edge.num_parents, dtype=torch.float64).expand(len(child), -1)
     given, part, place = edge.at_parents(child, every)
-    rows, index = edge.row(child), place.long()
+    rows = edge.row(child)
+    index = place.long()
     sums = torch.zeros_like(rows).scatter_add(1, index, part)
-    yield Comparison(f"at_parents {name}, summed", ("", "parent"), sums, rows, tolerance, {"child": child})
+    yield Comparison(
+        f"at_parents {name}, summed", ("", "parent"), sums, rows, tolerance, {"child": child}
+    )
     there = torch.where(part > 0, rows.gather(1, index), given)
     yield Comparison(f"at_parents {name}", ("", "entry"), given, there, tolerance, {"child": child})
-    # an even grid of uniforms hits every parent in proportion to its probability, without randomness
+    # an even grid of uniforms hits every parent in proportion to its probability, without
+    # randomness
     grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
     for first in child[:: max(1, len(child) // samples)].tolist():
-        hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
-        yield Comparison(f"sample {name} for child {first}", ("parent",), hits, edge.row(torch.tensor(first)), 1e-3)
+        hits = (
+            torch.bincount(
+                edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents
+            )
+            / 2000
+        )
+        yield Comparison(
+            f"sample {name} for child {first}",
+            ("parent",),
+            hits,
+            edge.row(torch.tensor(first)),
+            1e-3,
+        )
 
 
 def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
-        child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
-        yield Comparison(f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15)
+        child = torch.arange(edge.num_children)
+        parent = torch.arange(edge.num_parents)
+        yield Comparison(
+            f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15
+        )
         yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
         all_positive = (edge.matrix() > 0).all().double()
-        yield Comparison(f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0)
+        yield Comparison(
+            f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0
+        )
         if edge.plain:
             one_parent = (edge.matrix().gather(1, edge.parents[:, None]) == 1).all().double()
-            yield Comparison(f"plain of maps[{i}]", (), torch.ones_like(one_parent), one_parent, 0.0)
+            yield Comparison(
+                f"plain of maps[{i}]", (), torch.ones_like(one_parent), one_parent, 0.0
+            )
 
 
 def _drawn(count: int, most: int) -> Tensor:
@@ -174,46 +270,122 @@ def _drawn(count: int, most: int) -> Tensor:
 def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     pairs = [(i, j) for i in range(hierarchy.depth) for j in range(i + 1, hierarchy.depth + 1)]
     for i, j in pairs:
-        edge, name = hierarchy.between(i, j), f"of the map from level {i} to {j}"
+        edge = hierarchy.between(i, j)
+        name = f"of the map from level {i} to {j}"
         yield from _has_children(edge, name)
-        child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
-        rows, labels = edge.row(child), {"child": child}
+        child = _drawn(edge.num_children, 64)
+        parent = _drawn(edge.num_parents, 16)
+        rows = edge.row(child)
+        labels = {"child": child}
         ones = torch.ones(len(child), dtype=torch.float64)
         yield Comparison(f"sum of a row {name}", (), rows.sum(1), ones, 1e-12, labels)
-        yield Comparison(f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, labels)
+        yield Comparison(
+            f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, labels
+        )
         yield from _acts(edge, name, child, parent, i, 1e-14, 4)
 
 
 AT_SIZE = (
-    Claim("hierarchy as given", "level order at size", "states are tokens, then levels upwards, masks last",
-          "exactly", _levels),
-    Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
-          "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
-    Claim("hierarchy as given", "level probabilities at size", "level_probs are the pushes of p", "1e-12",
-          _level_probs, rests_on=("level order at size", "actions at size")),
-    Claim("hierarchy as given", "descendants at size", "under returns the tokens that lead to a state", "exactly",
-          _descendants, rests_on=("level order at size",)),
-)  # fmt: skip
+    Claim(
+        "hierarchy as given",
+        "level order at size",
+        "states are tokens, then levels upwards, masks last",
+        "exactly",
+        _levels,
+    ),
+    Claim(
+        "hierarchy as given",
+        "actions at size",
+        "row, column, entry, push and sample act as one matrix",
+        "1e-12; draws 1e-3",
+        _actions_at_size,
+        rests_on=("level order at size",),
+    ),
+    Claim(
+        "hierarchy as given",
+        "level probabilities at size",
+        "level_probs are the pushes of p",
+        "1e-12",
+        _level_probs,
+        rests_on=("level order at size", "actions at size"),
+    ),
+    Claim(
+        "hierarchy as given",
+        "descendants at size",
+        "under returns the tokens that lead to a state",
+        "exactly",
+        _descendants,
+        rests_on=("level order at size",),
+    ),
+)
 """Claims about a hierarchy at its full size, in addition to those about its small copy."""
 
 CLAIMS = (
     Claim("hierarchy", "stochastic rows", "every map's rows are distributions", "1e-12", _rows),
-    Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
-          rests_on=("stochastic rows",)),
-    Claim("hierarchy", "level order", "states are tokens, then levels upwards, masks last", "exactly", _levels),
-    Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
-          _composition, rests_on=("stochastic rows", "level order")),
-    Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",
-          _actions, rests_on=("stochastic rows", "surjective")),
-    Claim("hierarchy", "level probabilities", "level_probs are the pushes of p, distributions over each level", "1e-12",
-          _level_probs, rests_on=("level order", "actions")),
-    Claim("hierarchy", "descendants", "under returns the tokens that lead to a state, in ascending order", "exactly",
-          _descendants, rests_on=("level order", "composition")),
-    Claim("hierarchy", "shared rows", "no two states have the same shared_rows", "exactly", _shared,
-          rests_on=("level order",)),
-    Claim("hierarchy", "small copy", "small_copy keeps class, levels and speeds, and at most that many tokens",
-          "exactly", _small_copy, rests_on=("level order",)),
-)  # fmt: skip
+    Claim(
+        "hierarchy",
+        "surjective",
+        "every cluster has a child and receives mass",
+        "exactly",
+        _surjective,
+        rests_on=("stochastic rows",),
+    ),
+    Claim(
+        "hierarchy",
+        "level order",
+        "states are tokens, then levels upwards, masks last",
+        "exactly",
+        _levels,
+    ),
+    Claim(
+        "hierarchy",
+        "composition",
+        "maps between distant levels are products of those between",
+        "1e-12",
+        _composition,
+        rests_on=("stochastic rows", "level order"),
+    ),
+    Claim(
+        "hierarchy",
+        "actions",
+        "row, column, entry, push and sample act as the dense matrix",
+        "1e-13; draws 1e-3",
+        _actions,
+        rests_on=("stochastic rows", "surjective"),
+    ),
+    Claim(
+        "hierarchy",
+        "level probabilities",
+        "level_probs are the pushes of p, distributions over each level",
+        "1e-12",
+        _level_probs,
+        rests_on=("level order", "actions"),
+    ),
+    Claim(
+        "hierarchy",
+        "descendants",
+        "under returns the tokens that lead to a state, in ascending order",
+        "exactly",
+        _descendants,
+        rests_on=("level order", "composition"),
+    ),
+    Claim(
+        "hierarchy",
+        "shared rows",
+        "no two states have the same shared_rows",
+        "exactly",
+        _shared,
+        rests_on=("level order",),
+    ),
+    Claim(
+        "hierarchy",
+        "small copy",
+        "small_copy keeps class, levels and speeds, and at most that many tokens",
+        "exactly",
+        _small_copy,
+        rests_on=("level order",),
+    ),
+)
 
 
 def verify(given: Hierarchy, full: bool) -> tuple[list[Check], str]:

@@ -20,11 +20,13 @@ _LIBRARIES |= {_OURS, Path(torch.__file__).parent}
 
 
 def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
-    """Return the last frame of the traceback in the author's code, and advice on the fix if there is any.
+    """Return the last frame of the traceback in the author's code, and advice on the fix if there
+    is any.
 
-    The author's code consists of the packages of the classes of ``subjects`` and of their parts, and of all files that
-    belong neither to ddlib, torch or Python nor to an installed package. If there is no such frame, it is the last
-    frame in the module of such a class. None if there is none either: then the caller failed on a returned value.
+    The author's code consists of the packages of the classes of ``subjects`` and of their parts,
+    and of all files that belong neither to ddlib, torch or Python nor to an installed package. If
+    there is no such frame, it is the last frame in the module of such a class. None if there is
+    none either: then the caller failed on a returned value.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     modules = {module for subject in subjects for module in _modules(subject)}
@@ -40,14 +42,21 @@ def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
 
 
 def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
-    """Yield the modules of the classes of an object and its parts, without inherited classes of ddlib."""
+    """Yield the modules of the classes of an object and its parts, without inherited classes of
+    ddlib.
+    """
     bases = type(subject).__mro__
     kinds = tuple(takewhile(lambda kind: not kind.__module__.startswith("ddlib."), bases))
-    # a class of ddlib itself counts alone; an object without a base in ddlib is not a part: a number, a tensor
+    # a class of ddlib itself counts alone; an object without a base in ddlib is not a part: a
+    # number, a tensor
     kinds = () if kinds == bases else kinds or bases[:1]
     yield from (kind.__module__ for kind in kinds)
     if depth and (kinds or isinstance(subject, (tuple, nn.Module))):
-        parts = list(subject) if isinstance(subject, tuple) else list(getattr(subject, "__dict__", {}).values())
+        parts = (
+            list(subject)
+            if isinstance(subject, tuple)
+            else list(getattr(subject, "__dict__", {}).values())
+        )
         parts += list(subject.children()) if isinstance(subject, nn.Module) else []
         for part in parts:
             yield from _modules(part, depth - 1)
@@ -60,11 +69,14 @@ def _module(frame: FrameType) -> str:
 def _written(frame: FrameType) -> bool:
     """Return whether the frame belongs to a file outside all libraries."""
     path = Path(frame.f_code.co_filename)
-    return path.is_file() and not any(path.resolve().is_relative_to(library) for library in _LIBRARIES)
+    return path.is_file() and not any(
+        path.resolve().is_relative_to(library) for library in _LIBRARIES
+    )
 
 
 def _place(frame: FrameType, line: int) -> Place:
-    path, cwd = Path(frame.f_code.co_filename), Path.cwd()
+    path = Path(frame.f_code.co_filename)
+    cwd = Path.cwd()
     name = str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
     method = frame.f_code.co_qualname.rpartition("<locals>.")[2]
     code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
@@ -72,14 +84,27 @@ def _place(frame: FrameType, line: int) -> Place:
 
 
 def _advice(frame: FrameType, error: BaseException) -> str:
-    """Return advice if the cause may be a time that is not a tensor, or a namespace other than ``xp``."""
-    given = {name: frame.f_locals.get(name) for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]}
+    """Return advice if the cause may be a time that is not a tensor, or a namespace other than
+    ``xp``.
+    """
+    given = {
+        name: frame.f_locals.get(name)
+        for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    }
     floats = [name for name in ("s", "t") if isinstance(given.get(name), float)]
     if floats and "float" in str(error):
-        line = "s, t = span(s, t, self.device)" if len(floats) > 1 else f't = scalar({floats[0]}, "t", self.device)'
+        line = (
+            "s, t = span(s, t, self.device)"
+            if len(floats) > 1
+            else f't = scalar({floats[0]}, "t", self.device)'
+        )
         return f"times may be floats here; begin with this line, with the function of ddlib.processes: {line}"
     named = {**frame.f_globals, **frame.f_locals}
-    others = [name for name in frame.f_code.co_names if name != "xp" and isinstance(named.get(name), ModuleType)]
+    others = [
+        name
+        for name in frame.f_code.co_names
+        if name != "xp" and isinstance(named.get(name), ModuleType)
+    ]
     if "xp" in given and others:
         return f"xp is torch, sympy or mpmath: write xp. instead of {' and '.join(f'{name}.' for name in others)}"
     return ""

@@ -1,4 +1,6 @@
-"""Cases: a part under verification and a small process to run it on, with a known distribution of the tokens."""
+"""Cases: a part under verification and a small process to run it on, with a known distribution of
+the tokens.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,12 +23,19 @@ from ddlib.verification.framework.reference import exact_cavity
 from ddlib.verification.report import Check
 
 LARGE, REDUCED = 50, 24
-"""Largest vocabulary that is verified as given, and the vocabulary of the small copy in place of a larger one."""
+"""Largest vocabulary that is verified as given, and the vocabulary of the small copy in place of a
+larger one.
+"""
 
 TOKEN = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
 """Distribution of one token."""
 PAIR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
+    [
+        [0.30, 0.01, 0.02, 0.01],
+        [0.01, 0.02, 0.15, 0.01],
+        [0.02, 0.20, 0.01, 0.02],
+        [0.01, 0.01, 0.02, 0.18],
+    ],
     dtype=torch.float64,
 )
 """Joint distribution of two dependent tokens."""
@@ -53,32 +62,54 @@ class Case(NamedTuple):
         """Joint distribution of two tokens."""
         return over(PAIR, self.process.vocab_size)
 
-    def draw(self, joint: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any) -> Tensor:
-        """Draw sequences by the sampler, with the exact denoiser of a joint distribution, (rows, L)."""
-        denoiser, shape = exact_cavity(self.process, joint), (rows, joint.ndim)
-        return sample(self.process, denoiser, shape, self.subject, steps, generator=generator, **options)
+    def draw(
+        self, joint: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any
+    ) -> Tensor:
+        """Draw sequences by the sampler, with the exact denoiser of a joint distribution, (rows,
+        L).
+        """
+        denoiser = exact_cavity(self.process, joint)
+        shape = (rows, joint.ndim)
+        return sample(
+            self.process, denoiser, shape, self.subject, steps, generator=generator, **options
+        )
 
     def context(
         self, joint: Tensor, rows: int, generator: Generator, steps: int, compact: bool = False
     ) -> SamplingContext:
-        """Return the context of a ``sample`` call with the exact denoiser of a joint distribution."""
+        """Return the context of a ``sample`` call with the exact denoiser of a joint
+        distribution.
+        """
         times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
         denoiser = exact_cavity(self.process, joint)
-        return context(self.process, denoiser, (rows, joint.ndim), times, generator, compact=compact)
+        return context(
+            self.process, denoiser, (rows, joint.ndim), times, generator, compact=compact
+        )
 
 
 def context(
-    process: ForwardProcess, denoiser: Denoiser, shape: Sequence[int], times: Tensor, generator: Generator,
-    meaning: Parameterization = "cavity", compact: bool = False,
-) -> SamplingContext:  # fmt: skip
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    shape: Sequence[int],
+    times: Tensor,
+    generator: Generator,
+    meaning: Parameterization = "cavity",
+    compact: bool = False,
+) -> SamplingContext:
     """Return the context of a ``sample`` call without a prompt."""
     network = ModelWrapper(process, denoiser, meaning, compact)
-    return SamplingContext(process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator)
+    return SamplingContext(
+        process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator
+    )
 
 
 def over(distribution: Tensor, tokens: int) -> Tensor:
-    """Extend a distribution of tokens, or of pairs of tokens, to another vocabulary size by tiling."""
-    tiled = distribution.repeat((-(-tokens // 4),) * distribution.ndim)[(slice(tokens),) * distribution.ndim]
+    """Extend a distribution of tokens, or of pairs of tokens, to another vocabulary size by
+    tiling.
+    """
+    tiled = distribution.repeat((-(-tokens // 4),) * distribution.ndim)[
+        (slice(tokens),) * distribution.ndim
+    ]
     return tiled / tiled.sum()
 
 
@@ -88,9 +119,12 @@ def few(process: ForwardProcess) -> ForwardProcess:
 
 
 def served(
-    subject: Any, processes: Iterable[ForwardProcess], check: Callable[[ForwardProcess], object],
-    refusals: tuple[type[Exception], ...] = (TypeError,), none: str = "",
-) -> list[Case]:  # fmt: skip
+    subject: Any,
+    processes: Iterable[ForwardProcess],
+    check: Callable[[ForwardProcess], object],
+    refusals: tuple[type[Exception], ...] = (TypeError,),
+    none: str = "",
+) -> list[Case]:
     """Return a case for each process that the part supports.
 
     Args:
@@ -112,7 +146,9 @@ def served(
     return found
 
 
-def on_cases(what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
+def on_cases(
+    what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bool
+) -> tuple[list[Check], str]:
     """Check the claims on each case, and return the checks and a note that lists the processes.
 
     The checks of a case are in the section "what on its process".
@@ -128,7 +164,10 @@ def on_cases(what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bo
 def case_verifier(
     what: str, runs: Callable[[Any], Sequence[Case]], claims: Sequence[Claim], own: Sequence[Claim]
 ) -> Callable[[Any, bool], tuple[list[Check], str]]:
-    """Return the ``verify`` of a kind of parts: claims on each of the cases ``runs(part)``, and claims of the part."""
+    """Return the ``verify`` of a kind of parts.
+
+    Claims on each of the cases ``runs(part)``, and claims of the part.
+    """
 
     def verify(subject: Any, full: bool) -> tuple[list[Check], str]:
         checks, note = on_cases(what, runs(subject), claims, full)
@@ -139,7 +178,9 @@ def case_verifier(
 
 
 def needs(attribute: str, otherwise: str) -> Callable[[Case], str]:
-    """Return an ``applies`` for claims about parts with an attribute that is true; ``otherwise`` follows their class.
+    """Return an ``applies`` for claims about parts with an attribute that is true.
+
+    ``otherwise`` follows their class.
 
     If there are several attributes, separated by spaces, one of them must be true.
     """
@@ -152,7 +193,9 @@ def needs(attribute: str, otherwise: str) -> Callable[[Case], str]:
 
 
 def at_length(length: int, applies: Callable[[Case], str] | None = None) -> Callable[[Case], str]:
-    """Return an ``applies`` for claims about samplers of sequences of this length, on top of another one."""
+    """Return an ``applies`` for claims about samplers of sequences of this length, on top of
+    another one.
+    """
 
     def fits(case: Case) -> str:
         try:

@@ -13,7 +13,10 @@ from ddlib.verification.framework.blame import blamed
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
-"""Point at which a claim is evaluated: times by name, and ``distribution``, the seed of one (0 is uniform)."""
+"""Point at which a claim is evaluated.
+
+Times by name, and ``distribution``, the seed of one (0 is uniform).
+"""
 
 
 class Comparison(NamedTuple):
@@ -29,7 +32,9 @@ class Comparison(NamedTuple):
     labels: Mapping[str, Tensor] = {}
     """For tensors over a list of cases: labels of each case, indexed by the first index."""
     message: str = ""
-    """Message printed for the largest difference, instead of the numbers; a format string with ``{got}``,
+    """Message printed for the largest difference, instead of the numbers.
+
+    a format string with ``{got}``,
     ``{expected}`` and the names of the point."""
     hint: str = ""
     """Suggested fix if they differ."""
@@ -45,14 +50,19 @@ FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from const
 def stated(quantity: str, holds: bool, message: str, hint: str = "") -> Comparison:
     """Return a comparison that fails with the message ``message`` unless ``holds``."""
     message, hint = (text.replace("{", "{{").replace("}", "}}") for text in (message, hint))
-    return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, message=message, hint=hint)
+    return Comparison(
+        quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, message=message, hint=hint
+    )
 
 
 def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
     """Return a comparison that checks the dtype of a result."""
     message = f"{quantity} is {answer.dtype}, must be {dtype}"
     return stated(
-        f"dtype of {quantity}", answer.dtype == dtype, message, f"compute in float64 and end with .to({dtype})"
+        f"dtype of {quantity}",
+        answer.dtype == dtype,
+        message,
+        f"compute in float64 and end with .to({dtype})",
     )
 
 
@@ -75,23 +85,37 @@ class Claim:
     means: str = ""
     """Explanation of a failure for the author of the object."""
 
-    def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
-        """Evaluate the claim at every point; if it fails, search for a simpler point and a smaller object."""
+    def check(
+        self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
+    ) -> Check:
+        """Evaluate the claim at every point.
+
+        If it fails, search for a simpler point and a smaller object.
+        """
         check = Check(self.topic, self.name, self.proves, self.tolerance, None)
         if reason := self._reason(subject):
             return replace(check, note=reason)
-        worst, worst_at, compared = 0.0, "", 0
+        worst = 0.0
+        worst_at = ""
+        compared = 0
         for point in [*self.points, *(self.more if full else ())]:
             outcome = _compare(self.ask, subject, point)
             compared += outcome.compared
             if outcome.counterexample is not None:
                 found = _shrink(self.ask, subject, point, outcome, smaller)
                 return replace(
-                    check, ok=False, compared=compared, worst=found.worst, counterexample=found.counterexample,
-                    note=found.error, place=found.place, means=self.means,
-                )  # fmt: skip
+                    check,
+                    ok=False,
+                    compared=compared,
+                    worst=found.worst,
+                    counterexample=found.counterexample,
+                    note=found.error,
+                    place=found.place,
+                    means=self.means,
+                )
             if outcome.worst > worst:
-                worst, worst_at = outcome.worst, outcome.worst_at
+                worst = outcome.worst
+                worst_at = outcome.worst_at
         if compared == 0:
             return replace(check, note="no case at the given points")
         return replace(check, ok=True, compared=compared, worst=worst, worst_at=worst_at)
@@ -116,7 +140,9 @@ class _ShapeError(ValueError):
 
 
 def _compare(ask: Ask, subject: Any, point: Point) -> _Outcome:
-    worst, worst_at, compared = 0.0, "", 0
+    worst = 0.0
+    worst_at = ""
+    compared = 0
     try:
         for comparison in ask(subject, point):
             share, first = _shares(comparison)
@@ -127,28 +153,38 @@ def _compare(ask: Ask, subject: Any, point: Point) -> _Outcome:
             if share.numel() and float(share.max()) > worst:
                 worst = float(share.max())
                 place = _place(point, comparison, _index(int(share.argmax()), share.shape))
-                worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
+                worst_at = (
+                    " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
+                )
     except _ShapeError as error:
         return _unanswered(subject, point, compared, str(error), message=str(error))
     except Exception as error:  # any exception counts as a failure
         line, advice = blamed(error, subject)
-        return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice)
+        return _unanswered(
+            subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice
+        )
     return _Outcome(worst, worst_at, compared, None)
 
 
 def _unanswered(
     subject: Any, point: Point, compared: int, error: str, place: Place | None = None, **texts: str
 ) -> _Outcome:
-    nan, infinity = float("nan"), float("inf")
+    nan = float("nan")
+    infinity = float("inf")
     found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, infinity, **texts)
     return _Outcome(infinity, "", compared, found, error, place)
 
 
 def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Return errors relative to the tolerance, and the first index above it (the worst if there is a message)."""
-    got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
+    """Return errors relative to the tolerance, and the first index above it (the worst if there is
+    a message).
+    """
+    got = comparison.got.detach().to(torch.float64)
+    expected = comparison.expected.detach().to(torch.float64)
     if got.shape != expected.shape:
-        raise _ShapeError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
+        raise _ShapeError(
+            f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}"
+        )
     allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand_as(got)
     error = torch.where(got == expected, 0.0, (got - expected).abs())  # infinities may be equal
     fails = ~(error <= allowed)
@@ -165,17 +201,32 @@ def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 def _place(point: Point, comparison: Comparison, index: tuple[int, ...]) -> dict[str, float | int]:
     labels = {name: values[index[0]].item() for name, values in comparison.labels.items()}
-    return {**point, **labels} | {axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis}
+    return {**point, **labels} | {
+        axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis
+    }
 
 
-def _counterexample(subject: Any, point: Point, comparison: Comparison, index: tuple[int, ...]) -> Counterexample:
+def _counterexample(
+    subject: Any, point: Point, comparison: Comparison, index: tuple[int, ...]
+) -> Counterexample:
     allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand(comparison.got.shape)
     place = _place(point, comparison, index)
-    expected, got = float(comparison.expected[index]), float(comparison.got[index])
-    message, hint = (text.format(**place, expected=expected, got=got) for text in (comparison.message, comparison.hint))
+    expected = float(comparison.expected[index])
+    got = float(comparison.got[index])
+    message, hint = (
+        text.format(**place, expected=expected, got=got)
+        for text in (comparison.message, comparison.hint)
+    )
     hint = hint or _precision(comparison, expected, got)
     return Counterexample(
-        repr(subject), place, comparison.quantity, expected, got, float(allowed[index]), message, hint
+        repr(subject),
+        place,
+        comparison.quantity,
+        expected,
+        got,
+        float(allowed[index]),
+        message,
+        hint,
     )
 
 
@@ -190,30 +241,50 @@ def _precision(comparison: Comparison, expected: float, got: float) -> str:
     return ""
 
 
-def _shrink(ask: Ask, subject: Any, point: Point, outcome: _Outcome, smaller: Callable[[], Iterator[Any]]) -> _Outcome:
-    """Reproduce a failure on the smallest object, at the roundest times and with the simplest distribution."""
+def _shrink(
+    ask: Ask, subject: Any, point: Point, outcome: _Outcome, smaller: Callable[[], Iterator[Any]]
+) -> _Outcome:
+    """Reproduce a failure on the smallest object, at the roundest times and with the simplest
+    distribution.
+    """
     for candidate in smaller():
         attempt = _compare(ask, candidate, point)
         same = attempt.place == outcome.place and bool(attempt.error) == bool(outcome.error)
         if attempt.counterexample is not None and same:
-            subject, outcome = candidate, attempt
+            subject = candidate
+            outcome = attempt
             break
     for name in ("distribution", "s", "u", "t"):
         for value in _simpler(point[name]) if name in point else ():
             rounder = {**point, name: value}
             attempt = _compare(ask, subject, rounder)
-            if attempt.counterexample is not None and attempt.error == outcome.error and _ordered(rounder):
-                point, outcome = rounder, attempt
+            if (
+                attempt.counterexample is not None
+                and attempt.error == outcome.error
+                and _ordered(rounder)
+            ):
+                point = rounder
+                outcome = attempt
                 break
     return outcome
 
 
 def _simpler(value: float | int) -> Iterator[float | int]:
-    """Yield smaller seeds, or rounder times strictly inside (0, 1); 0 and 1 need no simplification."""
+    """Yield smaller seeds, or rounder times strictly inside (0, 1).
+
+    0 and 1 need no simplification.
+    """
     if isinstance(value, int):
         yield from range(value)
     elif 0 < value < 1:
-        for candidate in (0.5, 0.25, 0.75, 0.1, 0.9, *(round(value, digits) for digits in range(2, 6))):
+        for candidate in (
+            0.5,
+            0.25,
+            0.75,
+            0.1,
+            0.9,
+            *(round(value, digits) for digits in range(2, 6)),
+        ):
             if candidate == value:
                 return
             if 0 < candidate < 1:

@@ -9,10 +9,17 @@ from ddlib.verification.report import Check
 
 
 def evaluate_claims(
-    claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
+    claims: Sequence[Claim],
+    subject: Any,
+    full: bool,
+    smaller: Callable[[], Iterator[Any]] = lambda: iter(()),
 ) -> list[tuple[Claim, Check]]:
-    """Evaluate claims about an object, without those that have points at level "full" only if the level is another."""
-    return [(claim, claim.check(subject, full, smaller)) for claim in claims if claim.points or full]
+    """Evaluate claims about an object, without those that have points at level "full" only if the
+    level is another.
+    """
+    return [
+        (claim, claim.check(subject, full, smaller)) for claim in claims if claim.points or full
+    ]
 
 
 def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
@@ -23,8 +30,9 @@ def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
 def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     """Set ``Check.follows`` of each failure that another failure explains, and return the checks.
 
-    Exceptions of one kind from one line are one failure, that of the first check. Any other failure follows from a
-    failed claim among those that it rests on, directly or indirectly, even if the claims in between hold.
+    Exceptions of one kind from one line are one failure, that of the first check. Any other failure
+    follows from a failed claim among those that it rests on, directly or indirectly, even if the
+    claims in between hold.
     """
     beneath = {claim.name: claim.rests_on for claim, _ in evaluate_claims}
     failed = {check.name: check for _, check in evaluate_claims if check.ok is False}
@@ -48,7 +56,8 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
 
 def _reached(edges: Mapping[str, Iterable[str]], name: str) -> set[str]:
     """Return a name and all names that its edges lead to, directly or indirectly."""
-    reached, waiting = {name}, [name]
+    reached = {name}
+    waiting = [name]
     while waiting:
         new = {*edges.get(waiting.pop(), ())} - reached
         reached |= new
@@ -57,6 +66,11 @@ def _reached(edges: Mapping[str, Iterable[str]], name: str) -> set[str]:
 
 
 def _cause(above: Mapping[str, set[str]], name: str, failed: Mapping[str, Check]) -> str:
-    """Return the root failure from which a failure follows; the first evaluated one if there are several."""
+    """Return the root failure from which a failure follows.
+
+    The first evaluated one if there are several.
+    """
     reached = _reached(above, name)
-    return min((other for other in failed if other in reached), key=lambda other: bool(above[other]))
+    return min(
+        (other for other in failed if other in reached), key=lambda other: bool(above[other])
+    )

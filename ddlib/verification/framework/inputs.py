@@ -1,4 +1,7 @@
-"""Inputs of the claims about processes: tokens, states, distributions and times; comparisons of draws."""
+"""Inputs of the claims about processes.
+
+Tokens, states, distributions and times; comparisons of draws.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +16,10 @@ from ddlib.verification.framework.claim import Comparison, Point
 from ddlib.verification.framework.reference import states
 
 FALSE_ALARM = 1e-6
-"""Probability that a check of draws rejects a correct object; draws are seeded, so results are reproducible."""
+"""Probability that a check of draws rejects a correct object.
+
+Draws are seeded, so results are reproducible.
+"""
 
 
 def tokens(process: ForwardProcess) -> Tensor:
@@ -32,7 +38,10 @@ def marginals(process: ForwardProcess, t: float) -> Tensor:
 
 
 def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2.0) -> Tensor:
-    """Draw log-probabilities of tokens, (1, rows, V), independent rows; seed 0 is the uniform distribution."""
+    """Draw log-probabilities of tokens, (1, rows, V), independent rows.
+
+    Seed 0 is the uniform distribution.
+    """
     generator = torch.Generator().manual_seed(int(seed))
     size = 0.0 if seed == 0 else scale
     noise = torch.randn(1, rows, process.vocab_size, generator=generator, dtype=torch.float64)
@@ -53,23 +62,31 @@ def some_tokens(process: ForwardProcess, most: float) -> Tensor:
 def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
     """Return all pairs of ``some_tokens`` x and states z, each (1, N), in row-major order."""
     chosen = some_tokens(process, most)
-    return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(1, len(chosen))
+    return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(
+        1, len(chosen)
+    )
 
 
 def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pairs of ``some_tokens`` x and states z with q_t(z|x) > 0, each (1, N), and the time (1,)."""
+    """Return pairs of ``some_tokens`` x and states z with q_t(z|x) > 0, each (1, N), and the time
+    (1,).
+    """
     x, z = product(process, most)
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)
 
 
 def scored(process: ForwardProcess, point: Point) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``pairs`` at the time of a point, and the same logits (1, N, V), from its seed ``distribution``."""
+    """Return ``pairs`` at the time of a point, and the same logits (1, N, V), from its seed
+    ``distribution``.
+    """
     x, z, t = pairs(process, float(point["t"]))
     return x, z, t, logits(process, point["distribution"]).expand(*x.shape, -1)
 
 
-def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float) -> Comparison:
+def per_pair(
+    quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float
+) -> Comparison:
     """Return a comparison of results (1, N) for the pairs."""
     allowed = allowed[0] if isinstance(allowed, Tensor) else allowed
     return Comparison(quantity, (), got[0], expected[0], allowed, {"x": x[0], "z": z[0]})
@@ -84,19 +101,30 @@ def remembers(process: ForwardProcess) -> str:
     """Return the reason why z_1 may depend on the token; empty if it must not."""
     if not process.exact_ends:
         return "the schedule does not reach 0; prior_kl is part of the bound"
-    rates = [process.rate_matrix(k / 17) for k in range(1, 17)]  # an edge may act part of the time only
+    rates = [
+        process.rate_matrix(k / 17) for k in range(1, 17)
+    ]  # an edge may act part of the time only
     q = torch.stack([each / each.abs().max().clamp_min(1e-300) for each in rates]).sum(0)
     classes = process.num_states - int(torch.linalg.matrix_rank(q))
-    return "" if classes == 1 else f"the chain has {classes} closed classes; prior_kl is part of the bound"
+    return (
+        ""
+        if classes == 1
+        else f"the chain has {classes} closed classes; prior_kl is part of the bound"
+    )
 
 
-def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Tensor, draws: int) -> Comparison:
-    """Compare counts with the distribution they are drawn from, cell by cell, by exact binomial quantiles.
+def frequencies(
+    quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Tensor, draws: int
+) -> Comparison:
+    """Compare counts with the distribution they are drawn from, cell by cell, by exact binomial
+    quantiles.
 
-    With the Bonferroni correction over the cells, a correct distribution is rejected with probability at most
-    ``FALSE_ALARM``.
+    With the Bonferroni correction over the cells, a correct distribution is rejected with
+    probability at most ``FALSE_ALARM``.
     """
-    binom = imported("scipy.stats").binom  # imported here: slow to load, and training does not need it
+    binom = imported(
+        "scipy.stats"
+    ).binom  # imported here: slow to load, and training does not need it
     chance = chance.to(torch.float64).clamp(0, 1)
     tail = FALSE_ALARM / 2 / max(1, chance.numel())
     expected = chance * draws
@@ -114,14 +142,24 @@ def tally(outcomes: Tensor, size: int) -> Tensor:
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
 
 
-def drawn(quantity: str, axes: tuple[str, ...], outcomes: Tensor, chance: Tensor, **labels: Tensor) -> Comparison:
-    """Compare draws (N, columns) with the distribution of each column, (columns, outcomes); see ``frequencies``."""
+def drawn(
+    quantity: str, axes: tuple[str, ...], outcomes: Tensor, chance: Tensor, **labels: Tensor
+) -> Comparison:
+    """Compare draws (N, columns) with the distribution of each column, (columns, outcomes).
+
+    See ``frequencies``.
+    """
     counts = tally(outcomes, chance.shape[1])
     return frequencies(quantity, axes, counts, chance, len(outcomes))._replace(labels=labels)
 
 
-def drawn_jointly(quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint: Tensor) -> Comparison:
-    """Compare draws (N, L) with the joint distribution of the columns, (size,) * L; see ``frequencies``."""
+def drawn_jointly(
+    quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint: Tensor
+) -> Comparison:
+    """Compare draws (N, L) with the joint distribution of the columns, (size,) * L.
+
+    See ``frequencies``.
+    """
     places = len(joint) ** torch.arange(joint.ndim).flip(0)
     counts = torch.bincount((outcomes * places).sum(1), minlength=joint.numel()).view_as(joint)
     return frequencies(quantity, axes, counts, joint, len(outcomes))
@@ -130,7 +168,8 @@ def drawn_jointly(quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint:
 def in_any_batch(
     quantity: str, draw: Callable[[Tensor, KeyedGenerator], Tensor], rows: int = 4, seed: int = 1
 ) -> Iterator[Comparison]:
-    """Compare draws with keyed noise of a batch with those drawn again, and with those of each example by itself.
+    """Compare draws with keyed noise of a batch with those drawn again, and with those of each
+    example by itself.
 
     Args:
         quantity: the name of what is drawn.
@@ -142,7 +181,8 @@ def in_any_batch(
     def keyed(index: Tensor) -> Tensor:
         return draw(index, KeyedGenerator(seed, step=seed + 1, index=index))
 
-    every, axes = torch.arange(rows), ("example", "position")
+    every = torch.arange(rows)
+    axes = ("example", "position")
     whole = keyed(every)
     yield Comparison(f"{quantity} drawn again", axes, keyed(every), whole, 0.0)
     alone = torch.cat([keyed(one) for one in every.split(1)])

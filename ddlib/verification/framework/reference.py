@@ -34,15 +34,18 @@ def states(process: ForwardProcess) -> Tensor:
 
 
 def sequences(size: int, length: int) -> Tensor:
-    """Return all sequences of numbers below ``size`` in lexicographic order, (size ** length, length)."""
+    """Return all sequences of numbers below ``size`` in lexicographic order, (size ** length,
+    length).
+    """
     return torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
-    """Compute q_{t|s}, t < 1, by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64.
+    """Compute q_{t|s}, t < 1, by solving Kolmogorov's forward equation dP/du = P Q_u from u = s,
+    (S, S) float64.
 
-    Where schedules begin or end in [s, t], rates jump or diverge. Between two such times the equation is solved in the
-    log-odds of the time between them.
+    Where schedules begin or end in [s, t], rates jump or diverge. Between two such times the
+    equation is solved in the log-odds of the time between them.
 
     Raises:
         RuntimeError: the solver stopped before t.
@@ -62,16 +65,20 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
 
         result = result @ _solved(rates, -34.0, 20.0, size, 1e-9)
         if high in ends:
-            # the integral of the rate diverges at the end of a schedule: all that has not jumped yet jumps. Rates that
-            # do not diverge are proportional to the time left, and cancel.
+            # the integral of the rate diverges at the end of a schedule: all that has not jumped
+            # yet jumps. Rates that do not diverge are proportional to the time left, and cancel.
             diverging = 2 * rates(20.0 + math.log(2)) - rates(20.0)
             result = result @ torch.linalg.matrix_exp(1000 * diverging)
     return result
 
 
-def _solved(rates: Callable[[float], Tensor], s: float, t: float, size: int, tolerance: float) -> Tensor:
+def _solved(
+    rates: Callable[[float], Tensor], s: float, t: float, size: int, tolerance: float
+) -> Tensor:
     """Solve dP/du = P Q_u from the identity at s, (S, S)."""
-    solve_ivp = imported("scipy.integrate").solve_ivp  # imported here: slow to load, and training does not need it
+    solve_ivp = imported(
+        "scipy.integrate"
+    ).solve_ivp  # imported here: slow to load, and training does not need it
 
     def flow(u: float, flat: object) -> object:
         return (torch.as_tensor(flat).view(size, size) @ rates(u)).flatten().numpy()
@@ -84,7 +91,9 @@ def _solved(rates: Callable[[float], Tensor], s: float, t: float, size: int, tol
 
 
 def tanh_sinh(points: int = 120, reach: float = 3.1) -> tuple[Tensor, Tensor]:
-    """Return float64 nodes and weights of tanh-sinh quadrature on (0, 1), which handles singularities at the ends."""
+    """Return float64 nodes and weights of tanh-sinh quadrature on (0, 1), which handles
+    singularities at the ends.
+    """
     u = torch.linspace(-reach, reach, points, dtype=torch.float64)
     step = u[1] - u[0]
     nodes = torch.special.expit(math.pi * torch.sinh(u))
@@ -93,7 +102,10 @@ def tanh_sinh(points: int = 120, reach: float = 3.1) -> tuple[Tensor, Tensor]:
 
 
 def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
-    """Return Gauss-Legendre nodes and weights in the log-odds of t, from -reach to reach; handles algebraic ends."""
+    """Return Gauss-Legendre nodes and weights in the log-odds of t, from -reach to reach.
+
+    Handles algebraic ends.
+    """
     u, weights = (torch.as_tensor(v) for v in legendre.leggauss(points))
     nodes = torch.special.expit(reach * u)
     return nodes, reach * weights * nodes * torch.special.expit(-reach * u)
@@ -102,20 +114,31 @@ def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
 def composite(ends: Sequence[float], rule: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return nodes and weights that apply a rule for (0, 1) to each interval between ``ends``.
 
-    Nodes that rounding moved to an end are moved inside, as rates may be infinite at both sides of an end.
+    Nodes that rounding moved to an end are moved inside, as rates may be infinite at both sides of
+    an end.
     """
     (nodes, weights), edges = rule, torch.tensor(ends, dtype=torch.float64)[:, None]
-    low, high = edges[:-1], edges[1:]
-    inside = (low + (high - low) * nodes).clamp(torch.nextafter(low, high), torch.nextafter(high, low))
+    low = edges[:-1]
+    high = edges[1:]
+    inside = (low + (high - low) * nodes).clamp(
+        torch.nextafter(low, high), torch.nextafter(high, low)
+    )
     return inside.flatten(), ((high - low) * weights).flatten()
 
 
 def integrate_bound(
-    process: ForwardProcess, joint: Tensor, logits: Callable[[Tensor, Tensor], Tensor], method: str = "auto",
-    parameterization: Parameterization = "cavity", points: int = 120, pace: Pace | None = None,
-    chance: Tensor | None = None, cells: int = 1,
-) -> Tensor:  # fmt: skip
-    """Compute the diffusion term of the bound, averaged exactly over data, times and noise, in nats per sequence.
+    process: ForwardProcess,
+    joint: Tensor,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    method: str = "auto",
+    parameterization: Parameterization = "cavity",
+    points: int = 120,
+    pace: Pace | None = None,
+    chance: Tensor | None = None,
+    cells: int = 1,
+) -> Tensor:
+    """Compute the diffusion term of the bound, averaged exactly over data, times and noise, in nats
+    per sequence.
 
     Args:
         process: the forward process.
@@ -123,52 +146,82 @@ def integrate_bound(
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
         method: as in ``nelbo``.
         parameterization: as in ``nelbo``.
-        points: number of quadrature points over time, in each cell of each segment of a pace, and with one time for all
-            positions in each interval between the beginnings and ends of schedules.
+        points: number of quadrature points over time, in each cell of each segment of a pace, and
+            with one time for all positions in each interval between the beginnings and ends of
+            schedules.
         pace: the pace; None is one time for all positions.
         chance: (L,) uniforms of a random pace.
-        cells: number of equal cells per segment of the path; the path must be smooth inside each cell.
+        cells: number of equal cells per segment of the path; the path must be smooth inside each
+            cell.
     """
     pace = pace or Together()
     cells *= pace.parts(joint.ndim)
     kinks = process.breaks if isinstance(pace, Together) else []
-    nodes, weights = composite(sorted({*(i / cells for i in range(cells + 1)), *kinks}), tanh_sinh(points))
+    nodes, weights = composite(
+        sorted({*(i / cells for i in range(cells + 1)), *kinks}), tanh_sinh(points)
+    )
     at = path_integrand(process, joint, logits, pace, chance, method, parameterization)
     return torch.cat([at(node) for node in nodes.split(1)]) @ weights
 
 
 def path_integrand(
-    process: ForwardProcess, joint: Tensor, logits: Callable[[Tensor, Tensor], Tensor], pace: Pace,
-    chance: Tensor | None = None, method: str = "auto", parameterization: Parameterization = "cavity",
-) -> Callable[[Tensor], Tensor]:  # fmt: skip
-    """Return the integrand of ``integrate_bound``, a function of the path parameters (N,); arguments as there."""
+    process: ForwardProcess,
+    joint: Tensor,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    pace: Pace,
+    chance: Tensor | None = None,
+    method: str = "auto",
+    parameterization: Parameterization = "cavity",
+) -> Callable[[Tensor], Tensor]:
+    """Return the integrand of ``integrate_bound``, a function of the path parameters (N,).
+
+    Arguments as there.
+    """
     length = joint.ndim
-    grid, tokens = sequences(process.num_states, length), sequences(process.vocab_size, length)
-    x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
-    probs, rows = joint.flatten().repeat_interleave(len(grid)), len(x)
+    grid = sequences(process.num_states, length)
+    tokens = sequences(process.vocab_size, length)
+    x = tokens.repeat_interleave(len(grid), 0)
+    z = grid.repeat(len(tokens), 1)
+    probs = joint.flatten().repeat_interleave(len(grid))
+    rows = len(x)
     uniforms = torch.zeros(length, dtype=torch.float64) if chance is None else chance
 
     def at(u: Tensor) -> Tensor:
-        times, speeds = (function(u, uniforms.expand(len(u), -1)) for function in (pace.times, pace.speeds))
-        t, speed = times.repeat_interleave(rows, 0), unsqueeze_times(speeds).repeat_interleave(rows, 0)
-        clean, noisy, index = x.repeat(len(u), 1), z.repeat(len(u), 1), torch.arange(len(u)).repeat_interleave(rows)
+        times, speeds = (
+            function(u, uniforms.expand(len(u), -1)) for function in (pace.times, pace.speeds)
+        )
+        t = times.repeat_interleave(rows, 0)
+        speed = unsqueeze_times(speeds).repeat_interleave(rows, 0)
+        clean = x.repeat(len(u), 1)
+        noisy = z.repeat(len(u), 1)
+        index = torch.arange(len(u)).repeat_interleave(rows)
         mass = probs.repeat(len(u)) * process.likelihood(noisy, clean, t).prod(-1)
-        kept, total = (mass > 0) & (speed > 0).any(-1), torch.zeros(len(u), dtype=torch.float64)
+        kept = (mass > 0) & (speed > 0).any(-1)
+        total = torch.zeros(len(u), dtype=torch.float64)
         if not bool(kept.any()):
             return total
-        clean, noisy, t, speed = clean[kept], noisy[kept], t[kept], speed[kept]
+        clean = clean[kept]
+        noisy = noisy[kept]
+        t = t[kept]
+        speed = speed[kept]
         value = nelbo(process, logits(noisy, t), clean, noisy, t, method, parameterization)
         # the integrand may be infinite where a position does not move
-        return total.index_add_(0, index[kept], mass[kept] * torch.where(speed > 0, speed * value, 0.0).sum(-1))
+        return total.index_add_(
+            0, index[kept], mass[kept] * torch.where(speed > 0, speed * value, 0.0).sum(-1)
+        )
 
     return at
 
 
 def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the exact denoiser in cavity form of a joint distribution: log p(x_i | other noisy positions)."""
+    """Return the exact denoiser in cavity form of a joint distribution.
+
+    Log p(x_i | other noisy positions).
+    """
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
-        # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like any other state
+        # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like
+        # any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         # under windows a token has likelihood 0 at some times: a prompt is then taken as known
         given = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
@@ -178,7 +231,9 @@ def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Te
             product = joint.expand(len(z), *joint.shape)
             for j in range(joint.ndim):
                 if j != i:
-                    shape = [len(z)] + [process.vocab_size if k == j else 1 for k in range(joint.ndim)]
+                    shape = [len(z)] + [
+                        process.vocab_size if k == j else 1 for k in range(joint.ndim)
+                    ]
                     product = product * evidence[:, j].view(shape)
             axes = [k + 1 for k in range(joint.ndim) if k != i]
             result.append(product.sum(axes) if axes else product)

@@ -17,7 +17,9 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 
 @dataclass(frozen=True)
 class Part:
-    """Sequences of one file: their shape, () for sequences of different lengths, and further columns."""
+    """Sequences of one file: their shape, () for sequences of different lengths, and further
+    columns.
+    """
 
     ids: Ragged
     shape: tuple[int, ...]
@@ -29,7 +31,8 @@ class Array:
     """Ids in arrays (N, ...) of ints, or in a column of ints or lists of ints.
 
     Args:
-        files: .npy, .npz or .parquet: a file, a folder or a quoted pattern; or a data set of the hub.
+        files: .npy, .npz or .parquet: a file, a folder or a quoted pattern; or a data set of the
+            hub.
         vocab: number of symbols; by default the largest id plus one.
         column: array of an .npz, or column of a table; by default the only one besides the labels.
         shape: shape of one sequence, whose ids are in one row; by default that of the arrays.
@@ -37,8 +40,9 @@ class Array:
         split: split of a data set of the hub.
 
     Raises:
-        FileNotFoundError, TypeError, ValueError: on loading, with file, row and value: no such file or column; floats;
-            negative ids, ids that are not below ``vocab``; rows that do not fit the shape; missing labels.
+        FileNotFoundError, TypeError, ValueError: on loading, with file, row and value: no such file
+            or column; floats; negative ids, ids that are not below ``vocab``; rows that do not fit
+            the shape; missing labels.
     """
 
     files: str
@@ -52,28 +56,44 @@ class Array:
         parts = {name: self._shaped(name, part) for name, part in self._parts().items()}
         shapes = {part.shape for part in parts.values()}
         if len(shapes) > 1:
-            raise ValueError(f"files={self.files!r}: arrays of several shapes, {', '.join(map(str, shapes))}")
+            raise ValueError(
+                f"files={self.files!r}: arrays of several shapes, {', '.join(map(str, shapes))}"
+            )
         vocab = self.vocab
         if vocab is None:
-            vocab = 1 + max((int(part.ids.values.max()) for part in parts.values() if len(part.ids.values)), default=0)
+            vocab = 1 + max(
+                (int(part.ids.values.max()) for part in parts.values() if len(part.ids.values)),
+                default=0,
+            )
         for name, part in parts.items():
             check_range(part.ids, vocab, name)
         lengths = np.concatenate([part.ids.lengths for part in parts.values()])
         kind = np.result_type(*(part.ids.values for part in parts.values()))
         kind = np.dtype(np.int64) if kind.kind == "f" else kind  # as of uint64 and int64
-        values = np.concatenate([part.ids.values.astype(kind, copy=False) for part in parts.values()])
+        values = np.concatenate(
+            [part.ids.values.astype(kind, copy=False) for part in parts.values()]
+        )
         ids = Ragged(values, np.concatenate([[0], lengths.cumsum()]))
 
         def columns(name: str) -> Sequence[Any] | None:
             found = [part.columns(name) for part in parts.values()]
-            return None if any(one is None for one in found) else [x for one in found for x in np.asarray(one).tolist()]
+            return (
+                None
+                if any(one is None for one in found)
+                else [x for one in found for x in np.asarray(one).tolist()]
+            )
 
         labels, classes = chosen_labels(self.labels, columns, len(ids))
         shape = shapes.pop()
         return Sequences(
-            ids=ids, symbols=numbered(vocab), shape=shape if len(shape) > 1 else (), labels=labels, classes=classes,
-            separator=" ", observed=self.vocab is None,
-        )  # fmt: skip
+            ids=ids,
+            symbols=numbered(vocab),
+            shape=shape if len(shape) > 1 else (),
+            labels=labels,
+            classes=classes,
+            separator=" ",
+            observed=self.vocab is None,
+        )
 
     def identity(self) -> dict[str, str]:
         if on_hub(self.files):
@@ -102,12 +122,17 @@ class Array:
             content = np.load(file, allow_pickle=False)
         except ValueError as error:
             raise ValueError(
-                f"{file} cannot be read: {error}. Rows of different lengths belong in a column of lists (.parquet)"
+                f"{file} cannot be read: {error}. Rows of different lengths belong in a column of "
+                "lists (.parquet)"
             ) from error
         if isinstance(content, np.ndarray):
             return _of_array(str(file), content, lambda name: None)
         name = self._name(str(file), content.files)
-        return _of_array(f"{file}: {name}", content[name], lambda key: content[key] if key in content.files else None)
+        return _of_array(
+            f"{file}: {name}",
+            content[name],
+            lambda key: content[key] if key in content.files else None,
+        )
 
     def _of_table(self, place: str, table: Any) -> Part:
         name = self._name(place, table.column_names)
@@ -127,34 +152,45 @@ class Array:
             return self.column
         others = [name for name in names if name != self.labels]
         if len(others) != 1:
-            raise ValueError(f"column: {place} has {', '.join(names) or 'nothing'}, choose one of them")
+            raise ValueError(
+                f"column: {place} has {', '.join(names) or 'nothing'}, choose one of them"
+            )
         return others[0]
 
     def _shaped(self, place: str, part: Part) -> Part:
         """Return the part in the given shape, after checking that every row has it."""
         if self.shape is None:
             return part
-        size, lengths = int(np.prod(self.shape)), part.ids.lengths
+        size = int(np.prod(self.shape))
+        lengths = part.ids.lengths
         if len(odd := np.flatnonzero(lengths != size)):
             raise ValueError(
-                f"shape={self.shape}: row {odd[0]} of {place} has {lengths[odd[0]]} ids, every row must have {size}"
+                f"shape={self.shape}: row {odd[0]} of {place} has {lengths[odd[0]]} ids, every row "
+                f"must have {size}"
             )
         return Part(part.ids, tuple(self.shape), part.columns)
 
 
-def _of_array(place: str, array: np.ndarray, columns: Callable[[str], Sequence[Any] | None]) -> Part:
+def _of_array(
+    place: str, array: np.ndarray, columns: Callable[[str], Sequence[Any] | None]
+) -> Part:
     if array.ndim < 2:
-        raise ValueError(f"{place}: has shape {array.shape}, must have a row for each sequence, (N, ...)")
+        raise ValueError(
+            f"{place}: has shape {array.shape}, must have a row for each sequence, (N, ...)"
+        )
     check_ints(array, place)
     if not array.size:
         raise ValueError(f"{place}: has shape {array.shape}, must hold an id")
-    count, shape = len(array), array.shape[1:]
+    count = len(array)
+    shape = array.shape[1:]
     offsets = np.arange(count + 1) * int(np.prod(shape))
     return Part(Ragged(np.ascontiguousarray(array).reshape(-1), offsets), shape, columns)
 
 
 def _of_column(place: str, column: Any) -> tuple[Ragged, tuple[int, ...]]:
-    """Return the ids of a column of ints, or of lists of ints nested to any depth, and their shape if they have one."""
+    """Return the ids of a column of ints, or of lists of ints nested to any depth, and their shape
+    if they have one.
+    """
     import pyarrow as pa
     import pyarrow.compute as compute
 
@@ -165,15 +201,21 @@ def _of_column(place: str, column: Any) -> tuple[Ragged, tuple[int, ...]]:
     shape: list[int] = []
     depth = 0
     while (
-        pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type)
+        pa.types.is_list(column.type)
+        or pa.types.is_large_list(column.type)
+        or pa.types.is_fixed_size_list(column.type)
     ):
         lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
         alike = len(set(lengths.tolist())) <= 1
         if depth and not alike:
-            raise ValueError(f"{place}: inner lists have {lengths.min()} to {lengths.max()} values, must be alike")
+            raise ValueError(
+                f"{place}: inner lists have {lengths.min()} to {lengths.max()} values, must be "
+                "alike"
+            )
         offsets = np.concatenate([[0], lengths.cumsum()])[offsets]
         shape.append(int(lengths[0]) if alike and len(lengths) else 0)
-        column, depth = compute.list_flatten(column), depth + 1
+        column = compute.list_flatten(column)
+        depth = depth + 1
         if column.null_count:
             at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             row = int(np.searchsorted(offsets, at, side="right")) - 1

@@ -20,16 +20,17 @@ Voices = Literal["soprano", "four"]
 
 @dataclass(frozen=True, kw_only=True)
 class Chorales:
-    """Chorales of J. S. Bach: the 403 pieces of the corpus that have a soprano, alto, tenor and bass.
+    """Chorales of J. S. Bach: the 403 pieces of the corpus that have a soprano, alto, tenor and
+    bass.
 
-    A symbol stands for one step of the grid: the pitch that begins, "hold" for the pitch before, or "rest". Four voices
-    are interleaved: soprano, alto, tenor and bass of a step, then those of the next one. Repeats are not expanded.
-    Pieces are read by music21, in half a minute for all.
+    A symbol stands for one step of the grid: the pitch that begins, "hold" for the pitch before, or
+    "rest". Four voices are interleaved: soprano, alto, tenor and bass of a step, then those of the
+    next one. Repeats are not expanded. Pieces are read by music21, in half a minute for all.
 
     Args:
         voices: the soprano alone, or all four voices.
-        steps: steps of a quarter note: 4 is a grid of sixteenths. A note that begins within a step begins at the next
-            one.
+        steps: steps of a quarter note: 4 is a grid of sixteenths. A note that begins within a step
+            begins at the next one.
         limit: number of pieces, the first ones by name; all by default.
 
     Raises:
@@ -62,7 +63,9 @@ class Chorales:
             if parts is not None:
                 end = max(part.highestTime for part in parts)
                 lines = [on_grid(part, math.ceil(end * self.steps), self.steps) for part in parts]
-                pieces.append(np.array([[number[symbol] for symbol in line] for line in lines]).T.ravel())
+                pieces.append(
+                    np.array([[number[symbol] for symbol in line] for line in lines]).T.ravel()
+                )
             if len(pieces) == self.limit:
                 break
         ids = Ragged(np.concatenate(pieces).astype(np.int16), np.cumsum([0, *map(len, pieces)]))
@@ -74,7 +77,10 @@ class Chorales:
 
 
 def read_parts(file: Path, names: tuple[str, ...]) -> list[Any] | None:
-    """Return the parts of a score of these names, or None if it lacks one; nothing is cached on disk."""
+    """Return the parts of a score of these names, or None if it lacks one.
+
+    Nothing is cached on disk.
+    """
     from music21 import converter
 
     reader = converter.Converter()
@@ -95,7 +101,9 @@ def on_grid(part: Any, length: int, steps: int) -> list[str]:
     tied = part.stripTies()
     for note in tied.flatten().notes:
         # the steps at whose beginning the note sounds
-        first, end = (math.ceil(time * steps) for time in (note.offset, note.offset + note.quarterLength))
+        first, end = (
+            math.ceil(time * steps) for time in (note.offset, note.offset + note.quarterLength)
+        )
         if first < min(end, length):
             line[first:end] = [HOLD] * (min(end, length) - first)
             line[first] = symbol_of(max(pitch.midi for pitch in note.pitches))

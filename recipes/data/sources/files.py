@@ -52,12 +52,16 @@ def matching(path: str, suffixes: Sequence[str] = ()) -> list[Path]:
 
 def identity(files: Sequence[Path], labels: str | None) -> dict[str, str]:
     """Return hashes of files, and of the file of labels if labels are a file."""
-    return hashes([*files, *([Path(labels)] if labels is not None and Path(labels).is_file() else [])])
+    return hashes(
+        [*files, *([Path(labels)] if labels is not None and Path(labels).is_file() else [])]
+    )
 
 
 def on_hub(path: str) -> bool:
     """Return whether a path is not a file here but can be the name of a data set on the hub."""
-    named_file = SUFFIX.match(Path(path).suffix)  # and not the version of a data set, as in "name-v1.0"
+    named_file = SUFFIX.match(
+        Path(path).suffix
+    )  # and not the version of a data set, as in "name-v1.0"
     return not Path(path).exists() and not glob.has_magic(path) and not named_file
 
 
@@ -80,21 +84,28 @@ class Table:
 
 
 def text_lines(file: Path) -> Iterator[str]:
-    """Yield the lines of a text file, which may be compressed by gzip, without their ends and a byte order mark.
+    """Yield the lines of a text file, which may be compressed by gzip, without their ends and a
+    byte order mark.
 
     Raises:
         ValueError: it is not UTF-8.
     """
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline=None) as content:
+        with (gzip.open if file.suffix == ".gz" else open)(
+            file, "rt", encoding="utf-8-sig", newline=None
+        ) as content:
             for line in content:
                 yield line.removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv") from error
+        raise ValueError(
+            f"{file} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv"
+        ) from error
 
 
 def code_points(texts: Sequence[str]) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " n"]]:
-    """Return the code point of every character of the texts, one text behind the other, and where each begins."""
+    """Return the code point of every character of the texts, one text behind the other, and where
+    each begins.
+    """
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
     return codes, np.concatenate([[0], lengths.cumsum()])
@@ -114,7 +125,9 @@ def column(file: Path, rows: Sequence[dict[str, str]], name: str) -> list[str]:
     """
     names = list(rows[0]) if rows else []
     if name not in names:
-        raise ValueError(f"{file}: there is no column {name!r}, it has {', '.join(map(str, names)) or 'none'}")
+        raise ValueError(
+            f"{file}: there is no column {name!r}, it has {', '.join(map(str, names)) or 'none'}"
+        )
     return [row[name] or "" for row in rows]
 
 
@@ -131,12 +144,20 @@ def read_labels(path: str, count: int) -> tuple[Int[np.ndarray, " N"], tuple[str
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
-            f"labels={path!r}: neither a column nor a file; must be a column or another array of the "
-            "file of the sequences, or a file with one label on each line (.txt) or in an array (.npy)"
+            f"labels={path!r}: neither a column nor a file; must be a column or another array of "
+            "the "
+            "file of the sequences, or a file with one label on each line (.txt) or in an array "
+            "(.npy)"
         )
-    found: Any = np.load(file, allow_pickle=False) if file.suffix == ".npy" else as_ints(list(text_lines(file)))
+    found: Any = (
+        np.load(file, allow_pickle=False)
+        if file.suffix == ".npy"
+        else as_ints(list(text_lines(file)))
+    )
     if len(found) != count:
-        raise ValueError(f"labels={path!r}: holds {len(found)}, must hold one for each of {count} sequences")
+        raise ValueError(
+            f"labels={path!r}: holds {len(found)}, must hold one for each of {count} sequences"
+        )
     return labelled(found, f"labels={path!r}")
 
 
@@ -150,7 +171,9 @@ def as_ints(labels: Sequence[str]) -> list[Any]:
 def chosen_labels(
     labels: str | None, columns: Callable[[str], Sequence[Any] | None], count: int
 ) -> tuple[Int[np.ndarray, " N"] | None, tuple[str, ...]]:
-    """Return the labels and the names of their classes, from a column or from a file; None and () for none.
+    """Return the labels and the names of their classes, from a column or from a file.
+
+    None and () for none.
 
     Args:
         labels: name of a column, or a file.
@@ -158,7 +181,8 @@ def chosen_labels(
         count: number of sequences.
 
     Raises:
-        FileNotFoundError, TypeError, ValueError: neither a column nor a file; see ``read_labels`` and ``labelled``.
+        FileNotFoundError, TypeError, ValueError: neither a column nor a file; see ``read_labels``
+            and ``labelled``.
     """
     if labels is None:
         return None, ()

@@ -22,22 +22,26 @@ FOLDER = "folder"
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures of one size, in grey or in colour, each value quantised to a symbol whose name is the value.
+    """Pictures of one size, in grey or in colour, each value quantised to a symbol whose name is
+    the value.
 
     Args:
-        files: picture files, a folder or a quoted pattern of them; or arrays (N, H, W) or (N, H, W, 3) of 0..255 in
-            .npy or .npz; or a .parquet file, or a data set of the hub, with a column of pictures.
+        files: picture files, a folder or a quoted pattern of them; or arrays (N, H, W) or (N, H, W,
+            3) of 0..255 in .npy or .npz; or a .parquet file, or a data set of the hub, with a
+            column of pictures.
         levels: number of values of grey, or of each colour: the symbols.
         colour: three symbols for each pixel, red, green and blue; else one, grey.
         size: height and width that every picture is resized to; by default all must have one size.
         column: array of an .npz, or column of a table; by default image, or the only one.
-        labels: another array or column, "folder" for the name of each file's folder, or a file with one on each line.
+        labels: another array or column, "folder" for the name of each file's folder, or a file with
+            one on each line.
         split: split of a data set of the hub.
 
     Raises:
         ModuleNotFoundError: picture files need Pillow.
-        FileNotFoundError, TypeError, ValueError: on loading: no such files; a file that is not a picture; pictures of
-            several sizes; values outside of 0..255, or of more than 8 bits in a picture file; missing labels.
+        FileNotFoundError, TypeError, ValueError: on loading: no such files; a file that is not a
+            picture; pictures of several sizes; values outside of 0..255, or of more than 8 bits in
+            a picture file; missing labels.
     """
 
     files: str
@@ -57,25 +61,37 @@ class Images:
         found, columns = self._pictures()
         if self.labels == FOLDER and columns(FOLDER) is None:
             raise ValueError(
-                f"labels={FOLDER!r}: takes the folder of each picture file, and {self.files} holds many pictures; must "
+                f"labels={FOLDER!r}: takes the folder of each picture file, and {self.files} holds "
+                "many pictures; must "
                 "be a column or another array of the file, or a file with one label on each line"
             )
         pictures: list[Int[np.ndarray, "H W *C"]] = []
         for name, picture in found:
             if pictures and picture.shape != pictures[0].shape:
-                sizes = " and ".join(f"{one.shape[0]} x {one.shape[1]}" for one in (picture, pictures[0]))
-                raise ValueError(f"{name}: is of another size than the first picture, {sizes}; size=[H, W] resizes all")
+                sizes = " and ".join(
+                    f"{one.shape[0]} x {one.shape[1]}" for one in (picture, pictures[0])
+                )
+                raise ValueError(
+                    f"{name}: is of another size than the first picture, {sizes}; size=[H, W] "
+                    "resizes all"
+                )
             pictures.append(quantise(picture, self.levels).astype(np.uint8))
         if not pictures:
             raise ValueError(f"files={self.files!r}: there is no picture")
-        ids, shape = np.stack(pictures), pictures[0].shape
+        ids = np.stack(pictures)
+        shape = pictures[0].shape
         values = values_of(self.levels)
         labels, classes = chosen_labels(self.labels, columns, len(ids))
         size = int(np.prod(shape))
         return Sequences(
             ids=Ragged(ids.reshape(-1), np.arange(len(ids) + 1) * size),
-            symbols=tuple(map(str, values)), shape=shape, values=values, labels=labels, classes=classes, separator=" ",
-        )  # fmt: skip
+            symbols=tuple(map(str, values)),
+            shape=shape,
+            values=values,
+            labels=labels,
+            classes=classes,
+            separator=" ",
+        )
 
     def identity(self) -> dict[str, str]:
         if on_hub(self.files):
@@ -84,14 +100,19 @@ class Images:
         folders = {f"folder of {number}": file.parent.name for number, file in enumerate(files)}
         return identity(files, self.labels) | (folders if self.labels == FOLDER else {})
 
-    def _pictures(self) -> tuple[Iterator[tuple[str, np.ndarray]], Callable[[str], Sequence[Any] | None]]:
+    def _pictures(
+        self,
+    ) -> tuple[Iterator[tuple[str, np.ndarray]], Callable[[str], Sequence[Any] | None]]:
         """Return the pictures with their names, values in 0..255, and the further columns."""
         if on_hub(self.files):
             return self._of_rows(self.files, Table(self.files, self.split).read())
         files = matching(self.files, (*PICTURES, *ARRAYS))
         if suffix(files[0]) in PICTURES:
             if others := [file for file in files if suffix(file) in ARRAYS]:
-                raise ValueError(f"files={self.files!r}: pictures and arrays, {files[0]} and {others[0]}; choose one")
+                raise ValueError(
+                    f"files={self.files!r}: pictures and arrays, {files[0]} and {others[0]}; "
+                    "choose one"
+                )
             names = [file.parent.name for file in files]
             return ((str(file), self._opened(file, file)) for file in files), {FOLDER: names}.get
         if len(files) > 1:
@@ -102,7 +123,9 @@ class Images:
             return self._of_rows(str(files[0]), pq.read_table(files[0]))
         return self._of_arrays(files[0])
 
-    def _of_arrays(self, file: Path) -> tuple[Iterator[tuple[str, np.ndarray]], Callable[[str], Sequence[Any] | None]]:
+    def _of_arrays(
+        self, file: Path
+    ) -> tuple[Iterator[tuple[str, np.ndarray]], Callable[[str], Sequence[Any] | None]]:
         content = np.load(file, allow_pickle=False)
         arrays = {"": content} if isinstance(content, np.ndarray) else dict(content)
         name = self._name(str(file), list(arrays))
@@ -118,9 +141,12 @@ class Images:
         if not array.size:
             raise ValueError(f"{file}: has shape {array.shape}, must hold a picture")
         if int(array.min()) < 0 or int(array.max()) > 255:
-            row = int(np.flatnonzero(((array < 0) | (array > 255)).reshape(len(array), -1).any(1))[0])
+            row = int(
+                np.flatnonzero(((array < 0) | (array > 255)).reshape(len(array), -1).any(1))[0]
+            )
             raise ValueError(
-                f"{file}: row {row} holds values {array[row].min()} to {array[row].max()}, must lie in 0..255"
+                f"{file}: row {row} holds values {array[row].min()} to {array[row].max()}, must "
+                "lie in 0..255"
             )
         rows = ((f"{file}, row {row}", self._made(one)) for row, one in enumerate(array))
         return rows, lambda key: arrays[key] if key and key in arrays else None
@@ -154,7 +180,9 @@ class Images:
         if self.column is not None and self.column not in names:
             raise ValueError(f"column={self.column!r}: {place} has {', '.join(names)}")
         others = [name for name in names if name != self.labels]
-        found = self.column or ("image" if "image" in names else others[0] if len(others) == 1 else None)
+        found = self.column or (
+            "image" if "image" in names else others[0] if len(others) == 1 else None
+        )
         if found is None and names != [""]:
             raise ValueError(f"column: {place} has {', '.join(names)}, choose one of them")
         return found or ""
@@ -164,8 +192,13 @@ class Images:
         pillow = _pillow()
         try:
             with pillow.open(file) as picture:
-                if (mode := picture.mode).startswith(("I", "F")):  # Pillow would clip them to 0..255
-                    raise ValueError(f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale them")
+                if (mode := picture.mode).startswith(
+                    ("I", "F")
+                ):  # Pillow would clip them to 0..255
+                    raise ValueError(
+                        f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale "
+                        "them"
+                    )
                 return self._made(picture.convert("RGB" if self.colour else "L"))
         except OSError as error:
             raise ValueError(f"{name}: cannot be read as a picture: {error}") from error

@@ -1,4 +1,6 @@
-"""One sequence a line: characters, or the tokens of a regular expression, such as that of SMILES."""
+"""One sequence a line: characters, or the tokens of a regular expression, such as that of
+SMILES.
+"""
 
 import re
 from array import array
@@ -20,10 +22,11 @@ from recipes.data.sources.files import (
     matching,
     suffix,
     table_rows,
-)  # fmt: skip
+)
 from recipes.data.sources.files import text_lines as lines_of
 
-SMILES = r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"  # Schwaller et al. 2018, arXiv 1711.04810
+# Schwaller et al. 2018, arXiv 1711.04810
+SMILES = r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"
 """Tokens of a molecule's SMILES string."""
 
 RULES = {"characters": None, "smiles": SMILES, "words": r"\S+"}
@@ -35,18 +38,20 @@ BETWEEN = " \t"
 
 @dataclass(frozen=True)
 class Lines:
-    r"""One sequence a line of text files, which may be compressed (.gz), or a row of a column of .csv or .tsv.
+    r"""One sequence a line of text files, which may be compressed (.gz), or a row of a column of
+    .csv or .tsv.
 
     Args:
         files: a file, a folder or a quoted pattern.
-        tokens: characters, smiles, words, or a regular expression, which every line must consist of.
+        tokens: characters, smiles, words, or a regular expression, which every line must consist
+            of.
         column: column of the sequences in a .csv or .tsv file.
         labels: another column, or a file with one label on each line.
         tokenizer: a function from a line to its tokens, in place of ``tokens``.
 
     Raises:
-        FileNotFoundError, ValueError: on loading: no such file or column; a part of a line that is not a token, with
-            its file and line; missing labels.
+        FileNotFoundError, ValueError: on loading: no such file or column; a part of a line that is
+            not a token, with its file and line; missing labels.
     """
 
     files: str
@@ -66,14 +71,21 @@ class Lines:
         if not symbols:
             raise ValueError(f"files={self.files!r}: there is no line with a symbol")
         return Sequences(
-            ids=ids, symbols=symbols, labels=labels, classes=classes, separator=separator, observed=True,
+            ids=ids,
+            symbols=symbols,
+            labels=labels,
+            classes=classes,
+            separator=separator,
+            observed=True,
             notes=_notes(symbols),
-        )  # fmt: skip
+        )
 
     def identity(self) -> dict[str, str]:
         return identity(matching(self.files), self.labels)
 
-    def _read(self) -> tuple[list[str], Callable[[int], str], Callable[[str], Sequence[Any] | None]]:
+    def _read(
+        self,
+    ) -> tuple[list[str], Callable[[int], str], Callable[[str], Sequence[Any] | None]]:
         """Return the lines, a function that describes the place of one, and the further columns."""
         texts: list[str] = []
         begins: list[tuple[int, str]] = []
@@ -82,11 +94,15 @@ class Lines:
             begins.append((len(texts), str(file)))
             if self.column is None:
                 if suffix(file) in TABLES:
-                    raise ValueError(f"{file}: is a table, name the column of the sequences: column=...")
+                    raise ValueError(
+                        f"{file}: is a table, name the column of the sequences: column=..."
+                    )
                 texts += lines_of(file)
                 continue
             if suffix(file) not in TABLES:
-                raise ValueError(f"column={self.column!r}: {file} is not a table, must be .csv or .tsv")
+                raise ValueError(
+                    f"column={self.column!r}: {file} is not a table, must be .csv or .tsv"
+                )
             found = table_rows(file)
             texts += column(file, found, self.column)
             rows += found
@@ -105,7 +121,9 @@ class Lines:
         if self.tokenizer is not None:
             return "the tokenizer"
         names = ", ".join(RULES)
-        return f"tokens={self.tokens!r}" + ("" if self.tokens in RULES else f" (a regular expression, none of {names})")
+        return f"tokens={self.tokens!r}" + (
+            "" if self.tokens in RULES else f" (a regular expression, none of {names})"
+        )
 
     def _cut(self) -> Callable[[str], list[str]]:
         """Return the function that cuts a line into tokens."""
@@ -115,7 +133,9 @@ class Lines:
         try:
             pattern = re.compile(rule)
         except re.error as error:
-            raise ValueError(f"tokens={self.tokens!r}: is not a regular expression: {error}") from error
+            raise ValueError(
+                f"tokens={self.tokens!r}: is not a regular expression: {error}"
+            ) from error
         if pattern.groups:
             raise ValueError(f"tokens={self.tokens!r}: has groups, write (?:...) for each")
         return pattern.findall
@@ -127,7 +147,10 @@ def _notes(symbols: Sequence[str]) -> tuple[str, ...]:
     others = set(symbols) - set(digits)
     if not digits or not others & set(BETWEEN) or not others <= {*BETWEEN, "+", "-"}:
         return ()
-    return ("all characters are digits, signs and white space: --tokens words takes each number as a symbol",)
+    return (
+        "all characters are digits, signs and white space: --tokens words takes each number as a "
+        "symbol",
+    )
 
 
 def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
@@ -143,20 +166,25 @@ def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
 def _tokens(
     texts: Sequence[str], place: Callable[[int], str], cut: Callable[[str], list[str]], rule: str
 ) -> tuple[Ragged, tuple[str, ...]]:
-    """Return the ids of the tokens of each text, and the tokens, sorted: by value if all are whole numbers.
+    """Return the ids of the tokens of each text, and the tokens, sorted.
+
+    By value if all are whole numbers.
 
     Raises:
         ValueError: a part of a text, other than white space, is in none of its tokens.
     """
     known: dict[str, int] = {}
-    values, offsets = array("i"), [0]
+    values = array("i")
+    offsets = [0]
     for row, text in enumerate(texts):
         tokens = cut(text)
         left = len(text) - sum(map(len, tokens))
         if left and left != sum(map(str.isspace, text)) - sum(
             character.isspace() for one in tokens for character in one
         ):
-            raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is not a token of {rule}: {text[:80]!r}")
+            raise ValueError(
+                f"{place(row)}: {_rest(text, tokens)!r} is not a token of {rule}: {text[:80]!r}"
+            )
         values.extend(known.setdefault(token, len(known)) for token in tokens)
         offsets.append(len(values))
     whole = all(map(INT.fullmatch, known))
@@ -164,12 +192,15 @@ def _tokens(
     order = np.empty(max(len(known), 1), dtype=np.int64)
     order[[known[symbol] for symbol in symbols]] = np.arange(len(symbols))
     return Ragged(
-        order[np.frombuffer(values, dtype=np.intc)] if values else np.empty(0, int), np.array(offsets)
+        order[np.frombuffer(values, dtype=np.intc)] if values else np.empty(0, int),
+        np.array(offsets),
     ), symbols
 
 
 def _rest(text: str, tokens: Sequence[str]) -> str:
-    """Return the first character of a text, other than white space, that is in none of its tokens."""
+    """Return the first character of a text, other than white space, that is in none of its
+    tokens.
+    """
     at = 0
     for token in tokens:
         found = text.find(token, at)

@@ -13,20 +13,47 @@ from recipes.data.sources.packaged import check_limit, digests, packaged
 Split = Literal["train", "test", "test_scaffolds"]
 Tokens = Literal["characters", "smiles"]
 
-_COMMON = ("#", "(", ")", "-", "1", "2", "3", "4", "5", "6", "=", "C", "F", "N", "O", "S", "c", "n", "o", "s")
+_COMMON = (
+    "#",
+    "(",
+    ")",
+    "-",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "=",
+    "C",
+    "F",
+    "N",
+    "O",
+    "S",
+    "c",
+    "n",
+    "o",
+    "s",
+)
 ALPHABETS: dict[Tokens, tuple[str, ...]] = {
     "characters": tuple(sorted((*_COMMON, "B", "H", "[", "]", "l", "r"))),
     "smiles": tuple(sorted((*_COMMON, "Br", "Cl", "[H]", "[nH]"))),
 }
-"""Tokens that occur in the three splits: the same alphabet for each of them, and for every limit."""
+"""Tokens that occur in the three splits.
+
+The same alphabet for each of them, and for every limit.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Molecules:
-    """MOSES (Polykovskiy et al. 2020): 1,936,962 drug-like molecules of ZINC in three splits, one SMILES each.
+    """MOSES (Polykovskiy et al. 2020).
+
+    1,936,962 drug-like molecules of ZINC in three splits, one SMILES each.
 
     Args:
-        split: 1,584,663 for training, 176,074 for tests, 176,225 for tests with scaffolds that training lacks.
+        split: 1,584,663 for training, 176,074 for tests, 176,225 for tests with scaffolds that
+            training lacks.
         tokens: unit of a symbol: a character, or a token of SMILES such as Cl or [nH].
         limit: number of molecules, the first ones of the file; all by default.
 
@@ -74,7 +101,8 @@ class Molecules:
 def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
     """Return the ids of the tokens of each string.
 
-    Tokens of several characters are those of ``recipes.data.sources.lines.SMILES``; each must be in the alphabet.
+    Tokens of several characters are those of ``recipes.data.sources.lines.SMILES``; each must be in
+    the alphabet.
 
     Args:
         smiles: strings without line breaks.
@@ -88,14 +116,20 @@ def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
         [0, 1]
     """
     text = "\n".join([*smiles, ""]) if smiles else ""
-    # one private character for each token of several: brackets first, as they may contain the others
+    # one private character for each token of several: brackets first, as they may contain the
+    # others
     ids = {token: number for number, token in enumerate(alphabet)}
-    for number, token in enumerate(sorted(alphabet, key=lambda token: (token[0] != "[", -len(token)))):
+    for number, token in enumerate(
+        sorted(alphabet, key=lambda token: (token[0] != "[", -len(token)))
+    ):
         if len(token) > 1:
             private = chr(0xE000 + number)
-            text, ids[private] = text.replace(token, private), ids[token]
+            text = text.replace(token, private)
+            ids[private] = ids[token]
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    table = np.full(int(max([ord("\n"), *codes.max(initial=0, keepdims=True)])) + 1, -1, dtype=np.int16)
+    table = np.full(
+        int(max([ord("\n"), *codes.max(initial=0, keepdims=True)])) + 1, -1, dtype=np.int16
+    )
     for token, number in ids.items():
         if len(token) == 1 and ord(token) < len(table):
             table[ord(token)] = number
@@ -105,10 +139,14 @@ def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
     found = table[codes]
     if (bad := np.flatnonzero(found < 0)).size:
         row = int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
-        raise ValueError(f"molecule {row}, {smiles[row]!r}: {chr(codes[bad[0]])!r} is not in the alphabet")
+        raise ValueError(
+            f"molecule {row}, {smiles[row]!r}: {chr(codes[bad[0]])!r} is not in the alphabet"
+        )
     return Ragged(found, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _file(split: Split) -> Path:
     # its dependencies are those of 2020 and cannot be built today; the data need none of them
-    return packaged("moses", f"dataset/data/{split}.csv.gz", "the molecules of MOSES", "--no-deps molsets")
+    return packaged(
+        "moses", f"dataset/data/{split}.csv.gz", "the molecules of MOSES", "--no-deps molsets"
+    )

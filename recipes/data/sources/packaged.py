@@ -15,7 +15,8 @@ def packaged(package: str, inside: str, what: str, install: str) -> Path:
         install: arguments of ``pip install``.
 
     Raises:
-        ModuleNotFoundError: the package is not installed or lacks the file; with the command that installs it.
+        ModuleNotFoundError: the package is not installed or lacks the file; with the command that
+            installs it.
     """
     spec = find_spec(package)
     path = Path(spec.origin).parent / inside if spec and spec.origin else None

@@ -27,26 +27,33 @@ PICTURES = {
     "motorcycle": (*SKIMAGE, "motorcycle_left.png"),
     "rocket": (*SKIMAGE, "rocket.jpg"),
 }
-"""Photographs by name: package, folder, description, distribution, file. Drawings, text and microscopy are left out."""
+"""Photographs by name: package, folder, description, distribution, file.
+
+Drawings, text and microscopy are left out.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patches:
-    """Patches of photographs, cut without overlap, row by row; the class of a patch is its photograph.
+    """Patches of photographs, cut without overlap, row by row.
 
-    Neighbouring patches of a photograph are alike. A hold-out by photograph measures generalisation to others.
+    The class of a patch is its photograph.
+
+    Neighbouring patches of a photograph are alike. A hold-out by photograph measures generalisation
+    to others.
 
     Args:
         height: height of a patch in pixels.
         width: width of a patch in pixels.
         levels: number of grey values V.
-        reduce: side of the squares of pixels that are averaged first: patches then show larger parts.
+        reduce: side of the squares of pixels that are averaged first: patches then show larger
+            parts.
         pictures: names of the photographs.
         limit: number of patches of each photograph, evenly spaced; all by default.
 
     Raises:
-        ValueError: sizes below 1, a number of grey values that is not in 2..256, a limit below 1, an unknown
-            photograph or none.
+        ValueError: sizes below 1, a number of grey values that is not in 2..256, a limit below 1,
+            an unknown photograph or none.
     """
 
     height: int = 12
@@ -64,7 +71,9 @@ class Patches:
         check_limit(self.limit)
         object.__setattr__(self, "pictures", tuple(self.pictures))
         if unknown := [name for name in self.pictures if name not in PICTURES]:
-            raise ValueError(f"pictures={unknown[0]!r}: no such photograph, there are {', '.join(PICTURES)}")
+            raise ValueError(
+                f"pictures={unknown[0]!r}: no such photograph, there are {', '.join(PICTURES)}"
+            )
         if not self.pictures or len(set(self.pictures)) < len(self.pictures):
             raise ValueError(f"pictures={self.pictures}: must be one or more names, each once")
 
@@ -98,13 +107,17 @@ class Patches:
 
         with Image.open(_file(name)) as opened:
             grey = np.asarray(opened.convert("L").reduce(self.reduce))
-        rows, columns = grey.shape[0] // self.height, grey.shape[1] // self.width
+        rows = grey.shape[0] // self.height
+        columns = grey.shape[1] // self.width
         if not rows or not columns:
             raise ValueError(
-                f"height={self.height}, width={self.width}: {name} has {grey.shape[0]} x {grey.shape[1]} pixels "
+                f"height={self.height}, width={self.width}: {name} has {grey.shape[0]} x "
+                f"{grey.shape[1]} pixels "
                 f"with reduce={self.reduce}"
             )
-        grid = grey[: rows * self.height, : columns * self.width].reshape(rows, self.height, columns, self.width)
+        grid = grey[: rows * self.height, : columns * self.width].reshape(
+            rows, self.height, columns, self.width
+        )
         patches = grid.transpose(0, 2, 1, 3).reshape(rows * columns, -1)
         if self.limit is not None and self.limit < len(patches):
             patches = patches[np.arange(self.limit) * len(patches) // self.limit]

@@ -14,19 +14,26 @@ AMINO_ACIDS = tuple("ACDEFGHIKLMNPQRSTVWY")
 """One-letter codes of the 20 amino acids."""
 
 Table = Literal["AMPvsUniProt", "AMPvsTMset", "ACP_CancPPD_vs_TM", "ACP_CancPPD_vs_Random"]
-TABLES: tuple[Table, ...] = ("AMPvsUniProt", "AMPvsTMset", "ACP_CancPPD_vs_TM", "ACP_CancPPD_vs_Random")
+TABLES: tuple[Table, ...] = (
+    "AMPvsUniProt",
+    "AMPvsTMset",
+    "ACP_CancPPD_vs_TM",
+    "ACP_CancPPD_vs_Random",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peptides:
-    """Peptides in two classes of equal size, as the package modlamp (Müller et al. 2017) holds them.
+    """Peptides in two classes of equal size, as the package modlamp (Müller et al. 2017) holds
+    them.
 
-    Positive classes are antimicrobial (AMP) or anticancer (ACP) peptides; negative ones are fragments of other
-    proteins from UniProt, transmembrane helices (TM) or random sequences. The classes are returned in turn.
+    Positive classes are antimicrobial (AMP) or anticancer (ACP) peptides; negative ones are
+    fragments of other proteins from UniProt, transmembrane helices (TM) or random sequences. The
+    classes are returned in turn.
 
     Args:
-        table: name of the table: 5,200 peptides of 7 to 174 amino acids in AMPvsUniProt; 412, 826 and 826 in the
-            others.
+        table: name of the table: 5,200 peptides of 7 to 174 amino acids in AMPvsUniProt; 412, 826
+            and 826 in the others.
 
     Raises:
         ValueError: an unknown table.
@@ -50,12 +57,17 @@ class Peptides:
         number = {letter: index for index, letter in enumerate(AMINO_ACIDS)}
         for line, (peptide, _) in enumerate(rows, start=2):
             if other := set(peptide) - number.keys():
-                raise ValueError(f"{_file(self.table)}, line {line}: {min(other)!r} is not one of the amino acids")
+                raise ValueError(
+                    f"{_file(self.table)}, line {line}: {min(other)!r} is not one of the amino "
+                    "acids"
+                )
         labels = np.array([int(label) for _, label in rows], dtype=np.int64)
         places = [np.flatnonzero(labels == label) for label in range(len(classes))]
         order = np.lexsort((labels, _turns(places, len(rows))))
         peptides = [rows[row][0] for row in order]
-        ids = np.array([number[letter] for peptide in peptides for letter in peptide], dtype=np.int16)
+        ids = np.array(
+            [number[letter] for peptide in peptides for letter in peptide], dtype=np.int16
+        )
         return Sequences(
             ids=Ragged(ids, np.cumsum([0, *map(len, peptides)])),
             symbols=AMINO_ACIDS,

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-HOLD, REST = "hold", "rest"
+HOLD = "hold"
+REST = "rest"
 NAMES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
 RESTING, HOLDING, NOISY = -1, -2, -3
 """Numbers of the two symbols that are not pitches, and of a noisy state."""
@@ -27,7 +28,10 @@ def alphabet(lowest: int, highest: int) -> tuple[str, ...]:
 
 
 def pitch_classes_of(symbols: Sequence[str]) -> list[int]:
-    """Return the class of each symbol, as parents of a tree: 0 to 11 for C to B, then hold and rest."""
+    """Return the class of each symbol, as parents of a tree.
+
+    0 to 11 for C to B, then hold and rest.
+    """
     others = {HOLDING: len(NAMES), RESTING: len(NAMES) + 1}
     return [others.get(pitch, pitch % len(NAMES)) for pitch in midi_of(symbols).tolist()]
 
@@ -41,7 +45,9 @@ def midi_of(symbols: Sequence[str]) -> Int[np.ndarray, " V"]:
     numbers = {symbol_of(pitch): pitch for pitch in range(128)} | {HOLD: HOLDING, REST: RESTING}
     for symbol in symbols:
         if symbol not in numbers:
-            raise ValueError(f"symbol {symbol!r}: must be {HOLD}, {REST} or a pitch such as C4 or F#3")
+            raise ValueError(
+                f"symbol {symbol!r}: must be {HOLD}, {REST} or a pitch such as C4 or F#3"
+            )
     return np.array([numbers[symbol] for symbol in symbols], dtype=np.int64)
 
 
@@ -53,7 +59,8 @@ def sounding(
     A hold at the beginning or behind a rest is a rest. Incomplete last steps are dropped.
 
     Args:
-        ids: one sequence, the voices of a step one behind the other; ids of V and more are noisy states.
+        ids: one sequence, the voices of a step one behind the other; ids of V and more are noisy
+            states.
         symbols: names of the symbols.
         voices: number of voices.
 

@@ -1,4 +1,6 @@
-"""Plug-in package of ddlib: a process, the classes that it needs, a backbone, a data source and a preset."""
+"""Plug-in package of ddlib: a process, the classes that it needs, a backbone, a data source and a
+preset.
+"""
 
 from ddlib_ragged.hierarchy import Bands
 from ddlib_ragged.length import Margin

@@ -1,4 +1,6 @@
-"""Hierarchies with bands of tokens of similar frequency, and with the mask as the only level above the tokens."""
+"""Hierarchies with bands of tokens of similar frequency, and with the mask as the only level above
+the tokens.
+"""
 
 from collections.abc import Sequence
 from typing import Self
@@ -24,12 +26,22 @@ class Bands(Hierarchy):
     """
 
     def __init__(
-        self, counts: Sequence[float] | Tensor, bands: int, xi: float = 1.0, speed: Sequence[float] | None = None
+        self,
+        counts: Sequence[float] | Tensor,
+        bands: int,
+        xi: float = 1.0,
+        speed: Sequence[float] | None = None,
     ) -> None:
         frequency = torch.as_tensor(counts, dtype=torch.float64)
-        require(frequency.ndim == 1 and len(frequency) > 0, f"counts has shape {tuple(frequency.shape)}, must be (V,)")
+        require(
+            frequency.ndim == 1 and len(frequency) > 0,
+            f"counts has shape {tuple(frequency.shape)}, must be (V,)",
+        )
         check_count("bands", bands)
-        require(bands < len(frequency), f"bands is {bands}, must be below the number of words, {len(frequency)}")
+        require(
+            bands < len(frequency),
+            f"bands is {bands}, must be below the number of words, {len(frequency)}",
+        )
         rank = frequency.argsort(descending=True, stable=True).argsort()
         to_band = parent_map(rank * bands // len(rank), xi, name="bands")
         super().__init__([to_band, _to_mask(bands)], speed)

@@ -1,4 +1,6 @@
-"""Rule for lengths that ends a row a few positions after the first end token that the network predicts."""
+"""Rule for lengths that ends a row a few positions after the first end token that the network
+predicts.
+"""
 
 from typing import Any
 
@@ -9,7 +11,8 @@ from ddlib.utils.validation import check_count
 
 
 class Margin(Length):
-    """Rule that keeps ``margin`` positions after the first position at which the end token is most likely.
+    """Rule that keeps ``margin`` positions after the first position at which the end token is most
+    likely.
 
     Args:
         token: id of the end token.
@@ -20,7 +23,12 @@ class Margin(Length):
     """
 
     def __init__(
-        self, token: int, start: int = 64, margin: int = 4, block: int | None = None, fill: int | None = None
+        self,
+        token: int,
+        start: int = 64,
+        margin: int = 4,
+        block: int | None = None,
+        fill: int | None = None,
     ) -> None:
         super().__init__(token, start, block, fill)
         self.margin = check_count("margin", margin)

@@ -11,13 +11,15 @@ from ddlib.utils.validation import check_count, check_times, check_tokens, requi
 
 
 class Neighbours(nn.Module):
-    r"""Network that predicts a token from the states near it, by convolutions with growing dilation.
+    r"""Network that predicts a token from the states near it, by convolutions with growing
+    dilation.
 
     .. math:: h_0 = embedding(z), \qquad h_{k+1} = h_k + conv_k(gelu(norm_k(h_k) (1 + a_k(t)) + b_k(t)))
 
-    Convolution k has ``reach`` taps on each side with dilation (reach + 1)^k, as in van den Oord et al., "WaveNet"
-    (2016). The logits at position i depend on the states at positions i - span to i + span only. Sequences are padded
-    with zeros. The weights of the head are initialised to zero, so that the initial probabilities are uniform.
+    Convolution k has ``reach`` taps on each side with dilation (reach + 1)^k, as in van den Oord et
+    al., "WaveNet" (2016). The logits at position i depend on the states at positions i - span to i
+    + span only. Sequences are padded with zeros. The weights of the head are initialised to zero,
+    so that the initial probabilities are uniform.
 
     Args:
         num_states: number of states, at least ``vocab_size``.
@@ -27,7 +29,8 @@ class Neighbours(nn.Module):
         layers: number of convolutions.
 
     Attributes:
-        span: reach of the receptive field to each side, the sum of reach * (reach + 1)^k over the layers.
+        span: reach of the receptive field to each side, the sum of reach * (reach + 1)^k over the
+            layers.
 
     Raises:
         ValueError: a size below 1, or fewer states than tokens.
@@ -38,12 +41,17 @@ class Neighbours(nn.Module):
         torch.Size([3, 5, 11])
     """
 
-    def __init__(self, num_states: int, vocab_size: int, width: int = 32, reach: int = 2, layers: int = 2) -> None:
+    def __init__(
+        self, num_states: int, vocab_size: int, width: int = 32, reach: int = 2, layers: int = 2
+    ) -> None:
         super().__init__()
         sizes = dict(vocab_size=vocab_size, width=width, reach=reach, layers=layers)
         for name, value in sizes.items():
             check_count(name, value)
-        require(num_states >= vocab_size, f"num_states is {num_states}, must be at least vocab_size, {vocab_size}")
+        require(
+            num_states >= vocab_size,
+            f"num_states is {num_states}, must be at least vocab_size, {vocab_size}",
+        )
         self.num_states = num_states
         holes = [(reach + 1) ** k for k in range(layers)]
         self.span = reach * sum(holes)
@@ -51,7 +59,8 @@ class Neighbours(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in holes)
         self.times = nn.ModuleList(nn.Linear(width, 2 * width) for _ in holes)
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(width, width, 2 * reach + 1, padding=reach * hole, dilation=hole) for hole in holes
+            nn.Conv1d(width, width, 2 * reach + 1, padding=reach * hole, dilation=hole)
+            for hole in holes
         )
         self.head = nn.Linear(width, vocab_size)
         nn.init.zeros_(self.head.weight)
@@ -60,7 +69,8 @@ class Neighbours(nn.Module):
     def forward(self, z: Tokens, t: Times) -> Logits:
         check_tokens("z", z, self.num_states, "states")
         check_times("t", t, len(z))
-        x, log_noise = self.embedding(z), self._log_noise(t)
+        x = self.embedding(z)
+        log_noise = self._log_noise(t)
         for norm, time, convolution in zip(self.norms, self.times, self.convolutions, strict=True):
             scale, shift = time(log_noise)[:, None].chunk(2, -1)
             inner = F.gelu(norm(x) * (1 + scale) + shift)

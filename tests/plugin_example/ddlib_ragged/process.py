@@ -9,7 +9,16 @@ from torch import Tensor, nn
 from ddlib.hierarchies import Hierarchy, Tree
 from ddlib.processes import ForwardProcess, Hierarchical, unchanged, unsqueeze_times
 from ddlib.schedules import Geometric, Schedule
-from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.typing import (
+    Logits,
+    PerToken,
+    Sharpen,
+    StateMatrix,
+    StateProbs,
+    Times,
+    TokenProbs,
+    Tokens,
+)
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
@@ -19,12 +28,13 @@ from ddlib_ragged.schedule import LogOdds
 
 
 class Family(Float64Module):
-    """Tokens with a common process, and the ids of the states of this process in the combined process.
+    """Tokens with a common process, and the ids of the states of this process in the combined
+    process.
 
     Args:
         process: process of the tokens.
-        states: ids of the states of ``process`` in the combined process, (S of ``process``,) int64, tokens first, the
-            mask last.
+        states: ids of the states of ``process`` in the combined process, (S of ``process``,) int64,
+            tokens first, the mask last.
         num_states: number of states S of the combined process.
     """
 
@@ -53,25 +63,29 @@ class Family(Float64Module):
 
 
 class Ragged(ForwardProcess):
-    r"""Process in which words pass through the levels of a hierarchy and punctuation jumps directly to the mask.
+    r"""Process in which words pass through the levels of a hierarchy and punctuation jumps directly
+    to the mask.
 
-    Words and punctuation are two families f of tokens. At states other than the mask each family is a separate
-    hierarchical process, with the bound of theory section 2. The mask is a state of both. Let :math:`a_f` be the
-    probability that a token of family f is masked, :math:`F_f` the flux of the family into the mask and :math:`p_f` the
-    sum of p over the family. Then :math:`q_t(m|p) = \sum_f p_f a_f`, and a masked token belongs to family f with
-    probability :math:`e_f = p_f a_f / q_t(m|p)`. For a child y of the mask in f, a top cluster or a punctuation token,
+    Words and punctuation are two families f of tokens. At states other than the mask each family is
+    a separate hierarchical process, with the bound of theory section 2. The mask is a state of
+    both. Let :math:`a_f` be the probability that a token of family f is masked, :math:`F_f` the
+    flux of the family into the mask and :math:`p_f` the sum of p over the family. Then
+    :math:`q_t(m|p) = \sum_f p_f a_f`, and a masked token belongs to family f with probability
+    :math:`e_f = p_f a_f / q_t(m|p)`. For a child y of the mask in f, a top cluster or a punctuation
+    token,
 
     .. math:: a_y = \frac{q_t(y|x)}{a_f} [x \in f], \qquad b_y = e_f \frac{q_t(y|p_f)}{a_f}
 
-    where :math:`q_t(\cdot|p_f)` is the marginal of the process of the family for p conditioned on the family. All
-    children of the mask in f jump to it at the same rate :math:`Q_f`, and :math:`Q_f \sum_{y \in f} q_t(y|x) / a_f =
-    F_f / a_f = w_f`. Therefore :math:`\sum_y Q_t(y, m) D(a_y, b_y)` (theory section 1) is, for x in f,
+    where :math:`q_t(\cdot|p_f)` is the marginal of the process of the family for p conditioned on
+    the family. All children of the mask in f jump to it at the same rate :math:`Q_f`, and
+    :math:`Q_f \sum_{y \in f} q_t(y|x) / a_f = F_f / a_f = w_f`. Therefore :math:`\sum_y Q_t(y, m)
+    D(a_y, b_y)` (theory section 1) is, for x in f,
 
     .. math:: w_f \left(\mathrm{KL}_f - \log e_f - (1 - e_f)\right) + \sum_{g \ne f} w_g e_g
 
-    with :math:`\mathrm{KL}_f` the divergence in the bound of the process of family f. The first term is the loss of the
-    token within its family and of the family; the sum is that of the other families. At states other than the mask
-    :math:`e_f` is 1 and the sum is empty.
+    with :math:`\mathrm{KL}_f` the divergence in the bound of the process of family f. The first
+    term is the loss of the token within its family and of the family; the sum is that of the other
+    families. At states other than the mask :math:`e_f` is 1 and the sum is empty.
 
     Args:
         hierarchy: hierarchy of the words, which are the tokens not in ``punctuation``, in order.
@@ -81,7 +95,8 @@ class Ragged(ForwardProcess):
 
     Raises:
         TypeError: hierarchy or schedule has another type.
-        ValueError: punctuation is empty, repeated or out of range, or alpha does not decrease from 1 to 0.
+        ValueError: punctuation is empty, repeated or out of range, or alpha does not decrease from
+            1 to 0.
 
     Example:
         >>> tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
@@ -93,12 +108,22 @@ class Ragged(ForwardProcess):
     closed_form = True
 
     def __init__(
-        self, hierarchy: Hierarchy, punctuation: Sequence[int], schedule: Schedule, speed: float = 1.0
+        self,
+        hierarchy: Hierarchy,
+        punctuation: Sequence[int],
+        schedule: Schedule,
+        speed: float = 1.0,
     ) -> None:
         climb = Hierarchical(hierarchy, schedule)
         size = climb.vocab_size + len(punctuation)
-        good = len(set(punctuation)) == len(punctuation) > 0 and all(0 <= y < size for y in punctuation)
-        require(good, f"punctuation is {list(punctuation)}, must be distinct tokens in [0, {size}), at least one")
+        good = len(set(punctuation)) == len(punctuation) > 0 and all(
+            0 <= y < size for y in punctuation
+        )
+        require(
+            good,
+            f"punctuation is {list(punctuation)}, must be distinct tokens in [0, {size}), at "
+            "least one",
+        )
         super().__init__(size, climb.num_states + len(punctuation))
         self.schedule = schedule
         is_mark = torch.zeros(size, dtype=torch.bool)
@@ -163,17 +188,27 @@ class Ragged(ForwardProcess):
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         return self._assemble(lambda process: process.transition(s, t))
 
-    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """Sum of w_f over the families, which depends on time and state only, and the bound divided by it."""
+    def weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        """Sum of w_f over the families, which depends on time and state only, and the bound divided
+        by it.
+        """
         log_p = logits.log_softmax(-1)
         log_e = self._hidden(log_p, z, t)
-        weights, terms = [], []
+        weights = []
+        terms = []
         for family, log_own in zip(self.families, log_e.unbind(-1), strict=True):
             inside = _inside(log_p, family)
-            weight, kl = family.process.weighted_divergence(inside, family.local(x), family.local(z), t)
+            weight, kl = family.process.weighted_divergence(
+                inside, family.local(x), family.local(z), t
+            )
             weights.append(weight)
-            terms.append(torch.where(family.owns(x), kl - log_own + torch.expm1(log_own), log_own.exp()))
-        weight, flux = torch.stack(weights), torch.stack(weights) * torch.stack(terms)
+            terms.append(
+                torch.where(family.owns(x), kl - log_own + torch.expm1(log_own), log_own.exp())
+            )
+        weight = torch.stack(weights)
+        flux = torch.stack(weights) * torch.stack(terms)
         total = weight.sum(0)
         divergence = flux.sum(0) / torch.where(total > 0, total, 1.0)
         return total, divergence.clamp_min(0).to(logits.dtype)  # rounding may make it negative
@@ -197,7 +232,9 @@ class Ragged(ForwardProcess):
         chosen = draw_logits(hidden, rand(z.shape, generator, z.device).flatten()).view_as(z)
         result = z
         for i, family in enumerate(self.families):
-            here = torch.where(chosen == i, family.local(z), 0)  # 0 is a token, and tokens do not change
+            here = torch.where(
+                chosen == i, family.local(z), 0
+            )  # 0 is a token, and tokens do not change
             there = family.process.sample_given_level(
                 _inside(log_p, family), here, t, s, None, generator, force=force, sharpen=sharpen
             )
@@ -205,12 +242,15 @@ class Ragged(ForwardProcess):
         return result
 
     def small_copy(self, vocab_size: int) -> Self:
-        """Return a process of this class over at most ``vocab_size`` tokens, with a similar share of punctuation.
+        """Return a process of this class over at most ``vocab_size`` tokens, with a similar share
+        of punctuation.
 
         Raises:
             ValueError: ``vocab_size`` is below 2, or too small for the hierarchy of the words.
         """
-        require(vocab_size >= 2, f"vocab_size is {vocab_size}, must be at least 2: a word and a mark")
+        require(
+            vocab_size >= 2, f"vocab_size is {vocab_size}, must be at least 2: a word and a mark"
+        )
         words, marks = (family.process for family in self.families)
         share = round(vocab_size * marks.vocab_size / self.vocab_size)
         share = min(max(1, share), vocab_size - 1)
@@ -222,19 +262,29 @@ class Ragged(ForwardProcess):
         """Return log e_f, the log-probability of each family given the state, (B, L, families)."""
         scores = []
         for family in self.families:
-            masked = unsqueeze_times(family.process.occupancies(t)[..., -1]).clamp_min(torch.finfo(torch.float64).tiny)
+            masked = unsqueeze_times(family.process.occupancies(t)[..., -1]).clamp_min(
+                torch.finfo(torch.float64).tiny
+            )
             score = _inside(log_p, family).logsumexp(-1) + masked.log().to(log_p.dtype)
             scores.append(torch.where(family.owns(z), score, -torch.inf))
         return torch.stack(scores, -1).log_softmax(-1)
 
     def _assemble(self, block: Callable[[Hierarchical], Tensor]) -> StateMatrix:
-        """Combine the matrices of the families. They share only the mask, which no family leaves."""
-        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=self.device)
+        """Combine the matrices of the families.
+
+        They share only the mask, which no family leaves.
+        """
+        result = torch.zeros(
+            self.num_states, self.num_states, dtype=torch.float64, device=self.device
+        )
         for family in self.families:
             result[family.states[:, None], family.states] = block(family.process)
         return result
 
 
 def _inside(log_p: Tensor, family: Family) -> Tensor:
-    """Log-probabilities of the tokens of a family, not normalised, and finite: -inf for all tokens would give NaN."""
+    """Log-probabilities of the tokens of a family, not normalised, and finite.
+
+    -inf for all tokens would give NaN.
+    """
     return log_p[..., family.words].clamp_min(-1e30)

@@ -11,7 +11,9 @@ from ddlib.utils.validation import check_number
 
 
 class LogOdds(Schedule):
-    r"""Schedule that is logistic in the log-odds of time: logit alpha = -steepness logit t, so that alpha(1/2) = 1/2.
+    r"""Schedule that is logistic in the log-odds of time.
+
+    Logit alpha = -steepness logit t, so that alpha(1/2) = 1/2.
 
     .. math:: \alpha(t) = \frac{(1-t)^k}{(1-t)^k + t^k}
 
@@ -30,15 +32,18 @@ class LogOdds(Schedule):
         return [cls(0.5), cls(1.0), cls(4.0)]
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
-        kept, gone = (1 - t) ** self.steepness, t**self.steepness
+        kept = (1 - t) ** self.steepness
+        gone = t**self.steepness
         return kept / (kept + gone)
 
     def alpha_prime(self, t: Tensor) -> Tensor:
-        kept, gone = (1 - t) ** self.steepness, t**self.steepness
+        kept = (1 - t) ** self.steepness
+        gone = t**self.steepness
         return -self.steepness * (t * (1 - t)) ** (self.steepness - 1) / (kept + gone) ** 2
 
     def rate(self, t: Tensor) -> Tensor:
-        kept, gone = (1 - t) ** self.steepness, t**self.steepness
+        kept = (1 - t) ** self.steepness
+        gone = t**self.steepness
         return self.steepness * t ** (self.steepness - 1) / ((1 - t) * (kept + gone))
 
     def hazard(self, t: Tensor) -> Tensor:

@@ -23,7 +23,9 @@ class Walks:
     seed: int = 0
 
     def load(self) -> Any:
-        from recipes.data import Sequences  # imported here, since the other modules of the package need ddlib only
+        from recipes.data import (
+            Sequences,
+        )  # imported here, since the other modules of the package need ddlib only
 
         draws = np.random.default_rng(self.seed)
         labels = draws.integers(0, 2, self.count)

@@ -20,7 +20,8 @@ def punctuated(
     marks: str = ".,;:!?",
     speed: float = 1.0,
 ) -> Ragged:
-    """Return a ``Ragged`` process with bands of words and, as punctuation, the tokens that consist of ``marks``.
+    """Return a ``Ragged`` process with bands of words and, as punctuation, the tokens that consist
+    of ``marks``.
 
     A recipe fills in the first two arguments: ``process: {kind: punctuated, schedule: log_odds}``.
 
@@ -34,9 +35,14 @@ def punctuated(
         speed: speed of punctuation.
 
     Raises:
-        ValueError: no token consists of ``marks``, or an argument is invalid for ``Bands`` or ``Ragged``.
+        ValueError: no token consists of ``marks``, or an argument is invalid for ``Bands`` or
+            ``Ragged``.
     """
-    found = sorted(index for token, index in vocabulary.items() if token and not set(token) - set(marks))
+    found = sorted(
+        index for token, index in vocabulary.items() if token and not set(token) - set(marks)
+    )
     require(bool(found), f"marks is {marks!r}, no token of the vocabulary consists of these")
-    words = torch.as_tensor([count for index, count in enumerate(counts) if index not in set(found)])
+    words = torch.as_tensor(
+        [count for index, count in enumerate(counts) if index not in set(found)]
+    )
     return Ragged(Bands(words, bands, xi), found, schedule, speed)

@@ -24,7 +24,9 @@ def test_the_hierarchy_keeps_its_contract(xi):
     "process",
     [
         pytest.param(Ragged(BANDS, [2, 7], LogOdds(1.5), speed=0.5), marks=pytest.mark.slow),
-        pytest.param(Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0), marks=pytest.mark.nightly),
+        pytest.param(
+            Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0), marks=pytest.mark.nightly
+        ),
     ],
     ids=["bands", "tree"],
 )

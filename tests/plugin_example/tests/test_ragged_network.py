@@ -12,7 +12,8 @@ from torch import nn
 import ddlib as dd
 from ddlib.typing import SplitDenoiser
 
-STATES, WORDS = 12, 8
+STATES = 12
+WORDS = 8
 
 
 def build(**sizes) -> Neighbours:
@@ -35,9 +36,11 @@ def test_the_network_is_a_plain_module_and_starts_at_uniform_probabilities():
 
 @pytest.mark.parametrize(("reach", "layers", "span"), [(1, 1, 1), (2, 2, 8), (1, 3, 7), (3, 1, 3)])
 def test_a_word_depends_on_its_neighbours_and_on_all_of_them(reach, layers, span):
-    network, middle = build(reach=reach, layers=layers).double(), 12
+    network = build(reach=reach, layers=layers).double()
+    middle = 12
     assert network.span == span
-    z, t = torch.randint(STATES, (1, 2 * middle + 1)), torch.rand(1)
+    z = torch.randint(STATES, (1, 2 * middle + 1))
+    t = torch.rand(1)
     logits = network(z, t)
     for position in range(2 * middle + 1):
         changed = z.clone()
@@ -48,7 +51,8 @@ def test_a_word_depends_on_its_neighbours_and_on_all_of_them(reach, layers, span
 
 def test_the_network_depends_on_the_time_and_sequences_do_not_mix():
     network = build()
-    z, t = torch.randint(STATES, (3, 5)), torch.tensor([0.1, 0.5, 0.9])
+    z = torch.randint(STATES, (3, 5))
+    t = torch.tensor([0.1, 0.5, 0.9])
     logits = network(z, t)
     assert not torch.allclose(network(z, t.flip(0))[0], logits[0], atol=1e-3)
     for i in range(3):
@@ -59,8 +63,10 @@ def test_the_network_depends_on_the_time_and_sequences_do_not_mix():
 def test_it_learns_a_text_and_samples_it():
     process = Ragged(Bands([5, 1, 4, 2, 3, 1], 2, xi=0.9), [2, 7], LogOdds(1.5))
     torch.manual_seed(0)
-    network, x = Neighbours(process.num_states, process.vocab_size), torch.arange(8).repeat(16, 1)
-    optimizer, losses = torch.optim.Adam(network.parameters(), 1e-2), []
+    network = Neighbours(process.num_states, process.vocab_size)
+    x = torch.arange(8).repeat(16, 1)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    losses = []
     for _ in range(60):
         t = dd.sample_times(len(x))
         z = process.sample(x, t)
@@ -71,7 +77,9 @@ def test_it_learns_a_text_and_samples_it():
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
     with torch.no_grad():
-        assert dd.bound(process, network, x).total.mean() < 0.5 * math.log(8), "log 8: uniform probabilities"
+        assert dd.bound(process, network, x).total.mean() < 0.5 * math.log(8), (
+            "log 8: uniform probabilities"
+        )
     words = dd.sample(process, network, (64, 8), Restart(1.0), steps=16)
     assert (words == x[0]).float().mean() > 0.8
 

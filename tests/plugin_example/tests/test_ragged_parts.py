@@ -1,4 +1,7 @@
-"""Properties that ``check`` does not test: closed forms of the schedule at fifty digits, and contents of bands."""
+"""Properties that ``check`` does not test.
+
+Closed forms of the schedule at fifty digits, and contents of bands.
+"""
 
 import mpmath
 import pytest
@@ -11,16 +14,23 @@ from hypothesis import strategies as st
 from ddlib.schedules import Schedule
 
 
-@given(st.floats(0.25, 4.0), st.one_of(st.floats(1e-8, 1 - 1e-8), st.sampled_from([1e-8, 1 - 1e-8])))
+@given(
+    st.floats(0.25, 4.0), st.one_of(st.floats(1e-8, 1 - 1e-8), st.sampled_from([1e-8, 1 - 1e-8]))
+)
 def test_closed_forms_of_the_schedule_agree_with_its_formula(steepness, t):
-    schedule, time = LogOdds(steepness), torch.tensor([t], dtype=torch.float64)
+    schedule = LogOdds(steepness)
+    time = torch.tensor([t], dtype=torch.float64)
     schedule.check()
     formula = schedule.expression()
     (symbol,) = formula.free_symbols
     with mpmath.workdps(50):
         exact = {
-            "alpha_prime": sympy.lambdify(symbol, sympy.diff(formula, symbol), "mpmath")(mpmath.mpf(t)),
-            "rate": sympy.lambdify(symbol, -sympy.diff(formula, symbol) / formula, "mpmath")(mpmath.mpf(t)),
+            "alpha_prime": sympy.lambdify(symbol, sympy.diff(formula, symbol), "mpmath")(
+                mpmath.mpf(t)
+            ),
+            "rate": sympy.lambdify(symbol, -sympy.diff(formula, symbol) / formula, "mpmath")(
+                mpmath.mpf(t)
+            ),
             "hazard": sympy.lambdify(symbol, -sympy.log(formula), "mpmath")(mpmath.mpf(t)),
         }
     for name, value in exact.items():
@@ -28,7 +38,9 @@ def test_closed_forms_of_the_schedule_agree_with_its_formula(steepness, t):
     alpha = schedule.alpha(time)
     # where alpha is flat, rounding of alpha makes the time uncertain in both inverses
     unsure = torch.finfo(alpha.dtype).eps / float(schedule.alpha_prime(time).abs())
-    assert torch.allclose(schedule.inverse(alpha), Schedule.inverse(schedule, alpha), atol=1e-7 + unsure)
+    assert torch.allclose(
+        schedule.inverse(alpha), Schedule.inverse(schedule, alpha), atol=1e-7 + unsure
+    )
 
 
 def test_bands_hold_words_of_like_frequency():

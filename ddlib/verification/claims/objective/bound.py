@@ -24,7 +24,9 @@ from ddlib.verification.framework.inputs import (
 )
 from ddlib.verification.framework.reference import composite, logistic
 
-_NODES, _HELD = 8, 2**24  # times at once, such that thousands of pairs fit into the CPU's caches
+# times at once, such that thousands of pairs fit into the CPU's caches
+_NODES = 8
+_HELD = 2**24
 PARAMETERIZATIONS = ("cavity", "posterior")
 _REACHED = 1e-250  # states below this probability do not contribute to a bound
 
@@ -69,30 +71,50 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             ("the truth", truth.log().clamp_min(-600)),
         ):
             value = nelbo(process, scores.expand(*x.shape, -1), x, z, t, method)
-            yield per_pair(f"{method} bound of {name} is >= 0", x, z, value, value.clamp_min(0), 0.0)
+            yield per_pair(
+                f"{method} bound of {name} is >= 0", x, z, value, value.clamp_min(0), 0.0
+            )
             if name == "the truth":
                 allowed = 1e-9 * turnover(process, x, z, t, truth)
-                yield per_pair(f"{method} bound of the true token", x, z, value, torch.zeros_like(value), allowed)
+                yield per_pair(
+                    f"{method} bound of the true token",
+                    x,
+                    z,
+                    value,
+                    torch.zeros_like(value),
+                    allowed,
+                )
 
 
 def integrated(
-    process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: Parameterization
+    process: ForwardProcess,
+    point: Point,
+    denoiser: Callable[[Tensor, Tensor], Tensor],
+    kind: Parameterization,
 ) -> tuple[Tensor, float, float, Tensor]:
-    """Integrate the bound of each token from t = a to t = b, with the exact mean over noise; 0 for tokens left out.
+    """Integrate the bound of each token from t = a to t = b, with the exact mean over noise.
 
-    The quadrature is refined until it converges, or has more than ``point["most nodes"]`` nodes, default 150.
+    0 for tokens left out.
+
+    The quadrature is refined until it converges, or has more than ``point["most nodes"]`` nodes,
+    default 150.
 
     Returns the integrals (V,), a, b, and the change of the integrals in the last refinement (V,).
     """
-    reach, (token, every) = float(point["largest log-odds of t"]), product(process, point["most tokens"])
+    reach = float(point["largest log-odds of t"])
+    (token, every) = product(process, point["most tokens"])
     together = max(1, min(_NODES, _HELD // (token.shape[1] * process.vocab_size)))
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
-        for t, weight in zip(*(v.split(together) for v in _times(process, reach, points)), strict=True):
-            x, z = token.expand(len(t), -1), every.expand(len(t), -1)
+        for t, weight in zip(
+            *(v.split(together) for v in _times(process, reach, points)), strict=True
+        ):
+            x = token.expand(len(t), -1)
+            z = every.expand(len(t), -1)
             mass = process.likelihood(z, x, t)
-            # replace impossible states, and those so unlikely that ratios overflow, by the most likely state
+            # replace impossible states, and those so unlikely that ratios overflow, by the most
+            # likely state
             likeliest = mass.unflatten(1, (-1, process.num_states)).argmax(-1)
             z = torch.where(mass > _REACHED, z, likeliest.repeat_interleave(process.num_states, 1))
             mass = torch.where(mass > _REACHED, mass, 0.0)
@@ -103,17 +125,23 @@ def integrated(
     points = 24
     value = integral(points)
     while True:
-        points, coarse = 2 * points, value
+        points = 2 * points
+        coarse = value
         value = integral(points)
         change = (value - coarse).abs()
-        if points > point.get("most nodes", 150) or bool((change <= 1e-7 * (1 + value.abs())).all()):
+        if points > point.get("most nodes", 150) or bool(
+            (change <= 1e-7 * (1 + value.abs())).all()
+        ):
             break
     a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()
     return value, a, b, change
 
 
 def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights in the log-odds of t; separate ones in each interval between ends of the schedules."""
+    """Return nodes and weights in the log-odds of t.
+
+    Separate ones in each interval between ends of the schedules.
+    """
     inner = process.breaks
     if not inner:
         return logistic(reach, points)
@@ -122,15 +150,22 @@ def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, 
 
 
 def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
-    """Compute the information removed by noise after t, KL(q_t(.|x) || q_t(.|p)), for every token, (V,)."""
+    """Compute the information removed by noise after t, KL(q_t(.|x) || q_t(.|p)), for every token,
+    (V,).
+    """
     noisy = marginals(process, t)
     return (torch.xlogy(noisy, noisy) - torch.xlogy(noisy, p @ noisy)).sum(-1)
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare the integrated bound with the KL difference: d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean."""
+    """Compare the integrated bound with the KL difference.
+
+    D/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean.
+    """
     scores = logits(process, point["distribution"])[0, 0]
-    value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
+    value, a, b, change = integrated(
+        process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity"
+    )
     lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
     chosen = some_tokens(process, point["most tokens"])
     quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
@@ -154,12 +189,18 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         inner, a, b, change = integrated(process, point, denoiser, kind)
         x, z, t = pairs(process, a, point["most tokens"])
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
-        left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
+        left = (
+            truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)
+        ).sum()
         right = truth @ process.prior_kl(tokens(process), at(b))[0]
-        # the prior is that of uniform tokens, not of the data: at b this adds the KL between the two
+        # the prior is that of uniform tokens, not of the data: at b this adds the KL between the
+        # two
         noisy = marginals(process, b)
-        mismatch = torch.xlogy(truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)).sum()
-        got, allowed = truth @ inner + left + right, 1e-6 * (1 + nats) + truth @ change
+        mismatch = torch.xlogy(
+            truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)
+        ).sum()
+        got = truth @ inner + left + right
+        allowed = 1e-6 * (1 + nats) + truth @ change
         yield Comparison(f"bound from {kind} logits", (), got, nats + mismatch, allowed)
 
 
@@ -197,22 +238,68 @@ _LONG = (
 )
 
 CLAIMS = (
-    Claim("objective", "closed = generic", "the closed form is the sum of theory section 1, for every (x, z)",
-          "1e-10 of the turnover", _closed, _T, _MORE, no_closed_form, ("reverse rate",),
-          "weighted_divergence disagrees with rate_matrix and marginal: expected is the bound from these two"),
-    Claim("objective", "weights", "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
-          "exactly", _weights, ({"t": 0.5, "distribution": 1},),
-          ({"t": 1e-6, "distribution": 2}, {"t": 0.99, "distribution": 3}),
-          no_closed_form, ("closed = generic",)),
-    Claim("objective", "non-negative", "the bound's integrand is >= 0, and 0 for the true token",
-          "exactly; 1e-9 of the turnover", _positive,
-          ({"t": 0.5, "distribution": 1},), ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
-          rests_on=("closed = generic", "reverse rate")),
-    Claim("objective", "telescopes", "the bound's integral is the KL that noise removes, for every token",
-          "relative 1e-6", _telescopes, (_BRIEF,), _LONG, rests_on=("closed = generic", "limit")),
-    Claim("objective", "bound = entropy",
-          "with the exact model, bound and end terms are H(X), in both parameterizations",
-          "relative 1e-6", entropy, (_BRIEF,), _LONG, rests_on=("telescopes", "prior")),
-    Claim("objective", "gradients", "bound and gradient are finite at the ends of time", "exactly", _gradients,
-          ({"t": 1e-6}, {"t": 1 - 1e-6}), ({"t": 0.0}, {"t": 1.0}), rests_on=("non-negative",)),
-)  # fmt: skip
+    Claim(
+        "objective",
+        "closed = generic",
+        "the closed form is the sum of theory section 1, for every (x, z)",
+        "1e-10 of the turnover",
+        _closed,
+        _T,
+        _MORE,
+        no_closed_form,
+        ("reverse rate",),
+        "weighted_divergence disagrees with rate_matrix and marginal: expected is the bound "
+        "from these two",
+    ),
+    Claim(
+        "objective",
+        "weights",
+        "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
+        "exactly",
+        _weights,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 1e-6, "distribution": 2}, {"t": 0.99, "distribution": 3}),
+        no_closed_form,
+        ("closed = generic",),
+    ),
+    Claim(
+        "objective",
+        "non-negative",
+        "the bound's integrand is >= 0, and 0 for the true token",
+        "exactly; 1e-9 of the turnover",
+        _positive,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
+        rests_on=("closed = generic", "reverse rate"),
+    ),
+    Claim(
+        "objective",
+        "telescopes",
+        "the bound's integral is the KL that noise removes, for every token",
+        "relative 1e-6",
+        _telescopes,
+        (_BRIEF,),
+        _LONG,
+        rests_on=("closed = generic", "limit"),
+    ),
+    Claim(
+        "objective",
+        "bound = entropy",
+        "with the exact model, bound and end terms are H(X), in both parameterizations",
+        "relative 1e-6",
+        entropy,
+        (_BRIEF,),
+        _LONG,
+        rests_on=("telescopes", "prior"),
+    ),
+    Claim(
+        "objective",
+        "gradients",
+        "bound and gradient are finite at the ends of time",
+        "exactly",
+        _gradients,
+        ({"t": 1e-6}, {"t": 1 - 1e-6}),
+        ({"t": 0.0}, {"t": 1.0}),
+        rests_on=("non-negative",),
+    ),
+)

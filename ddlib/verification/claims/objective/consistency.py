@@ -1,4 +1,7 @@
-"""Claim about the consistency loss: the exact network has an expected gradient of 0 (theory section 19)."""
+"""Claim about the consistency loss.
+
+The exact network has an expected gradient of 0 (theory section 19).
+"""
 
 from collections.abc import Iterator
 
@@ -14,12 +17,17 @@ _REACHED = 1e-200
 """Smallest probability of a state z_t for which the mean over z_s is computed."""
 
 
-def _paths(process: ForwardProcess, distribution: Tensor, s: float, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Enumerate (x, z_s, z_t) of one position, with probability given z_t, (N,) each; x is a possible token.
+def _paths(
+    process: ForwardProcess, distribution: Tensor, s: float, t: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Enumerate (x, z_s, z_t) of one position, with probability given z_t, (N,) each.
+
+    x is a possible token.
 
     At s = 0, where the token is the target, all pairs (x, z_t) are listed, with a possible z_s.
     """
-    early, late = marginals(process, s), marginals(process, t)
+    early = marginals(process, s)
+    late = marginals(process, t)
     first = distribution[:, None] * (early if s > 0 else late)
     joint = (first.sum(0)[:, None] * process.transition(s, t)) if s > 0 else first
     total = joint.sum(0)
@@ -29,25 +37,44 @@ def _paths(process: ForwardProcess, distribution: Tensor, s: float, t: float) ->
 
 
 def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    s, t, exact = float(point["s"]), float(point["t"]), logits(process, point["distribution"])[0, 0]
+    s = float(point["s"])
+    t = float(point["t"])
+    exact = logits(process, point["distribution"])[0, 0]
     x, z_s, z_t, probs = _paths(process, exact.exp(), s, t)
     with torch.enable_grad():
         given = exact.expand(process.num_states, -1).clone().requires_grad_()
-        target, arguments = exact.expand(1, len(x), -1), (x[None], z_t[None], at(t), z_s[None], at(s))
+        target = exact.expand(1, len(x), -1)
+        arguments = (x[None], z_t[None], at(t), z_s[None], at(s))
         loss = consistency_loss(process, given[z_t][None], target, *arguments, reduction="none")
         (gradient,) = torch.autograd.grad((loss[0] * probs).sum(), given)
-    message = "at the exact network the loss has the slope {got:.3g} in the logit of token {x}, must be 0"
+    message = (
+        "at the exact network the loss has the slope {got:.3g} in the logit of token {x}, must be 0"
+    )
     yield Comparison(
-        "gradient of the consistency loss", ("z_t", "x"), gradient, torch.zeros_like(gradient), 1e-8, message=message
+        "gradient of the consistency loss",
+        ("z_t", "x"),
+        gradient,
+        torch.zeros_like(gradient),
+        1e-8,
+        message=message,
     )
 
 
 CLAIMS = (
-    Claim("bound", "consistency", "the consistency loss has no gradient at the exact network, in the mean over z_s",
-          "1e-8", _stationary, ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.5, "distribution": 2}),
-          ({"s": 1e-6, "t": 1e-3, "distribution": 3}, {"s": 0.9, "t": 1.0, "distribution": 4},
-           {"s": 0.0, "t": 1.0, "distribution": 0}),
-          rests_on=("linearity", "marginals", "posterior"),
-          means="the posterior over tokens is not a martingale along the chain: token_likelihood, marginal and "
-                "transition disagree"),
-)  # fmt: skip
+    Claim(
+        "bound",
+        "consistency",
+        "the consistency loss has no gradient at the exact network, in the mean over z_s",
+        "1e-8",
+        _stationary,
+        ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.5, "distribution": 2}),
+        (
+            {"s": 1e-6, "t": 1e-3, "distribution": 3},
+            {"s": 0.9, "t": 1.0, "distribution": 4},
+            {"s": 0.0, "t": 1.0, "distribution": 0},
+        ),
+        rests_on=("linearity", "marginals", "posterior"),
+        means="the posterior over tokens is not a martingale along the chain: token_likelihood, marginal and "
+        "transition disagree",
+    ),
+)

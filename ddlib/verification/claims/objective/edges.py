@@ -1,4 +1,7 @@
-"""Claims about losses on all edges below a state: mean equal to the bound, full path at full weight."""
+"""Claims about losses on all edges below a state.
+
+Mean equal to the bound, full path at full weight.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,27 +25,43 @@ _WIDTH = 3
 
 
 def _loss(
-    process: ForwardProcess, scores: Tensor, x: Tensor, z: Tensor, t: Tensor, weights: Sequence[float] | None = None
+    process: ForwardProcess,
+    scores: Tensor,
+    x: Tensor,
+    z: Tensor,
+    t: Tensor,
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
-    return training_loss(process, scores, x, z, t, mode="edges", edge_weights=weights, reduction="none")
+    return training_loss(
+        process, scores, x, z, t, mode="edges", edge_weights=weights, reduction="none"
+    )
 
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare means over z, for every token, with predictions that do not depend on the state of the position."""
+    """Compare means over z, for every token, with predictions that do not depend on the state of
+    the position.
+    """
     x, z, t, scores = scored(process, point)
     chance = process.likelihood(z, x, t)
 
     def mean(values: Tensor) -> Tensor:
-        return torch.zeros(process.vocab_size, dtype=torch.float64).index_add(0, x[0], (chance * values)[0])
+        return torch.zeros(process.vocab_size, dtype=torch.float64).index_add(
+            0, x[0], (chance * values)[0]
+        )
 
     expected = mean(nelbo(process, scores, x, z, t))
     got = mean(_loss(process, scores, x, z, t))
     unit = mean(turnover(process, x, z, t, scores.exp()))
-    yield Comparison("mean over z of the losses on all edges", ("x",), got, expected, 1e-9 * (unit + expected))
+    yield Comparison(
+        "mean over z of the losses on all edges", ("x",), got, expected, 1e-9 * (unit + expected)
+    )
 
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare the edges at full weight with -log of the token's probability given z: the path from z to the token."""
+    """Compare the edges at full weight with -log of the token's probability given z.
+
+    The path from z to the token.
+    """
     x, z, t, scores = scored(process, point)
     nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
     expected = process.loss_weight(x, z, t) * nats
@@ -52,14 +71,24 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield per_pair("all edges at full weight", x, z, got, expected, allowed)
     twice = _loss(process, scores, x, z, t, [2.0 * (edge == 0) + 1 for edge in range(depth)])
     bound = nelbo(process, scores, x, z, t)
-    yield per_pair("no weight below 1: at least the bound", x, z, twice.minimum(bound - allowed), bound - allowed, 0.0)
+    yield per_pair(
+        "no weight below 1: at least the bound",
+        x,
+        z,
+        twice.minimum(bound - allowed),
+        bound - allowed,
+        0.0,
+    )
 
 
 def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     generator = torch.Generator().manual_seed(int(point["distribution"]))
     meanings: dict[str, tuple[Parameterization, int]] = {"tokens": ("cavity", process.vocab_size)}
-    meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
+    meanings |= {
+        f"{name} clusters": (Children(tree), tree.num_states - 1)
+        for name, tree in trees(process).items()
+    }
     others = [0.5 + edge for edge in range(len(process.levels) - 1)]
     for name, (meaning, size) in meanings.items():
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
@@ -69,22 +98,48 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                 given = [part.clone().requires_grad_() for part in layer]
                 hidden, weight, bias = given
                 fused = linear_training_loss(
-                    process, hidden, weight, x, z, t, bias, None, "edges", edge_weights=weights,
-                    parameterization=meaning, reduction="none",
-                )  # fmt: skip
+                    process,
+                    hidden,
+                    weight,
+                    x,
+                    z,
+                    t,
+                    bias,
+                    None,
+                    "edges",
+                    edge_weights=weights,
+                    parameterization=meaning,
+                    reduction="none",
+                )
                 assert isinstance(fused, Tensor)
                 fused_grads = torch.autograd.grad(fused.sum(), given)
                 plain = training_loss(
-                    process, linear(hidden, weight, bias), x, z, t, None, "edges", edge_weights=weights,
-                    parameterization=meaning, reduction="none",
-                )  # fmt: skip
+                    process,
+                    linear(hidden, weight, bias),
+                    x,
+                    z,
+                    t,
+                    None,
+                    "edges",
+                    edge_weights=weights,
+                    parameterization=meaning,
+                    reduction="none",
+                )
                 plain_grads = torch.autograd.grad(plain.sum(), given)
             unit = 1 + process.loss_weight(x, z, t) + plain.detach()
-            what = f"with {name} in the output, " + ("weights of the bound" if weights is None else "others")
-            yield per_pair(f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit)
-            for name, one, other in zip(("hidden", "weight", "bias"), fused_grads, plain_grads, strict=True):
+            what = f"with {name} in the output, " + (
+                "weights of the bound" if weights is None else "others"
+            )
+            yield per_pair(
+                f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit
+            )
+            for name, one, other in zip(
+                ("hidden", "weight", "bias"), fused_grads, plain_grads, strict=True
+            ):
                 worst = float((1e-9 * unit).sum())
-                yield Comparison(f"gradient by {name} {what}", (), one.flatten(), other.flatten(), worst)
+                yield Comparison(
+                    f"gradient by {name} {what}", (), one.flatten(), other.flatten(), worst
+                )
 
 
 def _no_edges(process: ForwardProcess) -> str:
@@ -92,14 +147,37 @@ def _no_edges(process: ForwardProcess) -> str:
 
 
 CLAIMS = (
-    Claim("objective", "edges", "losses on all edges have the bound's mean, for predictions that do not depend on z",
-          "1e-9 of the turnover", _mean, ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
-          ({"t": 0.99, "distribution": 3}, {"t": 1e-8, "distribution": 4}), _no_edges, ("closed = generic",)),
-    Claim("objective", "way to the token", "at full weight they are -log p(x|z) of the token, an upper bound",
-          "1e-9 of the turnover", _way, ({"t": 0.5, "distribution": 1},),
-          ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
-          _no_edges, ("closed = generic",)),
-    Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",
-          "1e-10 of the weight", _fused, ({"t": 0.4, "distribution": 1},), ({"t": 0.05, "distribution": 2},), _no_edges,
-          ("edges", "way to the token")),
-)  # fmt: skip
+    Claim(
+        "objective",
+        "edges",
+        "losses on all edges have the bound's mean, for predictions that do not depend on z",
+        "1e-9 of the turnover",
+        _mean,
+        ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
+        ({"t": 0.99, "distribution": 3}, {"t": 1e-8, "distribution": 4}),
+        _no_edges,
+        ("closed = generic",),
+    ),
+    Claim(
+        "objective",
+        "way to the token",
+        "at full weight they are -log p(x|z) of the token, an upper bound",
+        "1e-9 of the turnover",
+        _way,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 1e-4, "distribution": 2}, {"t": 0.99, "distribution": 3}),
+        _no_edges,
+        ("closed = generic",),
+    ),
+    Claim(
+        "objective",
+        "fused edges",
+        "from hidden states they are the same, with their gradients",
+        "1e-10 of the weight",
+        _fused,
+        ({"t": 0.4, "distribution": 1},),
+        ({"t": 0.05, "distribution": 2},),
+        _no_edges,
+        ("edges", "way to the token"),
+    ),
+)

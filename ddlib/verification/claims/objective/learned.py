@@ -11,7 +11,8 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import scored
 from ddlib.verification.framework.reference import states
 
-_STEP, _MOST = 1e-4, 8
+_STEP = 1e-4
+_MOST = 8
 
 
 def parameters(process: ForwardProcess) -> list[Tensor]:
@@ -20,7 +21,9 @@ def parameters(process: ForwardProcess) -> list[Tensor]:
 
 
 def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
-    """Compute quantities that depend on the speeds, with random weights so that nothing cancels by symmetry."""
+    """Compute quantities that depend on the speeds, with random weights so that nothing cancels by
+    symmetry.
+    """
     x, z, t, scores = scored(process, point)
     step = process.transition(float(point["t"]) / 2, float(point["t"]))
     generator = torch.Generator().manual_seed(3)
@@ -30,7 +33,9 @@ def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
         "q_t(z|p)": process.predictive(probs, t),
         "q_{t|s}": step,
         "Q_t": process.rate_matrix(float(point["t"])),
-        "reverse rate": process.reverse_rate(probs.expand(1, process.num_states, -1), states(process), t),
+        "reverse rate": process.reverse_rate(
+            probs.expand(1, process.num_states, -1), states(process), t
+        ),
         "bound's integrand": nelbo(process, scores, x, z, t),
     }
     return {
@@ -51,7 +56,8 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             for name, answer in answers.items()
         }
     for which, parameter in enumerate(learned):
-        start, chosen = parameter.detach().clone(), range(min(parameter.numel(), _MOST))
+        start = parameter.detach().clone()
+        chosen = range(min(parameter.numel(), _MOST))
         differences: dict[str, list[Tensor]] = {name: [] for name in answers}
         for entry in chosen:
             ends = []
@@ -67,16 +73,35 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         yield stated("learned parameters have an effect", moved or parameter.numel() == 1, message)
         for name, found in differences.items():
             slope = slopes[name][which]
-            got = torch.zeros(len(found), dtype=torch.float64) if slope is None else slope.flatten()[: len(found)]
+            got = (
+                torch.zeros(len(found), dtype=torch.float64)
+                if slope is None
+                else slope.flatten()[: len(found)]
+            )
             expected = torch.stack(found)
             size = answers[name].detach().abs()
-            yield Comparison(f"d {name} / d parameter", ("entry",), got, expected, 1e-6 * (expected.abs() + size + 1))
+            yield Comparison(
+                f"d {name} / d parameter",
+                ("entry",),
+                got,
+                expected,
+                1e-6 * (expected.abs() + size + 1),
+            )
 
 
 CLAIMS = (
-    Claim("learned", "slopes",
-          "gradients by learned speeds are slopes of probabilities, rates and the bound's integrand",
-          "1e-6 of central differences", _slopes, ({"t": 0.5, "distribution": 1}, {"t": 0.02, "distribution": 2}),
-          ({"t": 0.9, "distribution": 3}, {"t": 1e-4, "distribution": 4}, {"t": 0.999, "distribution": 5}),
-          rests_on=("rates", "distributions", "marginals", "reverse rate", "closed = generic")),
-)  # fmt: skip
+    Claim(
+        "learned",
+        "slopes",
+        "gradients by learned speeds are slopes of probabilities, rates and the bound's integrand",
+        "1e-6 of central differences",
+        _slopes,
+        ({"t": 0.5, "distribution": 1}, {"t": 0.02, "distribution": 2}),
+        (
+            {"t": 0.9, "distribution": 3},
+            {"t": 1e-4, "distribution": 4},
+            {"t": 0.999, "distribution": 5},
+        ),
+        rests_on=("rates", "distributions", "marginals", "reverse rate", "closed = generic"),
+    ),
+)

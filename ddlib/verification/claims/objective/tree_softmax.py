@@ -1,4 +1,7 @@
-"""Claims about child logits: equal to the token distribution they define in every loss, tight for the exact model."""
+"""Claims about child logits.
+
+Equal to the token distribution they define in every loss, tight for the exact model.
+"""
 
 from collections.abc import Iterator
 
@@ -21,14 +24,19 @@ _WIDTH = 3
 
 
 def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
-    """Return trees of the output: that of the process, and others with one to three levels above the tokens."""
+    """Return trees of the output.
+
+    That of the process, and others with one to three levels above the tokens.
+    """
     size = process.vocab_size
     found: dict[str, Hierarchy] = {"no": Flat(size)}
     if size > 2:
         pairs_of_tokens = torch.arange(size) // 2
         found["pairs"] = Tree([pairs_of_tokens])
         if size > 4:
-            found["pairs of pairs"] = Tree([pairs_of_tokens, torch.arange(int(pairs_of_tokens[-1]) + 1) // 2])
+            found["pairs of pairs"] = Tree(
+                [pairs_of_tokens, torch.arange(int(pairs_of_tokens[-1]) + 1) // 2]
+            )
     own = process.hierarchy
     return found | ({"the noise's": own} if own is not None and is_tree(own) else {})
 
@@ -50,12 +58,15 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     generator = torch.Generator().manual_seed(int(point["distribution"]))
     for name, tree in trees(process).items():
-        meaning, size = Children(tree), tree.num_states - 1
+        meaning = Children(tree)
+        size = tree.num_states - 1
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
         with torch.enable_grad():
             given = [part.clone().requires_grad_() for part in layer]
-            fused = linear_nelbo(process, given[0], given[1], x, z, t, given[2], parameterization=meaning)
+            fused = linear_nelbo(
+                process, given[0], given[1], x, z, t, given[2], parameterization=meaning
+            )
             fused_slopes = torch.autograd.grad(fused.sum(), given)
             expanded = nelbo(process, linear(*given), x, z, t, parameterization=meaning)
             slopes = torch.autograd.grad(expanded.sum(), given)
@@ -65,10 +76,20 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         allowed = 1e-10 * unit + 1e-8 * generic
         what = f"with {name} clusters in the output"
         yield per_pair(f"bound from child logits {what}", x, z, expanded.detach(), generic, allowed)
-        yield per_pair(f"fused bound from child logits {what}", x, z, fused.detach(), generic, allowed)
-        for name, one, other in zip(("hidden", "weight", "bias"), fused_slopes, slopes, strict=True):
+        yield per_pair(
+            f"fused bound from child logits {what}", x, z, fused.detach(), generic, allowed
+        )
+        for name, one, other in zip(
+            ("hidden", "weight", "bias"), fused_slopes, slopes, strict=True
+        ):
             worst = float((1e-9 * unit).sum())
-            yield Comparison(f"gradient by {name} of the fused bound {what}", (), one.flatten(), other.flatten(), worst)
+            yield Comparison(
+                f"gradient by {name} of the fused bound {what}",
+                (),
+                one.flatten(),
+                other.flatten(),
+                worst,
+            )
 
 
 def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -76,16 +97,30 @@ def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     value, *_, change = integrated(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
         found, *_ = integrated(process, point, _constant(child_logits(tree, best)), Children(tree))
-        quantity = f"bound of each token from the child logits of a distribution, with {name} clusters"
+        quantity = (
+            f"bound of each token from the child logits of a distribution, with {name} clusters"
+        )
         yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
 
 
 CLAIMS = (
-    Claim("objective", "child logits",
-          "child logits have the bound and the gradients of the token distribution they define",
-          "1e-10 of the turnover", _same_bound, ({"t": 0.5, "distribution": 1}, {"t": 0.05, "distribution": 2}),
-          ({"t": 1e-6, "distribution": 3}, {"t": 1 - 1e-6, "distribution": 4}), rests_on=("closed = generic",)),
-    Claim("objective", "best child logits", "with the exact distribution their bound is the entropy",
-          "relative 1e-8", _tight, ({"distribution": 1, "largest log-odds of t": 4.0, "most tokens": 12},),
-          rests_on=("child logits", "telescopes")),
-)  # fmt: skip
+    Claim(
+        "objective",
+        "child logits",
+        "child logits have the bound and the gradients of the token distribution they define",
+        "1e-10 of the turnover",
+        _same_bound,
+        ({"t": 0.5, "distribution": 1}, {"t": 0.05, "distribution": 2}),
+        ({"t": 1e-6, "distribution": 3}, {"t": 1 - 1e-6, "distribution": 4}),
+        rests_on=("closed = generic",),
+    ),
+    Claim(
+        "objective",
+        "best child logits",
+        "with the exact distribution their bound is the entropy",
+        "relative 1e-8",
+        _tight,
+        ({"distribution": 1, "largest log-odds of t": 4.0, "most tokens": 12},),
+        rests_on=("child logits", "telescopes"),
+    ),
+)

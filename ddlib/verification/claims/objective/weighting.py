@@ -1,4 +1,6 @@
-"""Claims about weightings: finite, dependent on one position only, the same in both forms of the loss."""
+"""Claims about weightings: finite, dependent on one position only, the same in both forms of the
+loss.
+"""
 
 from collections.abc import Iterator
 
@@ -17,9 +19,13 @@ from ddlib.weightings import Weighting
 
 
 def runs(weighting: Weighting) -> list[Case]:
-    """Return cases of the weighting with each supported process, with or without a closed form, as ``served``."""
+    """Return cases of the weighting with each supported process, with or without a closed form, as
+    ``served``.
+    """
     every = four() | special()
-    processes = [every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")]
+    processes = [
+        every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")
+    ]
     refusal = "supports none of masks, hierarchies, uniform noise, GIDD and a rate matrix"
     return served(weighting, processes, weighting.check, (TypeError, ValueError), refusal)
 
@@ -37,11 +43,19 @@ def _zeros(case: Case, point: Point) -> Iterator[Comparison]:
     yield of_dtype("the weight", found, torch.float64)
     yield per_pair("the argument weight after the call", x, z, weight, given, 0.0)
     sound = (found.isfinite() & (found >= 0)).double()
-    yield per_pair("1 where the weight is finite and not negative", x, z, sound, torch.ones_like(sound), 0.0)
+    yield per_pair(
+        "1 where the weight is finite and not negative", x, z, sound, torch.ones_like(sound), 0.0
+    )
     kept = torch.where(weight == 0, found, 0.0)
-    yield per_pair("the weight where that of the bound is 0", x, z, kept, torch.zeros_like(kept), 0.0)
+    yield per_pair(
+        "the weight where that of the bound is 0", x, z, kept, torch.zeros_like(kept), 0.0
+    )
     counts = not bool((weight > 0).any()) or bool((found > 0).any())
-    yield stated("some weight", counts, f"no state of {case.process!r} has a positive weight at t = {point['t']:g}")
+    yield stated(
+        "some weight",
+        counts,
+        f"no state of {case.process!r} has a positive weight at t = {point['t']:g}",
+    )
 
 
 def _alone(case: Case, point: Point) -> Iterator[Comparison]:
@@ -49,7 +63,9 @@ def _alone(case: Case, point: Point) -> Iterator[Comparison]:
     found = case.subject(case.process, weight, x, z, t)
     rows = zip(*(values.T.split(1) for values in (weight, x, z)), strict=True)
     alone = torch.cat([case.subject(case.process, *row, t) for row in rows]).T
-    yield per_pair("the weight of a token alone in its batch", x, z, alone, found, 1e-12 * (1 + found))
+    yield per_pair(
+        "the weight of a token alone in its batch", x, z, alone, found, 1e-12 * (1 + found)
+    )
 
 
 def _losses(case: Case, point: Point) -> Iterator[Comparison]:
@@ -62,7 +78,9 @@ def _losses(case: Case, point: Point) -> Iterator[Comparison]:
     loss = training_loss(case.process, scores, x, z, t, case.subject, reduction="none")
     yield per_pair("training_loss", x, z, loss, expected, allowed)
     identity = torch.eye(case.process.vocab_size, dtype=torch.float64)
-    fused = linear_training_loss(case.process, scores, identity, x, z, t, weighting=case.subject, reduction="none")
+    fused = linear_training_loss(
+        case.process, scores, identity, x, z, t, weighting=case.subject, reduction="none"
+    )
     assert isinstance(fused, Tensor)
     yield per_pair("linear_training_loss", x, z, fused, expected, allowed)
     if case.subject.bound:
@@ -73,14 +91,35 @@ _T = ({"t": 0.5}, {"t": 1e-6}, {"t": 1 - 1e-6})
 _ENDS = ({"t": 0.0}, {"t": 1.0}, {"t": 1e-8}, {"t": 0.05}, {"t": 0.95})
 
 CLAIMS = (
-    Claim("weighting", "weights", "finite and not negative, 0 where the bound's are, not all 0", "exactly",
-          _zeros, _T, _ENDS),
-    Claim("weighting", "one token", "a token's weight depends on no other token of the batch", "relative 1e-12", _alone,
-          ({"t": 0.5},), ({"t": 1e-6}, {"t": 0.9}), rests_on=("weights",)),
-    Claim("weighting", "losses", "both losses are this weight times the bound's divergence, or the bound",
-          "relative 1e-9", _losses, ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
-          ({"t": 0.95, "distribution": 3},),
-          rests_on=("one token",)),
-)  # fmt: skip
+    Claim(
+        "weighting",
+        "weights",
+        "finite and not negative, 0 where the bound's are, not all 0",
+        "exactly",
+        _zeros,
+        _T,
+        _ENDS,
+    ),
+    Claim(
+        "weighting",
+        "one token",
+        "a token's weight depends on no other token of the batch",
+        "relative 1e-12",
+        _alone,
+        ({"t": 0.5},),
+        ({"t": 1e-6}, {"t": 0.9}),
+        rests_on=("weights",),
+    ),
+    Claim(
+        "weighting",
+        "losses",
+        "both losses are this weight times the bound's divergence, or the bound",
+        "relative 1e-9",
+        _losses,
+        ({"t": 0.5, "distribution": 1}, {"t": 1e-4, "distribution": 2}),
+        ({"t": 0.95, "distribution": 3},),
+        rests_on=("one token",),
+    ),
+)
 
 verify = case_verifier("weighting", runs, CLAIMS, PART_CLAIMS)

@@ -8,7 +8,14 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.schedules import Schedule
 from ddlib.verification.claims import arguments, hierarchy, schedule
-from ddlib.verification.claims.objective import bound, consistency, edges, learned, times, tree_softmax
+from ddlib.verification.claims.objective import (
+    bound,
+    consistency,
+    edges,
+    learned,
+    times,
+    tree_softmax,
+)
 from ddlib.verification.claims.processes import (
     at_size,
     discrete,
@@ -24,7 +31,10 @@ from ddlib.verification.framework.dependencies import evaluate_claims, explained
 from ddlib.verification.report import Check
 
 ENUMERATED = 160
-"""Largest state space without a small copy that is verified by all claims; larger ones by the claims of any size."""
+"""Largest state space without a small copy that is verified by all claims.
+
+Larger ones by the claims of any size.
+"""
 
 CLAIMS = (
     *process.CLAIMS,
@@ -44,9 +54,14 @@ SIZE_CLAIMS = (*at_size.CLAIMS, *numerics.SIZE_CLAIMS, *arguments.SIZE_CLAIMS)
 
 
 def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
-    """Check a process with its schedule and hierarchy, or its small copy and itself by the claims of any size."""
+    """Check a process with its schedule and hierarchy, or its small copy and itself by the claims
+    of any size.
+    """
     if not hasattr(given, "num_states"):
-        raise TypeError(f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) first")
+        raise TypeError(
+            f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) "
+            "first"
+        )
     given = given if given.device.type == "cpu" else copy.deepcopy(given).to("cpu")
     try:
         subject = _small_enough(given)
@@ -75,7 +90,10 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
 
 
 def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
-    """Return the process or its small copy, small enough for every claim; None if it is large and has no small copy."""
+    """Return the process or its small copy, small enough for every claim.
+
+    None if it is large and has no small copy.
+    """
     if given.vocab_size <= LARGE:
         return given
     try:
@@ -89,11 +107,19 @@ def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
 
 
 def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    yield stated("reduced", isinstance(given.small_copy(REDUCED), ForwardProcess), "small_copy returns no process")
+    yield stated(
+        "reduced",
+        isinstance(given.small_copy(REDUCED), ForwardProcess),
+        "small_copy returns no process",
+    )
 
 
 _REDUCES = Claim(
-    "as given", "reduced", "small_copy of a large process is a small one of its class", "exactly", _reduces
+    "as given",
+    "reduced",
+    "small_copy of a large process is a small one of its class",
+    "exactly",
+    _reduces,
 )
 
 

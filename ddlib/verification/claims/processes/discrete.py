@@ -1,4 +1,7 @@
-"""Claims about the bound in discrete time: closed form = posterior form, sum over any number of steps, limit."""
+"""Claims about the bound in discrete time.
+
+Closed form = posterior form, sum over any number of steps, limit.
+"""
 
 from collections.abc import Iterator
 
@@ -23,8 +26,12 @@ def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Check that steps telescope: for predictions independent of z the model is the time reversal of the chain."""
-    steps, scores = int(point["steps"]), logits(process, point["distribution"])
+    """Check that steps telescope.
+
+    For predictions independent of z the model is the time reversal of the chain.
+    """
+    steps = int(point["steps"])
+    scores = logits(process, point["distribution"])
     total = torch.zeros(process.vocab_size, dtype=torch.float64)
     for k in range(1, steps + 1):
         x, z, t = pairs(process, k / steps)
@@ -40,21 +47,48 @@ def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     unit = turnover(process, x, z, t, scores.exp())
     step = 1e-6 / float(unit.max())
     short = process.step_divergence(scores, x, z, t, t - step) / step
-    yield per_pair("bound of a short step", x, z, short, nelbo(process, scores, x, z, t), 1e-3 * unit)
+    yield per_pair(
+        "bound of a short step", x, z, short, nelbo(process, scores, x, z, t), 1e-3 * unit
+    )
 
 
 CLAIMS = (
-    Claim("discrete", "step = posterior", "a step's closed form is the KL of the posteriors, for every (x, z)",
-          "1e-10", _closed, ({"s": 0.25, "t": 0.5, "distribution": 1}, {"s": 0.0, "t": 0.1, "distribution": 2},
-                             {"s": 0.499, "t": 0.5, "distribution": 4}),
-          ({"s": 0.0, "t": 1.0, "distribution": 3}, {"s": 0.9, "t": 1.0, "distribution": 5},
-           {"s": 0.0, "t": 1e-3, "distribution": 0}),
-          rests_on=("posterior",)),
-    Claim("discrete", "steps telescope", "for token distributions, any number of steps sums to the KL removed by noise",
-          "relative 1e-9", _telescopes, ({"steps": 1, "distribution": 1}, {"steps": 4, "distribution": 2}),
-          ({"steps": 30, "distribution": 3},),
-          rests_on=("step = posterior", "marginals")),
-    Claim("discrete", "short steps", "the bound of a short step is the continuous bound", "1e-3 of the turnover",
-          _limit, ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
-          rests_on=("step = posterior", "closed = generic")),
-)  # fmt: skip
+    Claim(
+        "discrete",
+        "step = posterior",
+        "a step's closed form is the KL of the posteriors, for every (x, z)",
+        "1e-10",
+        _closed,
+        (
+            {"s": 0.25, "t": 0.5, "distribution": 1},
+            {"s": 0.0, "t": 0.1, "distribution": 2},
+            {"s": 0.499, "t": 0.5, "distribution": 4},
+        ),
+        (
+            {"s": 0.0, "t": 1.0, "distribution": 3},
+            {"s": 0.9, "t": 1.0, "distribution": 5},
+            {"s": 0.0, "t": 1e-3, "distribution": 0},
+        ),
+        rests_on=("posterior",),
+    ),
+    Claim(
+        "discrete",
+        "steps telescope",
+        "for token distributions, any number of steps sums to the KL removed by noise",
+        "relative 1e-9",
+        _telescopes,
+        ({"steps": 1, "distribution": 1}, {"steps": 4, "distribution": 2}),
+        ({"steps": 30, "distribution": 3},),
+        rests_on=("step = posterior", "marginals"),
+    ),
+    Claim(
+        "discrete",
+        "short steps",
+        "the bound of a short step is the continuous bound",
+        "1e-3 of the turnover",
+        _limit,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
+        rests_on=("step = posterior", "closed = generic"),
+    ),
+)

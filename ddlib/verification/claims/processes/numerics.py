@@ -13,7 +13,16 @@ from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.claims.processes.at_size import DENSE, too_many
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import at, distribution, logits, pairs, per_pair, scored, some_tokens, tokens
+from ddlib.verification.framework.inputs import (
+    at,
+    distribution,
+    logits,
+    pairs,
+    per_pair,
+    scored,
+    some_tokens,
+    tokens,
+)
 
 _FEW = 12  # tokens whose states are compared: the losses depend on rows of a batch one by one
 
@@ -30,7 +39,9 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     time = torch.tensor([point["t"]], dtype=torch.float32)
     single, double = (process.marginal(tokens(process), v)[0] for v in (time, time.double()))
     yield of_dtype("marginal at a float32 time", single, torch.float32)
-    yield Comparison("q_t(z|x) at a float32 time", ("x", "z"), single, double, 1e-6 * double.abs() + 1e-37)
+    yield Comparison(
+        "q_t(z|x) at a float32 time", ("x", "z"), single, double, 1e-6 * double.abs() + 1e-37
+    )
 
 
 def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -45,8 +56,11 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
 
 
-def _compared(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor) -> Iterator[Comparison]:
-    """Compare the bound, both training losses and the product of ``integrand_parts`` with the bound in float64.
+def _compared(
+    process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor
+) -> Iterator[Comparison]:
+    """Compare the bound, both training losses and the product of ``integrand_parts`` with the bound
+    in float64.
 
     Args:
         process: the process.
@@ -60,7 +74,9 @@ def _compared(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: 
         double = given.double()
         exact = nelbo(process, double, x, z, t)
         allowed = 1e-5 * turnover(process, x, z, t, double.softmax(-1)) + 1e-4 * exact
-        rows = torch.eye(x.shape[1], dtype=dtype)[None]  # hidden states whose product with a layer is the layer
+        rows = torch.eye(x.shape[1], dtype=dtype)[
+            None
+        ]  # hidden states whose product with a layer is the layer
         fused = linear_training_loss(process, rows, given[0].mT, x, z, t, reduction="none")
         assert isinstance(fused, Tensor)  # per_token alone returns two
         found = {
@@ -80,11 +96,13 @@ def _losses(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _losses_at_size(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare at drawn states, and at the tokens themselves."""
-    x, t = some_tokens(process, 8)[None], at(float(point["t"]))
+    x = some_tokens(process, 8)[None]
+    t = at(float(point["t"]))
     z = process.sample(x, t, torch.Generator().manual_seed(7))
     x, z = torch.cat([x, x], 1), torch.cat([z, x], 1)
     possible = process.likelihood(z, x, t)[0] > 0
-    x, z = x[:, possible], z[:, possible]
+    x = x[:, possible]
+    z = z[:, possible]
     yield from _compared(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
 
 
@@ -108,10 +126,19 @@ def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Check that all tensors of the process move with it, without loss of precision."""
-    s, t = float(point["s"]), float(point["t"])
+    s = float(point["s"])
+    t = float(point["t"])
     moved = copy.deepcopy(process).to(torch.bfloat16)
-    yield Comparison("q_{t|s} after .to(bfloat16)", ("from", "to"), moved.transition(s, t), process.transition(s, t), 0)
-    yield Comparison("Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0)
+    yield Comparison(
+        "q_{t|s} after .to(bfloat16)",
+        ("from", "to"),
+        moved.transition(s, t),
+        process.transition(s, t),
+        0,
+    )
+    yield Comparison(
+        "Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0
+    )
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
     message = f"{', '.join(left)}: not moved by .to(device), must move with the process"
@@ -122,9 +149,19 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _left_behind(module: nn.Module) -> Iterator[str]:
     """Yield the names of attributes with tensors on another device than "meta"."""
     held = {**module._buffers, **module._parameters}
-    held |= {name: value for name, value in vars(module).items() if name not in ("_buffers", "_parameters", "_modules")}
+    held |= {
+        name: value
+        for name, value in vars(module).items()
+        if name not in ("_buffers", "_parameters", "_modules")
+    }
     for name, value in held.items():
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        inside = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
         if any(isinstance(tensor, Tensor) and tensor.device.type != "meta" for tensor in inside):
             yield f"{type(module).__name__}.{name}"
 
@@ -141,23 +178,65 @@ _MORE_ENDS: Sequence[Point] = (
 )
 
 CLAIMS = (
-    Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
-          ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
-          ({"t": 1 - 1e-3, "distribution": 3}, {"t": 0.03, "distribution": 0}),
-          rests_on=("rates", "distributions", "elementwise", "dtypes and shapes")),
-    Claim("numerics", "half precision", "half-precision logits are computed in float32 and not modified", "exactly",
-          _half, ({"t": 0.5, "distribution": 1},), rests_on=("closed = generic", "float32")),
-    Claim("numerics", "loss = bound", "without a weighting both training losses are the bound, up to the ends of time",
-          "1e-5 of the turnover", _losses, _ENDS, _MORE_ENDS, rests_on=("half precision",)),
-    Claim("numerics", "dtypes and shapes", "results have the dtype of the arguments and one entry per state", "exactly",
-          _dtypes, ({"t": 0.5},), rests_on=("answers",)),
-    Claim("numerics", "moves", ".to moves every tensor and changes no values", "exactly", _moves,
-          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "distributions")),
-)  # fmt: skip
+    Claim(
+        "numerics",
+        "float32",
+        "float32 follows float64",
+        "1e-5 of the turnover",
+        _single,
+        ({"t": 0.5, "distribution": 1}, {"t": 1e-3, "distribution": 2}),
+        ({"t": 1 - 1e-3, "distribution": 3}, {"t": 0.03, "distribution": 0}),
+        rests_on=("rates", "distributions", "elementwise", "dtypes and shapes"),
+    ),
+    Claim(
+        "numerics",
+        "half precision",
+        "half-precision logits are computed in float32 and not modified",
+        "exactly",
+        _half,
+        ({"t": 0.5, "distribution": 1},),
+        rests_on=("closed = generic", "float32"),
+    ),
+    Claim(
+        "numerics",
+        "loss = bound",
+        "without a weighting both training losses are the bound, up to the ends of time",
+        "1e-5 of the turnover",
+        _losses,
+        _ENDS,
+        _MORE_ENDS,
+        rests_on=("half precision",),
+    ),
+    Claim(
+        "numerics",
+        "dtypes and shapes",
+        "results have the dtype of the arguments and one entry per state",
+        "exactly",
+        _dtypes,
+        ({"t": 0.5},),
+        rests_on=("answers",),
+    ),
+    Claim(
+        "numerics",
+        "moves",
+        ".to moves every tensor and changes no values",
+        "exactly",
+        _moves,
+        ({"s": 0.2, "t": 0.6},),
+        rests_on=("rates", "distributions"),
+    ),
+)
 
 SIZE_CLAIMS = (
-    Claim("as given", "loss = bound at size", "without a weighting both training losses are the bound",
-          "1e-5 of the turnover", _losses_at_size, _ENDS, _MORE_ENDS,
-          lambda process: "" if process.closed_form else too_many(DENSE, process),
-          rests_on=("loss = bound", "bound", "one chain at size")),
-)  # fmt: skip
+    Claim(
+        "as given",
+        "loss = bound at size",
+        "without a weighting both training losses are the bound",
+        "1e-5 of the turnover",
+        _losses_at_size,
+        _ENDS,
+        _MORE_ENDS,
+        lambda process: "" if process.closed_form else too_many(DENSE, process),
+        rests_on=("loss = bound", "bound", "one chain at size"),
+    ),
+)

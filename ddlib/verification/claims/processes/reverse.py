@@ -1,4 +1,7 @@
-"""Claims about the reverse process: the posterior follows from Bayes's rule, the reverse rate is its limit."""
+"""Claims about the reverse process.
+
+The posterior follows from Bayes's rule, the reverse rate is its limit.
+"""
 
 from collections.abc import Iterator
 
@@ -19,10 +22,13 @@ def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor,
 
 def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Iterator[Comparison]:
     """Compare the posterior with Bayes's rule, for states z (1, N) or for all."""
-    s, t = float(point["s"]), float(point["t"])
+    s = float(point["s"])
+    t = float(point["t"])
     z = states(process) if z is None else z
     p = distribution(process, point["distribution"], z.shape[1])
-    joint = p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T  # row z_t, column z_s
+    joint = (
+        p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T
+    )  # row z_t, column z_s
     total = joint.sum(1, keepdim=True)
     reached = (total > 1e-200).expand_as(joint)
     expected = torch.where(reached, joint / total, 0.0)
@@ -31,8 +37,11 @@ def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Ite
 
 
 def _level_weights(process: LevelProcess, point: Point) -> Iterator[Comparison]:
-    """Compare occupancies and weights of the levels with marginals and with the flux into each level."""
-    t, level = float(point["t"]), process.level_of(states(process))[0]
+    """Compare occupancies and weights of the levels with marginals and with the flux into each
+    level.
+    """
+    t = float(point["t"])
+    level = process.level_of(states(process))[0]
     now = distribution(process, point["distribution"])[0, 0] @ marginals(process, t)
     ascends = level[:, None] < level
     none = torch.zeros(len(process.levels), dtype=torch.float64)
@@ -40,7 +49,9 @@ def _level_weights(process: LevelProcess, point: Point) -> Iterator[Comparison]:
     occupancies = none.index_add(0, level, now)
     weights = torch.where(occupancies > 0, flux / occupancies, 0.0)
     yield Comparison("occupancies", ("level",), process.occupancies(at(t))[0], occupancies, 1e-9)
-    yield Comparison("weights", ("level",), process.weights(at(t))[0], weights, 1e-7 * (1 + weights))
+    yield Comparison(
+        "weights", ("level",), process.weights(at(t))[0], weights, 1e-7 * (1 + weights)
+    )
 
 
 def _no_levels(process: ForwardProcess) -> str:
@@ -66,7 +77,9 @@ def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     step = 1e-7 / (1 + float(rate.max()))
     posterior = process.posterior(p, states(process), at(t), at(t) - step)[0]
     posterior = torch.where(reached, posterior, 0.0).fill_diagonal_(0)
-    yield Comparison("reverse rate", ("z_t", "y"), rate, posterior / step, 1e-4 * rate + 1e-4 * (1 + rate.max()))
+    yield Comparison(
+        "reverse rate", ("z_t", "y"), rate, posterior / step, 1e-4 * rate + 1e-4 * (1 + rate.max())
+    )
 
 
 _POINTS = (
@@ -81,16 +94,45 @@ _MORE = (
 )
 
 CLAIMS = (
-    Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", bayes,
-          _POINTS, _MORE, rests_on=("linearity", "marginals")),
-    Claim("reverse", "level weights", "the weight of a level is the flux into it over its occupancy", "relative 1e-7",
-          _level_weights, ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2},), _no_levels,
-          ("rates", "marginals")),
-    Claim("reverse", "reverse rate", "it is Q_t(y, z) q_t(y|p) / q_t(z|p)", "relative 1e-7", _rate,
-          ({"t": 0.5, "distribution": 1}, {"t": 0.9, "distribution": 2}),
-          ({"t": 1e-3, "distribution": 3}, {"t": 0.25, "distribution": 0}),
-          rests_on=("linearity", "marginals", "level weights")),
-    Claim("reverse", "limit", "the reverse rate is the limit of the posterior", "relative 1e-4", _limit,
-          ({"t": 0.5, "distribution": 1},), ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
-          rests_on=("posterior", "reverse rate")),
-)  # fmt: skip
+    Claim(
+        "reverse",
+        "posterior",
+        "p(z_s|z_t) is Bayes's rule, by enumeration of all states",
+        "1e-8",
+        bayes,
+        _POINTS,
+        _MORE,
+        rests_on=("linearity", "marginals"),
+    ),
+    Claim(
+        "reverse",
+        "level weights",
+        "the weight of a level is the flux into it over its occupancy",
+        "relative 1e-7",
+        _level_weights,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 0.1, "distribution": 2},),
+        _no_levels,
+        ("rates", "marginals"),
+    ),
+    Claim(
+        "reverse",
+        "reverse rate",
+        "it is Q_t(y, z) q_t(y|p) / q_t(z|p)",
+        "relative 1e-7",
+        _rate,
+        ({"t": 0.5, "distribution": 1}, {"t": 0.9, "distribution": 2}),
+        ({"t": 1e-3, "distribution": 3}, {"t": 0.25, "distribution": 0}),
+        rests_on=("linearity", "marginals", "level weights"),
+    ),
+    Claim(
+        "reverse",
+        "limit",
+        "the reverse rate is the limit of the posterior",
+        "relative 1e-4",
+        _limit,
+        ({"t": 0.5, "distribution": 1},),
+        ({"t": 0.1, "distribution": 2}, {"t": 0.9, "distribution": 3}),
+        rests_on=("posterior", "reverse rate"),
+    ),
+)

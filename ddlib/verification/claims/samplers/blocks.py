@@ -1,4 +1,7 @@
-"""Claims about samplers with a pace: joint distribution of positions sampled in turn, caching of finished blocks."""
+"""Claims about samplers with a pace.
+
+Joint distribution of positions sampled in turn, caching of finished blocks.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,7 +18,8 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.reference import exact_cavity
 
-_DRAWS, _ROWS = 2000, 12
+_DRAWS = 2000
+_ROWS = 12
 
 
 class ExactDenoiser:
@@ -41,24 +45,31 @@ class TokenCache(NamedTuple):
 
 
 class CausalDenoiser:
-    """Exact causal denoiser with a cache: each position depends on its state and the positions before it.
+    """Exact causal denoiser with a cache.
+
+    Each position depends on its state and the positions before it.
 
     Args:
         process: the forward process.
         joint: joint distribution of a sequence.
     """
 
-    own_times, block_size = True, 1
+    own_times = True
+    block_size = 1
 
     def __init__(self, process: ForwardProcess, joint: Tensor) -> None:
         self._best = [
-            exact_cavity(process, joint.sum(tuple(range(n, joint.ndim))) if n < joint.ndim else joint)
+            exact_cavity(
+                process, joint.sum(tuple(range(n, joint.ndim))) if n < joint.ndim else joint
+            )
             for n in range(1, joint.ndim + 1)
         ]
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
         times = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        return torch.stack([self._best[i](z[:, : i + 1], times[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
+        return torch.stack(
+            [self._best[i](z[:, : i + 1], times[:, : i + 1])[:, i] for i in range(z.shape[1])], 1
+        )
 
     def prefill(self, x: Tensor, cache: TokenCache | None = None) -> TokenCache:
         """Append clean tokens to the cache."""
@@ -76,40 +87,55 @@ def _draw(run: Case, denoiser: object, rows: int, steps: int, **options: object)
 
 
 def _joint(run: Case) -> Tensor:
-    """Return a joint distribution of three tokens: two dependent ones, and a third that mostly equals the first."""
-    size, pair = run.process.vocab_size, run.pair
+    """Return a joint distribution of three tokens.
+
+    Two dependent ones, and a third that mostly equals the first.
+    """
+    size = run.process.vocab_size
+    pair = run.pair
     copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
     return pair[:, :, None] * copy[:, None, :]
 
 
 def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
-    return drawn_jointly(f"draws of three tokens, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run))
+    return drawn_jointly(
+        f"draws of three tokens, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run)
+    )
 
 
 def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
-    joint, steps = _joint(run), int(point["steps"])
+    joint = _joint(run)
+    steps = int(point["steps"])
     for what, denoiser in (("", ExactDenoiser), (", kept", CausalDenoiser)):
         noise = torch.Generator().manual_seed(6)
-        drawn = _draw(run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(), generator=noise)
+        drawn = _draw(
+            run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(), generator=noise
+        )
         yield _counted(run, f"position by position{what}", drawn)
 
 
 def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
-    denoiser, noise = ExactDenoiser(run.process, _joint(run)), torch.Generator().manual_seed(7)
+    denoiser = ExactDenoiser(run.process, _joint(run))
+    noise = torch.Generator().manual_seed(7)
     drawn = _draw(run, denoiser, _DRAWS, int(point["steps"]), pace=RandomOrder(), generator=noise)
     yield _counted(run, "in random orders", drawn)
 
 
 def _kept(run: Case, point: Point) -> Iterator[Comparison]:
-    denoiser, prompt = CausalDenoiser(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
+    denoiser = CausalDenoiser(run.process, _joint(run))
+    prompt = torch.zeros(_ROWS, 1, dtype=torch.int64)
 
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
-        return _draw(run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise)
+        return _draw(
+            run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise
+        )
 
     for what, given in (("", None), (" after a prompt", prompt)):
         quantity = f"tokens{what} with cached blocks"
-        yield Comparison(quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0)
+        yield Comparison(
+            quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0
+        )
 
 
 _approximate = needs("exact_marginals", "has approximate steps")
@@ -117,7 +143,11 @@ _one_time = needs("own_times", "has one time for all positions of a sequence")
 
 
 def _several(run: Case) -> str:
-    return "" if run.subject.supports_stopping else f"a row of {type(run.subject).__name__} has several sequences"
+    return (
+        ""
+        if run.subject.supports_stopping
+        else f"a row of {type(run.subject).__name__} has several sequences"
+    )
 
 
 def _no_token(run: Case) -> str:
@@ -125,14 +155,39 @@ def _no_token(run: Case) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
-          "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}),
-          at_length(1, _no_token),
-          rests_on=("one token",),
-          means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
-    Claim("sampler", "tokens kept", "a denoiser with a cache of finished blocks draws the same tokens",
-          "exactly", _kept, applies=at_length(1, _several), rests_on=("keyed noise",)),
-    Claim("sampler", "in any order", "and in random orders, with a time per position",
-          "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,
-          rests_on=("one token",)),
-)  # fmt: skip
+    Claim(
+        "sampler",
+        "position by position",
+        "dependent tokens follow their joint distribution after few steps each",
+        "binomial bounds, false alarm 1e-6",
+        _left_to_right,
+        ({"steps": 2},),
+        ({"steps": 1}, {"steps": 5}),
+        at_length(1, _no_token),
+        rests_on=("one token",),
+        means=(
+            "the model gets tokens before a window at time 0, and positions after it as noise at "
+            "time 1"
+        ),
+    ),
+    Claim(
+        "sampler",
+        "tokens kept",
+        "a denoiser with a cache of finished blocks draws the same tokens",
+        "exactly",
+        _kept,
+        applies=at_length(1, _several),
+        rests_on=("keyed noise",),
+    ),
+    Claim(
+        "sampler",
+        "in any order",
+        "and in random orders, with a time per position",
+        "binomial bounds, false alarm 1e-6",
+        _in_any_order,
+        ({"steps": 2},),
+        ({"steps": 1}, {"steps": 5}),
+        _one_time,
+        rests_on=("one token",),
+    ),
+)

@@ -19,7 +19,9 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity
 
-_DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
+_DRAWS = 4000
+_STEP = 0.2
+_SHORT = 0.002
 
 
 def runs(corrector: Corrector) -> list[Case]:
@@ -38,7 +40,9 @@ def _states(case: Case, joint: Tensor, t: float, rows: int, generator: Generator
     return case.process.sample(torch.stack(tokens, 1), at(t, rows), generator)
 
 
-def _corrected(case: Case, run: SamplingContext, z: Tokens, t: float, step: float = _STEP) -> Tokens:
+def _corrected(
+    case: Case, run: SamplingContext, z: Tokens, t: float, step: float = _STEP
+) -> Tokens:
     """Return the states after one correction, as after a step of this length."""
     corrected: Tokens = case.subject.correct(run, z, at(t, len(z)), at(step, len(z)))
     return corrected
@@ -46,18 +50,23 @@ def _corrected(case: Case, run: SamplingContext, z: Tokens, t: float, step: floa
 
 def _kept(joint: Tensor, case: Case, point: Point) -> Iterator[Comparison]:
     """Check that each position of a sequence still follows q_t after a correction."""
-    t, generator = float(point["t"]), torch.Generator().manual_seed(1)
+    t = float(point["t"])
+    generator = torch.Generator().manual_seed(1)
     z = _states(case, joint, t, _DRAWS, generator)
     z = _corrected(case, _context(case, joint, _DRAWS, generator), z, t)
     axes = range(joint.ndim)
-    marginals = torch.stack([joint.sum([k for k in axes if k != i]) if joint.ndim > 1 else joint for i in axes])
+    marginals = torch.stack(
+        [joint.sum([k for k in axes if k != i]) if joint.ndim > 1 else joint for i in axes]
+    )
     chance = case.process.predictive(marginals[None], at(t))[0]
     yield drawn("draws of z", ("position", "z"), z, chance)
 
 
 def _joint(case: Case, point: Point) -> Iterator[Comparison]:
-    t, generator = float(point["t"]), torch.Generator().manual_seed(2)
-    z, run = _states(case, PAIR, t, _DRAWS, generator), _context(case, PAIR, _DRAWS, generator)
+    t = float(point["t"])
+    generator = torch.Generator().manual_seed(2)
+    z = _states(case, PAIR, t, _DRAWS, generator)
+    run = _context(case, PAIR, _DRAWS, generator)
     for _ in range(8):  # so that small errors add up
         z = _corrected(case, run, z, t, _STEP if case.subject.exact_joint else _SHORT)
     rows = case.process.predictive(torch.eye(4, dtype=torch.float64)[None], at(t))[0]
@@ -65,7 +74,8 @@ def _joint(case: Case, point: Point) -> Iterator[Comparison]:
 
 
 def _calls(case: Case, point: Point) -> Iterator[Comparison]:
-    calls, generator = count(), torch.Generator().manual_seed(3)
+    calls = count()
+    generator = torch.Generator().manual_seed(3)
     exact = exact_cavity(case.process, PAIR)
 
     def counted(z: Tensor, t: Tensor) -> Tensor:
@@ -75,20 +85,29 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
     run = _context(case, PAIR, 64, generator)
     run = SamplingContext(**{**vars(run), "predict": ModelWrapper(case.process, counted)})
     z = _corrected(case, run, _states(case, PAIR, 0.6, 64, generator), 0.6)
-    yield Comparison("states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0)
+    yield Comparison(
+        "states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0
+    )
     first = next(calls)
     tokens = case.subject.end(run, _states(case, PAIR, 0.0, 64, generator))
-    yield Comparison("tokens", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0)
-    most, most_end = case.subject.max_model_calls, case.subject.max_finalize_calls
+    yield Comparison(
+        "tokens", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0
+    )
+    most = case.subject.max_model_calls
+    most_end = case.subject.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
-        f"network calls, at most {most} per correction and {most_end} at the end", ("0: a correction, 1: the end",),
-        used, used.minimum(torch.tensor([most, most_end])), 0.0,
-    )  # fmt: skip
+        f"network calls, at most {most} per correction and {most_end} at the end",
+        ("0: a correction, 1: the end",),
+        used,
+        used.minimum(torch.tensor([most, most_end])),
+        0.0,
+    )
 
 
 def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
-    generator, rows = torch.Generator().manual_seed(4), 12
+    generator = torch.Generator().manual_seed(4)
+    rows = 12
     z, tokens = (_states(case, PAIR, t, rows, generator) for t in (0.6, 0.0))
 
     def corrected(index: Tensor, noise: KeyedGenerator) -> Tensor:
@@ -105,16 +124,46 @@ _approximate = needs("consistent_joint", "has approximate sequences")
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
 CLAIMS = (
-    Claim("corrector", "one token", "a position keeps its distribution q_t", "binomial bounds, false alarm 1e-6",
-          partial(_kept, TOKEN), _TIMES, ({"t": 0.1}, {"t": 0.95}), _shifting),
-    Claim("corrector", "two tokens", "each of two dependent positions keeps its distribution q_t",
-          "binomial bounds, false alarm 1e-6", partial(_kept, PAIR), _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
-          rests_on=("one token",)),
-    Claim("corrector", "joint distribution", "two dependent positions keep their joint distribution, after short steps",
-          "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
-          rests_on=("two tokens",)),
+    Claim(
+        "corrector",
+        "one token",
+        "a position keeps its distribution q_t",
+        "binomial bounds, false alarm 1e-6",
+        partial(_kept, TOKEN),
+        _TIMES,
+        ({"t": 0.1}, {"t": 0.95}),
+        _shifting,
+    ),
+    Claim(
+        "corrector",
+        "two tokens",
+        "each of two dependent positions keeps its distribution q_t",
+        "binomial bounds, false alarm 1e-6",
+        partial(_kept, PAIR),
+        _TIMES,
+        ({"t": 0.1}, {"t": 0.95}),
+        _approximate,
+        rests_on=("one token",),
+    ),
+    Claim(
+        "corrector",
+        "joint distribution",
+        "two dependent positions keep their joint distribution, after short steps",
+        "binomial bounds, false alarm 1e-6",
+        _joint,
+        _TIMES,
+        ({"t": 0.1}, {"t": 0.95}),
+        _approximate,
+        rests_on=("two tokens",),
+    ),
     Claim("corrector", "network calls", "at most max_model_calls", "exactly", _calls),
-    Claim("corrector", "keyed noise", "the same noise draws the same states, in any batch", "exactly", _repeats),
-)  # fmt: skip
+    Claim(
+        "corrector",
+        "keyed noise",
+        "the same noise draws the same states, in any batch",
+        "exactly",
+        _repeats,
+    ),
+)
 
 verify = case_verifier("corrector", runs, CLAIMS, PART_CLAIMS)

@@ -1,4 +1,6 @@
-"""Claims about guidance: equal to its parts at special strengths, equal to its formula elsewhere, in dense form."""
+"""Claims about guidance: equal to its parts at special strengths, equal to its formula elsewhere,
+in dense form.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +31,8 @@ from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
 from ddlib.verification.framework.reference import exact_cavity, sequences
 
-_DRAWS, _TEXTS = 3000, 4
+_DRAWS = 3000
+_TEXTS = 4
 _MANY = 64
 """Largest number of states for which all single changes are tried one by one."""
 _AXES = ("sequence", "position", "choice")
@@ -58,37 +61,56 @@ def _refuse(*given: Any) -> Tensor:
     raise AssertionError("a part of weight 0 is called")
 
 
-def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)) -> Guidance:
+def _alone(
+    guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)
+) -> Guidance:
     """Return the guidance with all parts but one replaced by functions that raise if called."""
     others = {name: _refuse for name in guided.parts if getattr(guided, name) is not part}
     return guided.replaced(**others, strength=strength, interval=interval)
 
 
 def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
-    process, z = guided.process, pairs_of_states(guided.process)
+    process = guided.process
+    z = pairs_of_states(guided.process)
     t = at(LATE, len(z))
     for strength, part in guided.special_cases.items():
-        only, what = _alone(guided, part, strength), f"at strength {strength:g}"
+        only = _alone(guided, part, strength)
+        what = f"at strength {strength:g}"
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
         same = only.parameterization == guided.of_parts and not only.has_step_distribution
         message = f"{what} they must have the parameterization of those of the part"
         yield stated("parameterization of the logits", same, message)
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = target_probs(process, part, guided.of_parts, z, kind(moving))
-        yield Comparison(f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
+        yield Comparison(
+            f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6
+        )
     part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
     probs = target_probs(process, part, guided.of_parts, z, kind(elsewhere))
-    yield Comparison("the distribution outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6)
+    yield Comparison(
+        "the distribution outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6
+    )
 
 
 def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
-    process, z, gamma = guided.process, pairs_of_states(guided.process), float(point["strength"])
+    process = guided.process
+    z = pairs_of_states(guided.process)
+    gamma = float(point["strength"])
     one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
     what = kind(one)
-    given, every = (target_probs(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
+    given, every = (
+        target_probs(process, part, one.of_parts, z, what)
+        for part in (one.conditional, one.unconditional)
+    )
     expected = tempered(process, given, every, gamma, what)
-    yield Comparison(f"distribution of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
+    yield Comparison(
+        f"distribution of the {what}",
+        _AXES,
+        steered(one, z),
+        expected,
+        1e-9 if _double(one, z) else 1e-4,
+    )
 
 
 def _double(guided: Any, z: Tensor) -> bool:
@@ -98,65 +120,103 @@ def _double(guided: Any, z: Tensor) -> bool:
 
 
 def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
-    process, gamma = few(guided.process), float(point["strength"])
+    process = few(guided.process)
+    gamma = float(point["strength"])
     joint = labelled(process.vocab_size)
     joints = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
     conditional, unconditional = (exact_cavity(process, one) for one in joints)
     one = guided.replaced(
-        process=process, conditional=conditional, unconditional=unconditional, strength=gamma, interval=(0.0, 1.0),
+        process=process,
+        conditional=conditional,
+        unconditional=unconditional,
+        strength=gamma,
+        interval=(0.0, 1.0),
         parameterization="cavity",
-    )  # fmt: skip
-    what, z = kind(one), sequences(process.num_states, 2)
+    )
+    what = kind(one)
+    z = sequences(process.num_states, 2)
     given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
-    yield _possible(f"distribution of the {what} of two dependent tokens", process, z, steered(one, z), expected)
+    yield _possible(
+        f"distribution of the {what} of two dependent tokens", process, z, steered(one, z), expected
+    )
 
 
 def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
     process = few(guided.process)
     joint = labelled(process.vocab_size)
-    given, every = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
+    given = joint[..., 0] / joint[..., 0].sum()
+    every = joint.sum(-1)
     one = guided.replaced(
-        process=process, denoiser=exact_cavity(process, every), classifier=classifier(process, joint), strength=1.0,
-        how="exact", interval=(0.0, 1.0), parameterization="cavity",
-    )  # fmt: skip
-    what, z = kind(one), sequences(process.num_states, 2)
+        process=process,
+        denoiser=exact_cavity(process, every),
+        classifier=classifier(process, joint),
+        strength=1.0,
+        how="exact",
+        interval=(0.0, 1.0),
+        parameterization="cavity",
+    )
+    what = kind(one)
+    z = sequences(process.num_states, 2)
     if what != "step":
         yield _possible(
-            f"distribution of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
+            f"distribution of the {what}, given the label",
+            process,
+            z,
+            steered(one, z),
+            dense(process, given, what),
         )
         return
     # limit of a short step: the change of log p(z_s) by the classifier, applied to the rates
-    t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
+    t = at(LATE, len(z))
+    s = at(EARLY, len(z))
+    none = one.replaced(strength=lambda t: 0.0)
     base = none.step_distribution(z, t, s)
     change = torch.where(base > -torch.inf, one.step_distribution(z, t, s) - base, 0.0)
     rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
-    yield _possible("distribution of the jump, given the label", process, z, rates, dense(process, given, "jump"))
+    yield _possible(
+        "distribution of the jump, given the label",
+        process,
+        z,
+        rates,
+        dense(process, given, "jump"),
+    )
 
 
 def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
-    process, z = guided.process, pairs_of_states(guided.process)
-    weight = 0.5 * torch.randn(process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    process = guided.process
+    z = pairs_of_states(guided.process)
+    weight = 0.5 * torch.randn(
+        process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
 
     def total(states: Tensor) -> Tensor:
         return (states.to(torch.float64) @ weight).sum(1)
 
-    linear = guided.replaced(classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0))
+    linear = guided.replaced(
+        classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0)
+    )
     first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
-    yield Comparison("the distribution by a linear classifier, to first order", _AXES, first, exact, 1e-5)
+    yield Comparison(
+        "the distribution by a linear classifier, to first order", _AXES, first, exact, 1e-5
+    )
     square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
     probs = target_probs(process, square.denoiser, square.of_parts, z, kind(square))
     slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: probs.shape[-1]] - weight[z][..., None])
     expected = by_level(process, probs * (1.5 * slope).exp(), kind(square))
-    yield Comparison("the distribution by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
+    yield Comparison(
+        "the distribution by a square, to first order", _AXES, steered(square, z), expected, 1e-5
+    )
 
 
 def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
     """Evaluate the classifier for every single change separately."""
-    process, gamma = guided.process, float(point["strength"])
+    process = guided.process
+    gamma = float(point["strength"])
     z = pairs_of_states(process)[:: max(1, len(pairs_of_states(process)) // 40)]
     one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
-    what, t = kind(one), at(LATE).to(torch.get_default_dtype())
+    what = kind(one)
+    t = at(LATE).to(torch.get_default_dtype())
     probs = target_probs(process, one.denoiser, one.of_parts, z, what)
     change = torch.zeros_like(probs)
     for n, i, k in (probs > 0).nonzero().tolist():
@@ -170,19 +230,28 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
 
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
-    process, generator = guided.process, torch.Generator().manual_seed(5)
+    process = guided.process
+    generator = torch.Generator().manual_seed(5)
     start = pairs_of_states(process)
     start = start[torch.randperm(len(start), generator=generator)[:_TEXTS]]
-    t, s = at(LATE, len(start)), at(EARLY, len(start))
-    probs, level = steered(guided, start), process.level_of(torch.arange(process.num_states)[None])[0]
-    if isinstance(process, LevelProcess):  # the state within the new level is steered, not the level
-        uniform = torch.full((*start.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
+    t = at(LATE, len(start))
+    s = at(EARLY, len(start))
+    probs = steered(guided, start)
+    level = process.level_of(torch.arange(process.num_states)[None])[0]
+    if isinstance(
+        process, LevelProcess
+    ):  # the state within the new level is steered, not the level
+        uniform = torch.full(
+            (*start.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64
+        )
         after = process.posterior(uniform, start, t, s)
         probs = probs * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
     z = start.repeat_interleave(_DRAWS, 0)
     outcomes = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
     counts = tally(outcomes, process.num_states).view_as(probs)
-    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("sequence", "position", "z_s"), counts, probs, _DRAWS)
+    yield frequencies(
+        f"draws of z_s at s = {EARLY:g}", ("sequence", "position", "z_s"), counts, probs, _DRAWS
+    )
 
 
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
@@ -192,7 +261,9 @@ def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
 
 
-def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
+def _possible(
+    quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor
+) -> Comparison:
     """Return a comparison restricted to sequences of positive probability."""
     known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
     return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
@@ -216,13 +287,23 @@ def _listed(guided: Guidance) -> str:
 
 def _tried(guided: Guidance) -> str:
     size = guided.process.num_states
-    return _one(guided) or ("" if size <= _MANY else f"more than {_MANY} states: not all changes are evaluated")
+    return _one(guided) or (
+        "" if size <= _MANY else f"more than {_MANY} states: not all changes are evaluated"
+    )
 
 
 def _certain(guided: Guidance) -> str:
-    """Return the reason why Bayes's rule does not apply: an edge without jumps, or states in level 0 that are noise."""
-    if not all(low < LATE < high for low, high in (schedule.support for schedule in guided.process.schedules)):
-        return f"an edge has no jumps at t = {LATE:g}, so some changes lead to states of probability 0"
+    """Return the reason why Bayes's rule does not apply.
+
+    An edge without jumps, or states in level 0 that are noise.
+    """
+    if not all(
+        low < LATE < high
+        for low, high in (schedule.support for schedule in guided.process.schedules)
+    ):
+        return (
+            f"an edge has no jumps at t = {LATE:g}, so some changes lead to states of probability 0"
+        )
     if guided.on == "tokens":
         tokens = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
@@ -239,22 +320,73 @@ def _by_logits(guided: Guidance) -> str:
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})
 
 CLAIMS = (
-    Claim("guidance", "limits", "at strengths with one part, and outside its interval, it equals this part",
-          "exactly, probabilities to 1e-6", _limits),
-    Claim("guidance", "tempering", "the next distribution is the product of the parts to the powers gamma, 1 - gamma",
-          "1e-9", _tempers, _STRENGTHS, ({"strength": 0.1}, {"strength": 6.0}), _two, rests_on=("limits",)),
-    Claim("guidance", "tempered joint", "with exact parts it equals that of all enumerated pairs of tokens", "1e-9",
-          _joint_free, _STRENGTHS, ({"strength": 6.0},), lambda guided: _two(guided) or _listed(guided),
-          rests_on=("tempering",)),
-    Claim("guidance", "single changes", "each change is weighted by the classifier, evaluated for it separately",
-          "1e-5", _leans, _STRENGTHS, ({"strength": -1.0},), _tried, rests_on=("limits",)),
-    Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next distribution is that given the label",
-          "1e-9", _bayes, applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
-          rests_on=("single changes",)),
-    Claim("guidance", "first order", "exact for a linear classifier, the slope at z for a quadratic one", "1e-5",
-          _slopes, applies=_one, rests_on=("single changes",)),
-    Claim("guidance", "draws", "z_s follows the steered distribution, and levels are as without guidance",
-          "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
-)  # fmt: skip
+    Claim(
+        "guidance",
+        "limits",
+        "at strengths with one part, and outside its interval, it equals this part",
+        "exactly, probabilities to 1e-6",
+        _limits,
+    ),
+    Claim(
+        "guidance",
+        "tempering",
+        "the next distribution is the product of the parts to the powers gamma, 1 - gamma",
+        "1e-9",
+        _tempers,
+        _STRENGTHS,
+        ({"strength": 0.1}, {"strength": 6.0}),
+        _two,
+        rests_on=("limits",),
+    ),
+    Claim(
+        "guidance",
+        "tempered joint",
+        "with exact parts it equals that of all enumerated pairs of tokens",
+        "1e-9",
+        _joint_free,
+        _STRENGTHS,
+        ({"strength": 6.0},),
+        lambda guided: _two(guided) or _listed(guided),
+        rests_on=("tempering",),
+    ),
+    Claim(
+        "guidance",
+        "single changes",
+        "each change is weighted by the classifier, evaluated for it separately",
+        "1e-5",
+        _leans,
+        _STRENGTHS,
+        ({"strength": -1.0},),
+        _tried,
+        rests_on=("limits",),
+    ),
+    Claim(
+        "guidance",
+        "Bayes",
+        "with the exact classifier and strength 1 the next distribution is that given the label",
+        "1e-9",
+        _bayes,
+        applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
+        rests_on=("single changes",),
+    ),
+    Claim(
+        "guidance",
+        "first order",
+        "exact for a linear classifier, the slope at z for a quadratic one",
+        "1e-5",
+        _slopes,
+        applies=_one,
+        rests_on=("single changes",),
+    ),
+    Claim(
+        "guidance",
+        "draws",
+        "z_s follows the steered distribution, and levels are as without guidance",
+        "binomial bounds, false alarm 1e-6",
+        _draws,
+        applies=_by_logits,
+        rests_on=("tempering", "single changes"),
+    ),
+)
 
 verify = verifier(*CLAIMS)

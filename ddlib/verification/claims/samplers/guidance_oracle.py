@@ -17,7 +17,10 @@ SMALL = 16
 
 
 def kind(guided: Guidance) -> str:
-    """Return the kind of distribution to compare: of a token, of the next jump, or of the state after a step."""
+    """Return the kind of distribution to compare.
+
+    That of a token, of the next jump, or of the state after a step.
+    """
     if guided.has_step_distribution:
         return "step"
     return "token" if guided.on == "tokens" else "jump"
@@ -28,13 +31,18 @@ def pairs_of_states(process: ForwardProcess) -> Tensor:
     if process.num_states <= SMALL:
         found = sequences(process.num_states, 2)
     else:
-        tokens = torch.randint(process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0))
+        tokens = torch.randint(
+            process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0)
+        )
         found = process.sample(tokens, at(LATE, 64), torch.Generator().manual_seed(1))
     return found[(process.token_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
 
 
 def by_level(process: ForwardProcess, distribution: Tensor, what: str) -> Tensor:
-    """Normalise distributions, (N, L, K): within each level if the levels at s do not depend on the network."""
+    """Normalise distributions, (N, L, K).
+
+    Within each level if the levels at s do not depend on the network.
+    """
     if what != "step" or not isinstance(process, LevelProcess):
         return distribution / distribution.sum(-1, keepdim=True).clamp_min(1e-300)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
@@ -48,12 +56,15 @@ def target_probs(
     process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str
 ) -> Tensor:
     """Compute the distribution of this kind from a denoiser, (N, L, K)."""
-    t, s = at(LATE, len(z)), at(EARLY, len(z))
+    t = at(LATE, len(z))
+    s = at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
     if what == "token":
         return (cavity + process.token_likelihood(z, t).log()).softmax(-1)
     probs = cavity.exp()
-    found = process.reverse_rate(probs, z, t) if what == "jump" else process.posterior(probs, z, t, s)
+    found = (
+        process.reverse_rate(probs, z, t) if what == "jump" else process.posterior(probs, z, t, s)
+    )
     return by_level(process, found, what)
 
 
@@ -67,22 +78,30 @@ def steered(guided: Guidance, z: Tensor) -> Tensor:
     return by_level(process, (log_probs - highest).exp(), "step")
 
 
-def tempered(process: ForwardProcess, conditional: Tensor, unconditional: Tensor, gamma: float, what: str) -> Tensor:
-    """Compute the normalised product of ``conditional`` to the gamma and ``unconditional`` to the 1 - gamma."""
+def tempered(
+    process: ForwardProcess, conditional: Tensor, unconditional: Tensor, gamma: float, what: str
+) -> Tensor:
+    """Compute the normalised product of ``conditional`` to the gamma and ``unconditional`` to the 1
+    - gamma.
+    """
     probs = conditional**gamma * torch.where(unconditional > 0, unconditional, 1.0) ** (1 - gamma)
     return by_level(process, torch.where((conditional > 0) & (unconditional > 0), probs, 0.0), what)
 
 
 def dense(process: ForwardProcess, joint: Tensor, what: str) -> Tensor:
-    """Compute the distribution of this kind from the ``joint`` distribution of two tokens, (S * S, 2, K).
+    """Compute the distribution of this kind from the ``joint`` distribution of two tokens, (S * S,
+    2, K).
 
-    The first axis lists all sequences of two states. Only marginals, rates and transitions are used, not
-    ``reverse_rate`` and ``posterior``.
+    The first axis lists all sequences of two states. Only marginals, rates and transitions are
+    used, not ``reverse_rate`` and ``posterior``.
     """
-    noised, size = marginals(process, LATE), process.num_states
+    noised = marginals(process, LATE)
+    size = process.num_states
     probs = []
     for tokens in (joint, joint.T):  # the first position, then the second one
-        beside = tokens @ noised  # joint probability of the token and the other position's state, (V, S)
+        beside = (
+            tokens @ noised
+        )  # joint probability of the token and the other position's state, (V, S)
         if what == "token":
             found = torch.einsum("xz,xo->zox", noised, beside)
         elif what == "jump":

@@ -13,7 +13,10 @@ from ddlib.verification.framework.cases import Case, case_verifier, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import in_any_batch
 
-_SAMPLER, _ROWS, _MOST, _STEPS = Confidence("probability", threshold=0.6), 8, 12, 20
+_SAMPLER = Confidence("probability", threshold=0.6)
+_ROWS = 8
+_MOST = 12
+_STEPS = 20
 
 
 def runs(rule: Length) -> list[Case]:
@@ -22,12 +25,18 @@ def runs(rule: Length) -> list[Case]:
 
 
 class _Network:
-    """Sums of random logits over all states, with more end tokens towards the end; it counts the rows of its calls."""
+    """Sums of random logits over all states, with more end tokens towards the end.
+
+    It counts the rows of its calls.
+    """
 
     def __init__(self, case: Case) -> None:
-        noise, sizes = torch.Generator().manual_seed(0), (case.process.num_states, case.process.vocab_size)
+        noise = torch.Generator().manual_seed(0)
+        sizes = (case.process.num_states, case.process.vocab_size)
         self.table = 1.5 * torch.randn(_MOST, _MOST, *sizes, generator=noise, dtype=torch.float64)
-        self.table[..., case.subject.token] += 0.3 * (torch.arange(_MOST)[:, None, None] - _MOST / 2)
+        self.table[..., case.subject.token] += 0.3 * (
+            torch.arange(_MOST)[:, None, None] - _MOST / 2
+        )
         self.rows = 0
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
@@ -42,13 +51,23 @@ def _prompt(case: Case) -> Tensor:
 
 
 def _drawn(
-    case: Case, rows: int, generator: Generator, network: _Network | None = None,
+    case: Case,
+    rows: int,
+    generator: Generator,
+    network: _Network | None = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return sample(
-        case.process, network or _Network(case), (rows, _MOST), _SAMPLER, _STEPS, _prompt(case),
-        length=case.subject, generator=generator, on_step=on_step,
-    )  # fmt: skip
+        case.process,
+        network or _Network(case),
+        (rows, _MOST),
+        _SAMPLER,
+        _STEPS,
+        _prompt(case),
+        length=case.subject,
+        generator=generator,
+        on_step=on_step,
+    )
 
 
 def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
@@ -57,25 +76,50 @@ def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
 
 def _limits(case: Case, point: Point) -> Iterator[Comparison]:
     seen: list[Tensor] = []
-    x = _drawn(case, _ROWS, torch.Generator().manual_seed(1), on_step=lambda k, t, z: seen.append(z))
-    axes, prompt = ("step", "example", "position"), _prompt(case)
+    x = _drawn(
+        case, _ROWS, torch.Generator().manual_seed(1), on_step=lambda k, t, z: seen.append(z)
+    )
+    axes = ("step", "example", "position")
+    prompt = _prompt(case)
     given = torch.stack(seen)[..., : len(prompt)]
     yield Comparison("the prompt", axes, given, prompt.expand_as(given), 0.0)
     yield Comparison("tokens", axes[1:], x, x.clamp(0, case.process.vocab_size - 1), 0.0)
 
 
 def _calls(case: Case, point: Point) -> Iterator[Comparison]:
-    network, counts = _Network(case), list[int]()
-    _drawn(case, _ROWS, torch.Generator().manual_seed(2), network, lambda k, t, z: counts.append(network.rows))
+    network = _Network(case)
+    counts = list[int]()
+    _drawn(
+        case,
+        _ROWS,
+        torch.Generator().manual_seed(2),
+        network,
+        lambda k, t, z: counts.append(network.rows),
+    )
     used = torch.tensor(counts).diff()
-    yield Comparison(f"rows in the calls of a step, of {_ROWS}", ("step",), used, used.clamp_max(_ROWS), 0.0)
+    yield Comparison(
+        f"rows in the calls of a step, of {_ROWS}", ("step",), used, used.clamp_max(_ROWS), 0.0
+    )
 
 
 CLAIMS = (
-    Claim("length", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats),
-    Claim("length", "limits", "the prompt does not change, and all positions are tokens at the end", "exactly",
-          _limits),
-    Claim("length", "network calls", "the rule uses the network call of the step", "exactly", _calls),
-)  # fmt: skip
+    Claim(
+        "length",
+        "keyed noise",
+        "the same noise draws the same tokens, in any batch",
+        "exactly",
+        _repeats,
+    ),
+    Claim(
+        "length",
+        "limits",
+        "the prompt does not change, and all positions are tokens at the end",
+        "exactly",
+        _limits,
+    ),
+    Claim(
+        "length", "network calls", "the rule uses the network call of the step", "exactly", _calls
+    ),
+)
 
 verify = case_verifier("length", runs, CLAIMS, PART_CLAIMS)

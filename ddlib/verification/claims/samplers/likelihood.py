@@ -27,16 +27,21 @@ _DRAWS, _ALL = 2000, 99
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
-    """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
+    """Return cases of the sampler with masks, a tree, or the given process, if it has a
+    likelihood.
+    """
     processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
     # the claims about samplers report errors that are not refusals
-    return served(sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,))
+    return served(
+        sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,)
+    )
 
 
 def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a network of two positions without a consistent joint distribution.
 
-    Its output at a position depends on both states and on the time. So likelihoods depend on the order of generation.
+    Its output at a position depends on both states and on the time. So likelihoods depend on the
+    order of generation.
     """
     generator = torch.Generator().manual_seed(8)
 
@@ -44,7 +49,8 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
         return 2 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     size = process.vocab_size
-    table, late = randn(2, 2, process.num_states, size), randn(2, size)
+    table = randn(2, 2, process.num_states, size)
+    late = randn(2, size)
     places = torch.arange(2)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
@@ -63,57 +69,88 @@ def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -
 
 def _sums(run: Case, point: Point) -> Iterator[Comparison]:
     total = _read(run, opinionated(run.process), int(point["steps"])).sum()
-    yield Comparison("likelihoods of all sequences, summed", (), total, torch.ones_like(total), 1e-9)
+    yield Comparison(
+        "likelihoods of all sequences, summed", (), total, torch.ones_like(total), 1e-9
+    )
 
 
 def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
-    steps, size = int(point["steps"]), run.process.vocab_size
-    denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
+    steps = int(point["steps"])
+    size = run.process.vocab_size
+    denoiser = opinionated(run.process)
+    noise = torch.Generator().manual_seed(9)
     tokens = sample(run.process, denoiser, (_DRAWS, 2), run.subject, steps, generator=noise)
-    yield drawn_jointly("draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size))
+    yield drawn_jointly(
+        "draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size)
+    )
 
 
 def _exact(run: Case, point: Point) -> Iterator[Comparison]:
     found = _read(run, exact_cavity(run.process, run.pair), _ALL)
-    yield Comparison("likelihood, with the exact network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
+    yield Comparison(
+        "likelihood, with the exact network",
+        ("x_0", "x_1"),
+        found.view_as(run.pair),
+        run.pair,
+        1e-9,
+    )
 
 
 def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: int) -> Tensor:
-    """Compute the probability of every sequence of two tokens, (V, V), from all paths of the sampler.
+    """Compute the probability of every sequence of two tokens, (V, V), from all paths of the
+    sampler.
 
-    The sampler chooses positions at every pair of states. Their new states are independent, each in proportion to the
-    mass of the tokens under it; the matrix of these transitions is applied once per edge.
+    The sampler chooses positions at every pair of states. Their new states are independent, each in
+    proportion to the mass of the tokens under it; the matrix of these transitions is applied once
+    per edge.
     """
-    steps, grid = 2 * (len(run.process.levels) - 1), sequences(run.process.num_states, 2)
-    call = context(run.process, denoiser, grid.shape, torch.linspace(1, 0, steps + 2), torch.Generator())
-    process, size, state = level_process(call), run.process.num_states, run.subject.init(call)
+    steps = 2 * (len(run.process.levels) - 1)
+    grid = sequences(run.process.num_states, 2)
+    call = context(
+        run.process, denoiser, grid.shape, torch.linspace(1, 0, steps + 2), torch.Generator()
+    )
+    process = level_process(call)
+    size = run.process.num_states
+    state = run.subject.init(call)
     state = state._replace(z=grid, t=model_time(call, grid, state.memo))
     target = run.subject.plan_step(call, state, 0, group).target
-    tokens, level = torch.arange(process.vocab_size), process.level_of(torch.arange(size)[None])[0]
-    under = torch.stack([process.ascend(tokens[None], torch.full_like(tokens[None], j))[0] for j in level.tolist()])
-    under = (under == torch.arange(size)[:, None]).to(torch.float64)  # (S, V): the tokens under each state
+    tokens = torch.arange(process.vocab_size)
+    level = process.level_of(torch.arange(size)[None])[0]
+    under = torch.stack(
+        [process.ascend(tokens[None], torch.full_like(tokens[None], j))[0] for j in level.tolist()]
+    )
+    under = (under == torch.arange(size)[:, None]).to(
+        torch.float64
+    )  # (S, V): the tokens under each state
     mass = denoiser(grid, state.t.to(torch.get_default_dtype())).softmax(-1) @ under.T
     mass = torch.where((level == target[..., None]) & (under[grid] @ under.T > 0), mass, 0.0)
     moves = (target < level[grid])[..., None]
     chance = torch.where(moves, mass / mass.sum(-1, keepdim=True), one_hot(grid, size))
     matrix = (chance[:, 0, :, None] * chance[:, 1, None, :]).flatten(1)
-    reached = one_hot(torch.tensor(size * size - 1), size * size).to(torch.float64)  # both positions are masks
+    reached = one_hot(torch.tensor(size * size - 1), size * size).to(
+        torch.float64
+    )  # both positions are masks
     for _ in range(steps):
         reached = reached @ matrix
     return reached.view(size, size)[tokens][:, tokens]
 
 
 def _paths(run: Case, point: Point) -> Iterator[Comparison]:
-    group, denoiser = int(point["group"]), opinionated(run.process)
+    group = int(point["group"])
+    denoiser = opinionated(run.process)
     tokens = sequences(run.process.vocab_size, 2)
     found = likelihood(run.process, denoiser, tokens, run.subject, group=group).log_likelihood.exp()
     expected = _enumerated(run, denoiser, group)
-    yield Comparison("likelihood, against all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9)
+    yield Comparison(
+        "likelihood, against all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9
+    )
 
 
 def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
-    tokens, axes = sequences(run.process.vocab_size, 2), ("x_0", "x_1")
-    denoiser, exact = opinionated(run.process), exact_cavity(run.process, run.pair)
+    tokens = sequences(run.process.vocab_size, 2)
+    axes = ("x_0", "x_1")
+    denoiser = opinionated(run.process)
+    exact = exact_cavity(run.process, run.pair)
     costs = order_costs(run.process, denoiser, tokens, run.subject, 2)
     total = (-costs.chain).exp().sum()
     yield Comparison("chains of all sequences, summed", (), total, torch.ones_like(total), 1e-9)
@@ -127,25 +164,76 @@ def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = sequences(run.process.vocab_size, 2)
     for denoiser in (ExactDenoiser, CausalDenoiser):
         for keep in (True, False):
-            network, by = denoiser(run.process, run.pair), Blocks(1)
-            found = likelihood(run.process, network, tokens, run.subject, pace=by, keep=keep).log_likelihood.exp()
+            network = denoiser(run.process, run.pair)
+            by = Blocks(1)
+            found = likelihood(
+                run.process, network, tokens, run.subject, pace=by, keep=keep
+            ).log_likelihood.exp()
             what = f"likelihood by blocks, with {denoiser.__name__}{', cached' if keep else ''}"
             yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 
 
 CLAIMS = (
-    Claim("likelihood", "sums to one", "likelihoods of all sequences sum to one, for any network", "1e-9", _sums,
-          ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}), at_length(2)),
-    Claim("likelihood", "as drawn", "sequences are drawn with the frequency of their likelihood",
-          "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
-          at_length(2), rests_on=("sums to one",)),
-    Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _exact,
-          applies=at_length(2, hurried), rests_on=("sums to one",)),
-    Claim("likelihood", "all paths", "in sets it is the sum over all paths of the sampler, for any network",
-          "1e-9", _paths, ({"group": 1}, {"group": 2}), applies=at_length(2), rests_on=("sums to one",),
-          means="the order may depend on the states alone, and positions of a set are independent given the states"),
-    Claim("likelihood", "one at a time", "the chain of an order sums to one, and is exact with the exact network",
-          "1e-9", _one_by_one, applies=at_length(2), rests_on=("sums to one",)),
-    Claim("likelihood", "by blocks", "with the exact network it is exact by blocks too, with a cache and without",
-          "1e-9", _by_blocks, applies=at_length(1), rests_on=("sums to one",)),
-)  # fmt: skip
+    Claim(
+        "likelihood",
+        "sums to one",
+        "likelihoods of all sequences sum to one, for any network",
+        "1e-9",
+        _sums,
+        ({"steps": _ALL}, {"steps": 2}),
+        ({"steps": 1}, {"steps": 3}),
+        at_length(2),
+    ),
+    Claim(
+        "likelihood",
+        "as drawn",
+        "sequences are drawn with the frequency of their likelihood",
+        "binomial bounds, false alarm 1e-6",
+        _drawn,
+        ({"steps": _ALL}, {"steps": 2}),
+        ({"steps": 1}, {"steps": 3}),
+        at_length(2),
+        rests_on=("sums to one",),
+    ),
+    Claim(
+        "likelihood",
+        "best network",
+        "with the exact network it is the probability of the sequence",
+        "1e-9",
+        _exact,
+        applies=at_length(2, hurried),
+        rests_on=("sums to one",),
+    ),
+    Claim(
+        "likelihood",
+        "all paths",
+        "in sets it is the sum over all paths of the sampler, for any network",
+        "1e-9",
+        _paths,
+        ({"group": 1}, {"group": 2}),
+        applies=at_length(2),
+        rests_on=("sums to one",),
+        means=(
+            "the order may depend on the states alone, and positions of a set are independent "
+            "given the states"
+        ),
+    ),
+    Claim(
+        "likelihood",
+        "one at a time",
+        "the chain of an order sums to one, and is exact with the exact network",
+        "1e-9",
+        _one_by_one,
+        applies=at_length(2),
+        rests_on=("sums to one",),
+    ),
+    Claim(
+        "likelihood",
+        "by blocks",
+        "with the exact network it is exact by blocks too, with a cache and without",
+        "1e-9",
+        _by_blocks,
+        applies=at_length(1),
+        rests_on=("sums to one",),
+    ),
+)

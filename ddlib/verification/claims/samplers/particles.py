@@ -1,4 +1,7 @@
-"""Claims about particles with any inner sampler: the reward tilts the distribution of sequences as stated."""
+"""Claims about particles with any inner sampler.
+
+The reward tilts the distribution of sequences as stated.
+"""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -16,7 +19,10 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import drawn_jointly, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity, sequences
 
-_DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
+_DRAWS = 6000
+_MANY = 32
+_TEXTS = 2000
+_ALONE = 12
 _ERRORS = 6.0
 _SCALE, _ESS = 0.7, 0.9
 """Not 1, since then the scale has no effect, or every row resamples."""
@@ -27,7 +33,9 @@ class Prefers:
 
     def __init__(self, process: ForwardProcess) -> None:
         generator = torch.Generator().manual_seed(8)
-        self.likes = 2 * torch.rand(process.num_states, generator=generator, dtype=torch.float64) - 1
+        self.likes = (
+            2 * torch.rand(process.num_states, generator=generator, dtype=torch.float64) - 1
+        )
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
         likes = self.likes[z]
@@ -37,7 +45,8 @@ class Prefers:
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """Return cases of particles, with a mild reward, on the processes of the claims about samplers.
 
-    The reward of the given sampler may require another vocabulary, or tilt too strongly for a statistical test.
+    The reward of the given sampler may require another vocabulary, or tilt too strongly for a
+    statistical test.
     """
     if not isinstance(sampler, Particles):
         return []
@@ -46,13 +55,17 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
 
 def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None) -> Particles:
     mild = copy.copy(sampler)
-    mild.reward, mild.scale, mild.ess = Prefers(process), _SCALE, _ESS
+    mild.reward = Prefers(process)
+    mild.scale = _SCALE
+    mild.ess = _ESS
     mild.number = sampler.number if number is None else number
     return mild
 
 
 def _joint(run: Case) -> Tensor:
-    """Return a joint distribution of two independent tokens, which samplers reproduce with any number of steps."""
+    """Return a joint distribution of two independent tokens, which samplers reproduce with any
+    number of steps.
+    """
     return run.token[:, None] * run.token.flip(0)
 
 
@@ -64,18 +77,27 @@ def _tilt(run: Case, distribution: Tensor, t: float) -> Tensor:
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
-    """Compare, for each sequence, the mean of estimate times indicator of the sequence with its expectation."""
+    """Compare, for each sequence, the mean of estimate times indicator of the sequence with its
+    expectation.
+    """
     size = expected.shape[1]
     each = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
     each.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
     # sequences drawn too rarely for an empirical error get the error of a count
-    error = each.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt()) / len(z) ** 0.5
-    return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error)
+    error = (
+        each.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt()) / len(z) ** 0.5
+    )
+    return Comparison(
+        quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error
+    )
 
 
 def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
-    """Check E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
-    steps, particles = int(point["steps"]), run.subject
+    """Check E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and
+    resamplings.
+    """
+    steps = int(point["steps"])
+    particles = run.subject
     generator = torch.Generator().manual_seed(9)
     call = run.context(_joint(run), _DRAWS, generator, steps)
     state = particles.init(call)
@@ -85,7 +107,8 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
             s = float(call.times[k + 1])
             marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
             one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
-            estimate, expected = state.memo.log_mean().exp(), _tilt(run, one[:, None] * other, s)
+            estimate = state.memo.log_mean().exp()
+            expected = _tilt(run, one[:, None] * other, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
     same = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
@@ -100,20 +123,25 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
-    drawn, expected = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
+    drawn = many.finalize(call, state)
+    expected = _tilt(run, _joint(run), 0.0)
     quantity = f"sequences drawn from {_MANY} particles"
     yield drawn_jointly(quantity, ("x_0", "x_1"), drawn, expected / expected.sum())
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that rows resample independently."""
-    yield from in_any_batch("tokens", lambda index, noise: run.draw(_joint(run), len(index), noise, 8), _ALONE, 5)
+    yield from in_any_batch(
+        "tokens", lambda index, noise: run.draw(_joint(run), len(index), noise, 8), _ALONE, 5
+    )
 
 
 def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that the network and the reward get the unchanged prompt in every particle."""
-    given, seen = min(1, run.process.vocab_size - 1), []
-    particles, generator = copy.copy(run.subject), torch.Generator().manual_seed(7)
+    given = min(1, run.process.vocab_size - 1)
+    seen = []
+    particles = copy.copy(run.subject)
+    generator = torch.Generator().manual_seed(7)
 
     def watched(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         def call(z: Tensor, t: Tensor) -> Tensor:
@@ -122,11 +150,18 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
 
         return call
 
-    particles.reward, network = watched(Prefers(run.process)), watched(exact_cavity(run.process, _joint(run)))
+    particles.reward, network = (
+        watched(Prefers(run.process)),
+        watched(exact_cavity(run.process, _joint(run))),
+    )
     prompt = torch.tensor([given])
-    tokens = sample(run.process, network, (64, 2), particles, 6, prompt, compact=False, generator=generator)
+    tokens = sample(
+        run.process, network, (64, 2), particles, 6, prompt, compact=False, generator=generator
+    )
     for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
-        yield Comparison(f"the prompt, as {what}", ("example",), first, torch.full_like(first, given), 0.0)
+        yield Comparison(
+            f"the prompt, as {what}", ("example",), first, torch.full_like(first, given), 0.0
+        )
 
 
 def _approximate(run: Case) -> str:
@@ -135,10 +170,37 @@ def _approximate(run: Case) -> str:
 
 
 CLAIMS = (
-    Claim("particles", "prompted", "network and reward get the prompt in every particle", "exactly", _prompted),
-    Claim("particles", "tilt", "estimates of E[f exp(scale r)] have the right mean, at every step",
-          f"{_ERRORS:g} standard errors", _tilted, ({"steps": 3},), ({"steps": 1}, {"steps": 12}), _approximate),
-    Claim("particles", "many", "sequences follow p(x) exp(scale r(x)) for many particles",
-          "binomial bounds, false alarm 1e-6", _many, applies=_approximate, rests_on=("tilt",)),
-    Claim("particles", "rows", "a row is resampled independently, with its own noise", "exactly", _alone),
-)  # fmt: skip
+    Claim(
+        "particles",
+        "prompted",
+        "network and reward get the prompt in every particle",
+        "exactly",
+        _prompted,
+    ),
+    Claim(
+        "particles",
+        "tilt",
+        "estimates of E[f exp(scale r)] have the right mean, at every step",
+        f"{_ERRORS:g} standard errors",
+        _tilted,
+        ({"steps": 3},),
+        ({"steps": 1}, {"steps": 12}),
+        _approximate,
+    ),
+    Claim(
+        "particles",
+        "many",
+        "sequences follow p(x) exp(scale r(x)) for many particles",
+        "binomial bounds, false alarm 1e-6",
+        _many,
+        applies=_approximate,
+        rests_on=("tilt",),
+    ),
+    Claim(
+        "particles",
+        "rows",
+        "a row is resampled independently, with its own noise",
+        "exactly",
+        _alone,
+    ),
+)

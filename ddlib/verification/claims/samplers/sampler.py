@@ -20,7 +20,9 @@ from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any
 from ddlib.verification.framework.reference import exact_cavity
 
 SUPPORTS = "raises TypeError for masked, hierarchical and uniform processes alike"
-_STEPS, _DRAWS, _ROWS = 48, 4000, 24
+_STEPS = 48
+_DRAWS = 4000
+_ROWS = 24
 
 
 def processes() -> list[ForwardProcess]:
@@ -48,7 +50,11 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
         except Exception:  # supported, but with an error that the claims will report
             return
 
-    return served(sampler, processes(), check, none=SUPPORTS) if on is None else served(sampler, [few(on)], check, ())
+    return (
+        served(sampler, processes(), check, none=SUPPORTS)
+        if on is None
+        else served(sampler, [few(on)], check, ())
+    )
 
 
 def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
@@ -62,9 +68,13 @@ def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
 def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
     """Check temperature and truncation where every draw of a token is from one distribution."""
     size = run.process.vocab_size
-    probs = run.token * torch.linspace(1.0, 1.1, size, dtype=torch.float64)  # no two tokens are equally likely
+    probs = run.token * torch.linspace(
+        1.0, 1.1, size, dtype=torch.float64
+    )  # no two tokens are equally likely
     probs = probs / probs.sum()
-    tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(6), _steps_of_one_draw(run), **point)
+    tokens = run.draw(
+        probs, _DRAWS, torch.Generator().manual_seed(6), _steps_of_one_draw(run), **point
+    )
     expected = probs ** (1 / point.get("temperature", 1.0))
     order = probs.argsort(descending=True)
     before = probs[order].cumsum(0) - probs[order]
@@ -75,13 +85,23 @@ def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
 
 
 def _steps_of_one_draw(run: Case) -> int:
-    """Return the number of steps in which the token is drawn given states that reveal nothing; 0 if there is none."""
-    process, states = run.process, torch.arange(run.process.num_states)[None]
+    """Return the number of steps in which the token is drawn given states that reveal nothing.
+
+    0 if there is none.
+    """
+    process = run.process
+    states = torch.arange(run.process.num_states)[None]
     size = process.vocab_size
     early, late = (process.token_likelihood(states, at(t))[0] for t in (0.5, 1.0))
-    if torch.equal(early[:size] > 0, torch.eye(size) > 0) and bool((early[size:] == early[size:, :1]).all()):
+    if torch.equal(early[:size] > 0, torch.eye(size) > 0) and bool(
+        (early[size:] == early[size:, :1]).all()
+    ):
         return 3 if run.subject.exact_marginals else _STEPS
-    in_parts = isinstance(process, LevelProcess) or run.subject.max_model_calls > 1 or not run.subject.exact_marginals
+    in_parts = (
+        isinstance(process, LevelProcess)
+        or run.subject.max_model_calls > 1
+        or not run.subject.exact_marginals
+    )
     return int(not in_parts and torch.allclose(late, late[:, :1].expand_as(late)))
 
 
@@ -93,13 +113,17 @@ def _sharpened_in_parts(run: Case) -> str:
 def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
     """Check the states at each time of the grid: remasking must balance unmasking."""
     seen: list[Comparison] = []
-    steps, keep = int(point["steps"]), _seen(run, run.token[None, None], seen)
+    steps = int(point["steps"])
+    keep = _seen(run, run.token[None, None], seen)
     run.draw(run.token, _DRAWS, torch.Generator().manual_seed(5), steps, on_step=keep)
     yield from seen
 
 
-def _seen(run: Case, tokens: Tensor, into: list[Comparison], every: int = 1) -> Callable[[int, Tensor, Tensor], None]:
-    """Return a callback for ``on_step`` that compares the states after every ``every`` steps with q_t.
+def _seen(
+    run: Case, tokens: Tensor, into: list[Comparison], every: int = 1
+) -> Callable[[int, Tensor, Tensor], None]:
+    """Return a callback for ``on_step`` that compares the states after every ``every`` steps with
+    q_t.
 
     ``tokens`` (1, L, V) are the distributions of the tokens.
     """
@@ -116,7 +140,10 @@ _discretised = needs("exact_marginals", "has approximate steps")
 hurried = needs("consistent_joint", "has approximate sequences")
 """Return the reason why sequences need not follow the joint distribution; empty if they must."""
 _no_draw = needs("exact_marginals consistent_joint", "has tokens that are not draws")
-"""Return the reason why draws are not checked: neither marginals nor the joint distribution converge."""
+"""Return the reason why draws are not checked.
+
+Neither marginals nor the joint distribution converge.
+"""
 
 
 def _off_the_grid(run: Case) -> str:
@@ -138,40 +165,64 @@ def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
 
 
 def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
-    size, given = run.process.vocab_size, min(1, run.process.vocab_size - 1)
-    tokens = run.draw(run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([given]))
+    size = run.process.vocab_size
+    given = min(1, run.process.vocab_size - 1)
+    tokens = run.draw(
+        run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([given])
+    )
     yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
-    evidence = run.process.token_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
+    evidence = run.process.token_likelihood(
+        torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64)
+    )[0]
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
-        return  # a token is not certain evidence in this process: the prompt is only exact evidence as t -> 0
+        # a token is not certain evidence in this process: the prompt is only exact evidence as t ->
+        # 0
+        return
     probs = run.pair[given] / run.pair[given].sum()
     yield drawn("draws given a prompt", ("position", "x"), tokens[:, 1:], probs[None])
 
 
 def _calls(run: Case, point: Point) -> Iterator[Comparison]:
-    steps, calls = int(point["steps"]), count()
+    steps = int(point["steps"])
+    calls = count()
     exact = exact_cavity(run.process, run.pair)
 
     def counted(z: Tensor, t: Tensor) -> Tensor:
         next(calls)
         return exact(z, t)
 
-    tokens = sample(run.process, counted, (16, 2), run.subject, steps, generator=torch.Generator().manual_seed(4))
+    tokens = sample(
+        run.process,
+        counted,
+        (16, 2),
+        run.subject,
+        steps,
+        generator=torch.Generator().manual_seed(4),
+    )
     used = torch.tensor(next(calls))
     most = run.subject.max_model_calls * steps + run.subject.max_finalize_calls
-    yield Comparison(f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0)
-    yield Comparison("tokens", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
+    yield Comparison(
+        f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0
+    )
+    yield Comparison(
+        "tokens", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0
+    )
 
 
 def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
-    """Compare the time at which the network is called on the states of the grid with the time of these states."""
-    exact, rows = exact_cavity(run.process, run.pair), 256
+    """Compare the time at which the network is called on the states of the grid with the time of
+    these states.
+    """
+    exact = exact_cavity(run.process, run.pair)
+    rows = 256
     now: list[Tensor] = []  # time and states after the latest step
     calls: list[Comparison] = []
 
     def watched(z: Tensor, t: Tensor) -> Tensor:
         if now and torch.equal(z, now[1]):
-            calls.append(Comparison("time of a network call", ("example",), t, now[0].expand_as(t), 1e-6))
+            calls.append(
+                Comparison("time of a network call", ("example",), t, now[0].expand_as(t), 1e-6)
+            )
         return exact(z, t)
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
@@ -197,7 +248,9 @@ def _repeats(run: Case, point: Point) -> Iterator[Comparison]:
 
 def _halfway(run: Case, steps: int) -> tuple[SamplingContext, State]:
     """Return context and state of rows with keyed noise, after half of the steps."""
-    call = run.context(run.pair, _ROWS, KeyedGenerator(seed=1, step=3, index=torch.arange(_ROWS)), steps)
+    call = run.context(
+        run.pair, _ROWS, KeyedGenerator(seed=1, step=3, index=torch.arange(_ROWS)), steps
+    )
     state = run.subject.init(call)
     for k in range(steps // 2):
         state = run.subject.step(call, state, k)
@@ -205,16 +258,22 @@ def _halfway(run: Case, steps: int) -> tuple[SamplingContext, State]:
 
 
 def _picked(run: Case, point: Point) -> Iterator[Comparison]:
-    steps, rows = int(point["steps"]), torch.arange(_ROWS) * 5 % (_ROWS - 1)  # one row twice, one not at all
+    # one row twice, one not at all
+    steps = int(point["steps"])
+    rows = torch.arange(_ROWS) * 5 % (_ROWS - 1)
     call, state = _halfway(run, steps)
     assert isinstance(call.generator, KeyedGenerator)
     noise = copy.copy(call.generator)  # at the same position of its streams
     noise.index = noise.index[rows]
-    subset, picked = replace(call, free=call.free[rows], generator=noise), run.subject.select_rows(state, rows)
+    subset = replace(call, free=call.free[rows], generator=noise)
+    picked = run.subject.select_rows(state, rows)
     for k in range(steps // 2, steps):
-        state, picked = run.subject.step(call, state, k), run.subject.step(subset, picked, k)
+        state = run.subject.step(call, state, k)
+        picked = run.subject.step(subset, picked, k)
     tokens = run.subject.finalize(call, state)[rows]
-    yield Comparison("tokens of a row", ("row", "position"), run.subject.finalize(subset, picked), tokens, 0.0)
+    yield Comparison(
+        "tokens of a row", ("row", "position"), run.subject.finalize(subset, picked), tokens, 0.0
+    )
 
 
 def _unpicked(run: Case) -> str:
@@ -227,32 +286,103 @@ def _unpicked(run: Case) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "one token", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_token,
-          ({"steps": _STEPS},), ({"steps": 200},), at_length(1, _no_draw)),
-    Claim("sampler", "few steps", "a token follows its distribution after one step and after three",
-          "binomial bounds, false alarm 1e-6", _one_token, ({"steps": 1}, {"steps": 3}),
-          applies=at_length(1, _discretised),
-          rests_on=("one token",)),
-    Claim("sampler", "temperature", "a token follows its distribution after temperature, top_k and top_p",
-          "binomial bounds, false alarm 1e-6", _sharpened,
-          ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.6}), applies=at_length(1, _sharpened_in_parts),
-          rests_on=("one token",),
-          means="draw tokens from run.sharpen(log-probabilities), in step and in finalize"),
-    Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
-          "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},),
-          at_length(1, _off_the_grid), rests_on=("one token",)),
-    Claim("sampler", "two tokens", "two dependent tokens follow their joint distribution, and each its q_t on the way",
-          "binomial bounds, false alarm 1e-6",
-          _two_tokens, ({"steps": 100},), ({"steps": 400},), at_length(2, hurried), rests_on=("one token",)),
-    Claim("sampler", "prompt", "the prompt is kept and conditions the rest", "binomial bounds, false alarm 1e-6",
-          _prompts, applies=at_length(2, hurried), rests_on=("two tokens",)),
-    Claim("sampler", "network calls", "at most max_model_calls, and tokens even after one step", "exactly", _calls,
-          ({"steps": 1}, {"steps": 5}), applies=at_length(2)),
-    Claim("sampler", "time input", "the network is called at the time of the states that it is called on", "1e-6",
-          _time_input, ({"steps": 5},), applies=at_length(2, _off_the_grid),
-          means="call run.predict(state.z, at(run, k)) in step k, not at the next time"),
-    Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats,
-          applies=at_length(2)),
-    Claim("sampler", "rows picked", "selected or repeated rows continue as they would alone", "exactly", _picked,
-          ({"steps": 12},), applies=at_length(2, _unpicked), rests_on=("keyed noise",)),
-)  # fmt: skip
+    Claim(
+        "sampler",
+        "one token",
+        "a token follows its distribution",
+        "binomial bounds, false alarm 1e-6",
+        _one_token,
+        ({"steps": _STEPS},),
+        ({"steps": 200},),
+        at_length(1, _no_draw),
+    ),
+    Claim(
+        "sampler",
+        "few steps",
+        "a token follows its distribution after one step and after three",
+        "binomial bounds, false alarm 1e-6",
+        _one_token,
+        ({"steps": 1}, {"steps": 3}),
+        applies=at_length(1, _discretised),
+        rests_on=("one token",),
+    ),
+    Claim(
+        "sampler",
+        "temperature",
+        "a token follows its distribution after temperature, top_k and top_p",
+        "binomial bounds, false alarm 1e-6",
+        _sharpened,
+        ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.6}),
+        applies=at_length(1, _sharpened_in_parts),
+        rests_on=("one token",),
+        means="draw tokens from run.sharpen(log-probabilities), in step and in finalize",
+    ),
+    Claim(
+        "sampler",
+        "on the way",
+        "the state of a token follows q_t at every time of the grid",
+        "binomial bounds, false alarm 1e-6",
+        _on_the_way,
+        ({"steps": 6},),
+        ({"steps": 24},),
+        at_length(1, _off_the_grid),
+        rests_on=("one token",),
+    ),
+    Claim(
+        "sampler",
+        "two tokens",
+        "two dependent tokens follow their joint distribution, and each its q_t on the way",
+        "binomial bounds, false alarm 1e-6",
+        _two_tokens,
+        ({"steps": 100},),
+        ({"steps": 400},),
+        at_length(2, hurried),
+        rests_on=("one token",),
+    ),
+    Claim(
+        "sampler",
+        "prompt",
+        "the prompt is kept and conditions the rest",
+        "binomial bounds, false alarm 1e-6",
+        _prompts,
+        applies=at_length(2, hurried),
+        rests_on=("two tokens",),
+    ),
+    Claim(
+        "sampler",
+        "network calls",
+        "at most max_model_calls, and tokens even after one step",
+        "exactly",
+        _calls,
+        ({"steps": 1}, {"steps": 5}),
+        applies=at_length(2),
+    ),
+    Claim(
+        "sampler",
+        "time input",
+        "the network is called at the time of the states that it is called on",
+        "1e-6",
+        _time_input,
+        ({"steps": 5},),
+        applies=at_length(2, _off_the_grid),
+        means="call run.predict(state.z, at(run, k)) in step k, not at the next time",
+    ),
+    Claim(
+        "sampler",
+        "keyed noise",
+        "the same noise draws the same tokens, in any batch",
+        "exactly",
+        _repeats,
+        applies=at_length(2),
+    ),
+    Claim(
+        "sampler",
+        "rows picked",
+        "selected or repeated rows continue as they would alone",
+        "exactly",
+        _picked,
+        ({"steps": 12},),
+        applies=at_length(2, _unpicked),
+        rests_on=("keyed noise",),
+    ),
+)
