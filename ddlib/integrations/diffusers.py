@@ -100,9 +100,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self.sampler: Sampler = build("samplers", sampler)
         self._sharpening = Truncation(temperature, top_p, top_k, min_p)
         self._parameterization: Parameterization = parameterization
-        if self.sampler.max_model_calls > 1:
+        if self.sampler.guarantees.max_model_calls > 1:
             raise TypeError(
-                f"{self.sampler!r} calls the network {self.sampler.max_model_calls} times per "
+                f"{self.sampler!r} calls the network {self.sampler.guarantees.max_model_calls} times per "
                 "step, must call it "
                 "once: a scheduler of diffusers receives one output per step"
             )

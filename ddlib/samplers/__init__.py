@@ -3,7 +3,7 @@ steps.
 """
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.correctors.base import Corrector
@@ -44,6 +44,7 @@ __all__ = [
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
+    "Guarantees",
     "InOrder",
     "LeftToRight",
     "Length",

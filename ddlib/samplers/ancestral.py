@@ -6,7 +6,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import guided_step, reverse_step
 from ddlib.typing import Logits, Times, Tokens
 
@@ -25,9 +25,6 @@ class Ancestral(Sampler):
             let it leave.
     """
 
-    own_times = True
-    supports_constraint = True
-
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
 
@@ -40,9 +37,15 @@ class Ancestral(Sampler):
         return 0 if self.force_transition else 1
 
     @property
-    def supports_step_distribution(self) -> bool:
-        """False for forced transitions, which need the distribution of the tokens in a cluster."""
-        return not self.force_transition
+    def guarantees(self) -> Guarantees:
+        """With forced transitions, which need the distribution of the tokens in a cluster, step
+        distributions are not supported.
+        """
+        return Guarantees(
+            own_times=True,
+            supports_constraint=True,
+            supports_step_distribution=not self.force_transition,
+        )
 
     def kernel(
         self,

@@ -83,6 +83,56 @@ class SamplingContext:
         return len(self.times) - 1
 
 
+@dataclass(frozen=True)
+class Guarantees:
+    """Properties of a sampler or corrector.
+
+    ``dd.verify`` checks the first ones, and ``sample`` compares the others with what other parts of
+    the call need.
+    """
+
+    exact_marginals: bool = True
+    """True if a single token has its exact distribution after any number of steps, given the
+    optimal denoiser; False for Euler steps. A corrector keeps the distribution q_t of a token.
+    """
+    consistent_joint: bool = True
+    """True if the distribution of a sequence converges to the exact one as the number of steps
+    grows, given the optimal denoiser; False if dependent tokens are drawn at once at any number of
+    steps, or if the least likely tokens are drawn again.
+    """
+    exact_joint: bool = False
+    """True if every step, however large, keeps the joint distribution of a sequence."""
+    on_time_grid: bool = True
+    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token.
+
+    False for steps from jump to jump.
+    """
+    by_times: bool = True
+    """True if the times of the grid matter, False if only their number does, as for
+    ``FirstHitting``.
+    """
+    max_model_calls: int = 1
+    """Maximal number of network calls per step."""
+    max_finalize_calls: int = 1
+    """Maximal number of network calls of ``finalize``."""
+    supports_stopping: bool = True
+    """True if sequences may be finished early (``Ending``), False if a row represents several
+    sequences.
+    """
+    supports_constraint: bool = False
+    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks.
+
+    Then each state has a completion that satisfies the constraint of ``sample``.
+    """
+    supports_step_distribution: bool = False
+    """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
+    ``guided_step``.
+    """
+    own_times: bool = False
+    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,).
+    """
+
+
 class ReversePart(Part):
     """Base class of samplers and correctors.
 
@@ -94,6 +144,11 @@ class ReversePart(Part):
 
     instead: ClassVar[str] = ""
     """Alternatives for processes of other classes, for the error message."""
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """Properties of the part; a subclass with others overrides it."""
+        return Guarantees()
 
     def check(self, process: ForwardProcess) -> None:
         """Raise TypeError unless the process is supported.
@@ -126,49 +181,6 @@ class Sampler(ReversePart):
     prompt after each call.
     """
 
-    exact_marginals: bool = True
-    """True if a single token has its exact distribution after any number of steps, given the
-    optimal denoiser; False
-    for Euler steps."""
-
-    on_time_grid: bool = True
-    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token.
-
-    False for steps from
-    jump to jump."""
-
-    by_times: bool = True
-    """True if the times of the grid matter, False if only their number does, as for
-    ``FirstHitting``.
-    """
-
-    consistent_joint: bool = True
-    """True if the distribution of a sequence converges to the exact one as the number of steps
-    grows, given the optimal
-    denoiser; False if dependent tokens are drawn at once at any number of steps, or if the least
-    likely tokens are drawn again."""
-
-    max_model_calls: int = 1
-    """Maximal number of network calls per step."""
-
-    supports_stopping: bool = True
-    """True if sequences may be finished early (``Ending``), False if a row represents several
-    sequences.
-    """
-
-    supports_constraint: bool = False
-    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks.
-
-    Then each
-    state has a completion that satisfies the constraint of ``sample``."""
-
-    max_finalize_calls: int = 1
-    """Maximal number of network calls of ``finalize``."""
-
-    own_times: bool = False
-    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,).
-    """
-
     @property
     def order(self) -> int:
         """Order of convergence: the error falls as steps to the minus ``order``.
@@ -176,13 +188,6 @@ class Sampler(ReversePart):
         0 without a ``kernel``.
         """
         return 0
-
-    @property
-    def supports_step_distribution(self) -> bool:
-        """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
-        ``guided_step``.
-        """
-        return False
 
     def kernel(
         self,
@@ -283,13 +288,6 @@ class Sampler(ReversePart):
     def __repr__(self) -> str:
         return shown(self, Sampler)
 
-    exact_word = Renamed("exact_marginals")
-    exact_text = Renamed("consistent_joint")
-    on_grid = Renamed("on_time_grid")
-    calls = Renamed("max_model_calls")
-    end_calls = Renamed("max_finalize_calls")
-    ends = Renamed("supports_stopping")
-    by_steps = Renamed("supports_step_distribution")
     pick = Renamed("select_rows")
 
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import SamplingContext, State, level_process
+from ddlib.samplers.base import Guarantees, SamplingContext, State, level_process
 from ddlib.samplers.ordered import Expected, OrderedSampler, defined_below, levels
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
@@ -114,10 +115,18 @@ class Confidence(OrderedSampler):
             else check_number("edit", edit, 0, math.nextafter(1, 0), "in [0, 1)")
         )
         self.edit_steps = check_count("edit_steps", edit_steps, 0)
-        self.exact_marginals = edit is None
-        self.supports_constraint = edit is None
-        self.by_times = isinstance(self.per_step, str)
-        self.consistent_joint = threshold is None and self.per_step in (None, 1) and edit is None
+
+    @property
+    def guarantees(self) -> Guarantees:
+        keeps_tokens = self.edit is None
+        single = self.threshold is None and self.per_step in (None, 1)
+        return replace(
+            super().guarantees,
+            exact_marginals=keeps_tokens,
+            consistent_joint=keeps_tokens and single,
+            by_times=isinstance(self.per_step, str),
+            supports_constraint=keeps_tokens,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from ddlib.samplers.base import Guarantees
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.utils.validation import check_number
@@ -38,11 +40,14 @@ class EntropyBounded(OrderedSampler):
         unbounded = isinstance(gamma, float) and gamma == math.inf
         self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
         super().__init__(force_transition)
-        self.consistent_joint = self.gamma == 0
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(0.0), cls(1.0), cls(math.inf)]
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, consistent_joint=self.gamma == 0)
 
     def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return -entropy(log_probs)

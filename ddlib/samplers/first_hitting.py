@@ -3,7 +3,7 @@
 import torch
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.reverse_step import move
 
 
@@ -24,11 +24,13 @@ class FirstHitting(Sampler):
 
     requires = LevelProcess
     instead = "use Ancestral"
-    on_time_grid = by_times = False
-    supports_constraint = True
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(on_time_grid=False, by_times=False, supports_constraint=True)
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of

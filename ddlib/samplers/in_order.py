@@ -1,6 +1,7 @@
 """Sampling in the order of a pace: from left to right, by blocks, or by rectangles of pixels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ddlib.paces import LeftToRight, Pace
 from ddlib.paces.sequential import InTurn
-from ddlib.samplers.base import SamplingContext, State
+from ddlib.samplers.base import Guarantees, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.typing import Tokens
@@ -68,12 +69,15 @@ class InOrder(OrderedSampler):
         self.score = score
         self.whole = whole
         self._inside = None if score is None else Confidence(score)
-        self.consistent_joint = not whole or pace.size == 1
         super().__init__(force_transition)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(LeftToRight()), cls(LeftToRight(), "margin")]
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, consistent_joint=not self.whole or self.pace.size == 1)
 
     @property
     def uses_predictions(self) -> bool:

@@ -217,7 +217,10 @@ def block_runs(
         own = free[:, here]
         fewest, most = (int(end) for end in own.sum(-1).aminmax())
         require(
-            not order.by_times or steps is not None or group is not None or fewest == most,
+            not order.guarantees.by_times
+            or steps is not None
+            or group is not None
+            or fewest == most,
             f"steps is None, must be given: {order!r} depends on the times of the steps, and the "
             "sequences have from "
             f"{fewest} to {most} positions to draw",

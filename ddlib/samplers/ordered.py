@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
@@ -62,8 +62,6 @@ class OrderedSampler(Sampler):
 
     requires = LevelProcess
     instead = "use Psi, which has no order"
-    on_time_grid = by_times = False
-    supports_constraint = True
     sure = Renamed("confidence")
     wanted = Renamed("select")
     looks = Renamed("uses_predictions")
@@ -72,6 +70,10 @@ class OrderedSampler(Sampler):
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(on_time_grid=False, by_times=False, supports_constraint=True)
 
     @property
     def deterministic(self) -> bool:
@@ -355,7 +357,7 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
         f"order is {order!r}, must keep drawn tokens: edit is only for sampling, omit it",
     )
     require(
-        not order.by_times,
+        not order.guarantees.by_times,
         f"order is {order!r}, must choose without a time grid, which training does not have: omit "
         "per_step",
     )

@@ -6,7 +6,7 @@ from typing import Self
 from ddlib.processes import LevelProcess
 from ddlib.processes.broadcasting import gather_columns
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import rand
@@ -33,16 +33,17 @@ class Overshoot(Sampler):
         TypeError, ValueError: amount outside [0, 1].
     """
 
-    supports_constraint = True
-
     def __init__(self, amount: float = 0.1, force_transition: bool = False) -> None:
         self.amount = check_number("amount", amount, 0, 1, "in [0, 1]")
         self.force_transition = force_transition
-        self.consistent_joint = self.amount == 0
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(0.5), cls(1.0)]  # large enough for errors to be detected
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(consistent_joint=self.amount == 0, supports_constraint=True)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         z = state.z

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import KeyedGenerator, rand
@@ -108,9 +108,6 @@ class Particles(Sampler):
             or +inf, or -inf for all particles of a row.
     """
 
-    on_time_grid = False
-    supports_stopping = False
-
     def __init__(
         self,
         sampler: Sampler,
@@ -137,18 +134,20 @@ class Particles(Sampler):
         self.sampler, self.reward, self.number = sampler, reward, check_count("number", number)
         self.ess = check_number("ess", ess, 0, 1, "in [0, 1]")
         self.scale = check_number("scale", scale, -math.inf, math.inf, "finite")
-        indifferent = self.scale == 0 or isinstance(reward, Constant)
-        self.exact_marginals = sampler.exact_marginals and indifferent
-        self.consistent_joint = sampler.consistent_joint and indifferent
-        self.supports_constraint = sampler.supports_constraint
-        self.max_model_calls = sampler.max_model_calls
-        self.max_finalize_calls = sampler.max_finalize_calls
-        self.by_times = sampler.by_times
 
     @property
-    def supports_step_distribution(self) -> bool:
-        """As for the inner sampler."""
-        return self.sampler.supports_step_distribution
+    def guarantees(self) -> Guarantees:
+        """Those of the inner sampler; a reward changes its distribution."""
+        inner = self.sampler.guarantees
+        indifferent = self.scale == 0 or isinstance(self.reward, Constant)
+        return replace(
+            inner,
+            exact_marginals=inner.exact_marginals and indifferent,
+            consistent_joint=inner.consistent_joint and indifferent,
+            on_time_grid=False,
+            supports_stopping=False,
+            own_times=False,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -8,7 +8,7 @@ import torch
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import LevelProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -36,9 +36,6 @@ class Psi(Sampler):
         TypeError, ValueError: kappa outside [0, 1].
     """
 
-    own_times = True
-    supports_constraint = True
-
     def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
         self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")
         self.force_transition = force_transition
@@ -46,6 +43,10 @@ class Psi(Sampler):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(0.5)]  # large enough for errors to be detected
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(own_times=True, supports_constraint=True)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:

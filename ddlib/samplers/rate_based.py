@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Times, Tokens
@@ -36,11 +36,12 @@ class Leap(Sampler):
             let it leave.
     """
 
-    exact_marginals = False
-    on_time_grid = False
-
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(exact_marginals=False, on_time_grid=False)
 
     @property
     def order(self) -> int:

@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.base import Sampler, SamplingContext, State, at, level_process
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, level_process
 from ddlib.samplers.runtime.reverse_step import move, shift
 from ddlib.typing import Times
 from ddlib.utils.random import rand
@@ -71,7 +71,6 @@ class Remask(Sampler):
 
     requires = LevelProcess
     instead = "use Psi"
-    supports_constraint = True
 
     def __init__(
         self,
@@ -105,9 +104,16 @@ class Remask(Sampler):
                 self.t_on > self.t_off,
                 f"t_on is {self.t_on} and t_off is {self.t_off}, must be 1 > t_on > t_off > 0",
             )
-        self.on_time_grid = rule != "confidence"
-        self.consistent_joint = rule in ("cap", "rescale")
-        self.own_times = self.consistent_joint
+
+    @property
+    def guarantees(self) -> Guarantees:
+        keeps_levels = self.rule in ("cap", "rescale")
+        return Guarantees(
+            on_time_grid=self.rule != "confidence",
+            consistent_joint=keeps_levels,
+            own_times=keeps_levels,
+            supports_constraint=True,
+        )
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1; with "confidence" the memo holds the probability psi of each

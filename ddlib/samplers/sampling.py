@@ -162,7 +162,7 @@ def sample(
             "steps",
         )
         require(
-            sampler.by_times or callable(temperature) or callable(top_p),
+            sampler.guarantees.by_times or callable(temperature) or callable(top_p),
             f"times is given, and {sampler!r} only uses the number of steps: pass "
             f"steps={times.numel() - 1}",
         )
@@ -177,7 +177,7 @@ def sample(
                 "EndOfText(token)"
             )
         ending.check(process)
-        if not sampler.supports_stopping:
+        if not sampler.guarantees.supports_stopping:
             raise TypeError(
                 f"endings holds {ending!r}, which {sampler!r} does not support: a row has several "
                 "sequences"

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.processes.base import evidence
-from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint, level_process
+from ddlib.samplers.base import (
+    Guarantees,
+    Sampler,
+    SamplingContext,
+    State,
+    at,
+    joint,
+    level_process,
+)
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import Uniforms, apply_predictions
 from ddlib.typing import Logits, Times, Tokens
@@ -46,7 +54,6 @@ class ThetaTrapezoidal(Sampler):
         TypeError, ValueError: theta outside (0, 1).
     """
 
-    max_model_calls = 2
     order = 2
 
     def __init__(self, theta: float = 0.5) -> None:
@@ -55,6 +62,10 @@ class ThetaTrapezoidal(Sampler):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(), cls(0.3)]  # at 1/2 several wrong weights equal the right ones
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(max_model_calls=2)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process = run.process

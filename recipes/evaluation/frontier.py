@@ -123,7 +123,7 @@ def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
         sampler.check(saved.process)
     except TypeError as error:
         raise ValueError(f"samplers={sampling.sampler!r}: {error}") from error
-    return max(1, sampler.max_model_calls) * sampling.course(saved, length).parts(length)
+    return max(1, sampler.guarantees.max_model_calls) * sampling.course(saved, length).parts(length)
 
 
 def kept_cells(

@@ -319,7 +319,7 @@ def together(
     """
     states = [masked(saved, row) for row in rows]
     # a sampler that replaces a row by several sequences does not use the row's index
-    pads = saved.leaves_out and has_mask(saved) and sampler.supports_stopping
+    pads = saved.leaves_out and has_mask(saved) and sampler.guarantees.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
         own = rows[number].length

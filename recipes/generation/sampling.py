@@ -197,7 +197,7 @@ class Sampling:
             except TypeError as error:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         if self.spacing == "jumps" and not (
-            isinstance(saved.process, dd.processes.LevelProcess) and sampler.by_times
+            isinstance(saved.process, dd.processes.LevelProcess) and sampler.guarantees.by_times
         ):
             raise ValueError(
                 f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be "
@@ -326,7 +326,11 @@ def draw(
     denoiser = sampling.conditioned(saved, denoiser)
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
     endings = sampling.endings(saved)
-    if constraint is not None and constraint.end is not None and sampler.supports_stopping:
+    if (
+        constraint is not None
+        and constraint.end is not None
+        and sampler.guarantees.supports_stopping
+    ):
         endings += [EndOfText(constraint.end, fill=constraint.fill)]
     jumps = sampling.spacing == "jumps"
     drawn = dd.sample(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.samplers import Sampler, SamplingContext, State
+from ddlib.samplers import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import child_log_probs
 from ddlib.typing import HasLevelWeights, Times, Tokens
@@ -105,8 +105,6 @@ class Filmed(Sampler):
     """
 
     def __init__(self, sampler: Sampler, most: int, on_step: OnStep | None = None) -> None:
-        for name in Sampler.__annotations__:  # the sampler's flags
-            setattr(self, name, getattr(sampler, name))
         self.sampler = sampler
         self.most = most
         self._told = on_step
@@ -114,8 +112,8 @@ class Filmed(Sampler):
         self._heard: StepOutputs | None = None
 
     @property
-    def supports_step_distribution(self) -> bool:
-        return self.sampler.supports_step_distribution
+    def guarantees(self) -> Guarantees:
+        return self.sampler.guarantees
 
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""

@@ -32,6 +32,7 @@ from ddlib.samplers import (
     EntropyBounded,
     FirstHitting,
     ForwardBackward,
+    Guarantees,
     InOrder,
     LeftToRight,
     Overshoot,
@@ -418,7 +419,11 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     goal = torch.tensor(data.draw(st.sampled_from(x.tolist())))
     shown = torch.tensor(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
     options = data.draw(st.sampled_from(OPTIONS))
-    pace = data.draw(st.sampled_from([None, Blocks(2)])) if sampler.supports_stopping else None
+    pace = (
+        data.draw(st.sampled_from([None, Blocks(2)]))
+        if sampler.guarantees.supports_stopping
+        else None
+    )
     if isinstance(sampler, InOrder) and pace is not None:
         sampler = InOrder(Lanes(1))  # a block of two positions
     prompt = torch.where(shown, goal, process.num_states - 1)
@@ -527,7 +532,7 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
     if not issubclass(cls, Sampler) or inspect.isabstract(cls):
         return
     for sampler in cls.examples():
-        if sampler.supports_constraint:
+        if sampler.guarantees.supports_constraint:
             dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
         else:
             with pytest.raises(TypeError, match=r"does not support|needs"):
@@ -537,7 +542,7 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
 class Claims(Sampler):
     """A sampler of another author that does not keep what it states."""
 
-    supports_constraint = True
+    guarantees = Guarantees(supports_constraint=True)
 
     def step(self, run, state, k):
         return State(torch.where(run.free, 2, state.z), state.t - 1 / run.steps)

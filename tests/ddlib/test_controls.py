@@ -52,7 +52,8 @@ EVERYONE = [
 ]
 everyone = pytest.mark.parametrize(("process", "sampler"), EVERYONE)
 everyone_who_ends = pytest.mark.parametrize(
-    ("process", "sampler"), [pair for pair in EVERYONE if pair.values[1].supports_stopping]
+    ("process", "sampler"),
+    [pair for pair in EVERYONE if pair.values[1].guarantees.supports_stopping],
 )
 every_process = pytest.mark.parametrize(
     "process",
@@ -279,7 +280,10 @@ def test_a_sampler_that_never_stops_draws_the_same_with_no_more_calls_on_the_gri
         assert torch.equal(ours, generate(process, Halves(process), sampler))
     counted = Halves(process)
     generate(process, counted, sampler, steps=7, endings=[Settled(0.0, 7)])
-    assert counted.calls <= (7 if sampler.on_time_grid else 14) + sampler.max_finalize_calls
+    assert (
+        counted.calls
+        <= (7 if sampler.guarantees.on_time_grid else 14) + sampler.guarantees.max_finalize_calls
+    )
 
 
 def test_rows_that_are_sure_stop_alone():

@@ -72,17 +72,25 @@ def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stan
 
 
 def test_properties_follow_from_sampler_and_corrector():
-    assert Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
-    assert Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
-    assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_model_calls == 1
-    assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_finalize_calls == 10
-    exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*CORRECTORS, Gibbs())}
+    assert Corrected(Ancestral(), Gibbs(), 3).guarantees.max_model_calls == 4
+    assert Corrected(Ancestral(), Gibbs()).guarantees.max_finalize_calls == 1
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).guarantees.max_model_calls == 1
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).guarantees.max_finalize_calls == 10
+    exact = {
+        repr(c): Corrected(Ancestral(), c).guarantees.consistent_joint
+        for c in (*CORRECTORS, Gibbs())
+    }
     assert [text for text, right in exact.items() if right] == [
         repr(c) for c in (*CORRECTORS[:2], Gibbs())
     ]
-    assert [Corrected(Ancestral(), c).exact_marginals for c in CORRECTORS] == [True] * 4 + [False]
+    assert [Corrected(Ancestral(), c).guarantees.exact_marginals for c in CORRECTORS] == [
+        True
+    ] * 4 + [False]
     assert (
-        Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
+        Corrected(
+            Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)
+        ).guarantees.max_finalize_calls
+        == 10
     )
     end = "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
     assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(end)
@@ -130,7 +138,11 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     sampler = Corrected(Ancestral(), corrector, 2)
     halves = Halves(process)
     tokens = generate(process, halves, sampler)
-    assert 0 < halves.calls <= 7 * sampler.max_model_calls + sampler.max_finalize_calls
+    assert (
+        0
+        < halves.calls
+        <= 7 * sampler.guarantees.max_model_calls + sampler.guarantees.max_finalize_calls
+    )
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
     assert torch.equal(generate(process, halves, sampler, compact=False), tokens)
     assert torch.equal(row_by_row(process, halves, sampler), tokens)

@@ -157,9 +157,9 @@ def test_a_short_string_gives_both_thresholds():
     assert (sampler.threshold, sampler.edit, sampler.edit_steps) == (0.9, 0.9, 16)
     assert dd.build("samplers", "confidence:threshold=0.9,edit=0.9").edit == 0.9
     assert (
-        not sampler.exact_marginals
-        and not sampler.consistent_joint
-        and Confidence().exact_marginals
+        not sampler.guarantees.exact_marginals
+        and not sampler.guarantees.consistent_joint
+        and Confidence().guarantees.exact_marginals
     )
 
 

@@ -270,7 +270,7 @@ PAIRS = [
     )
     for kind, rule in RULES.items()
     for name, sampler in SAMPLERS.items()
-    if rule.block is None or not sampler.by_times
+    if rule.block is None or not sampler.guarantees.by_times
 ]
 
 
@@ -387,7 +387,7 @@ def test_levels_of_a_tree_and_split_networks(rule):
     """
     process = LEVELS["levels-xi"]
     for sampler in (Confidence(), Ancestral()):
-        if rule.block is not None and sampler.by_times:
+        if rule.block is not None and sampler.guarantees.by_times:
             continue
         for network in (Halves(process), lambda z, t: Halves(process)(z, t)):
             found = [

@@ -129,7 +129,7 @@ def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(
     process = PROCESSES[name]
     known = joint(process.vocab_size, 3, 1)
     found = probs_of(process, exact_cavity(process, known), order, 3)
-    if order.consistent_joint:
+    if order.guarantees.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
     elif order is ORDERS["bounded-inf"]:  # what is drawn at once is drawn independently
         assert (found - known).abs().max() > 1e-4
@@ -290,7 +290,7 @@ def test_given_tokens_are_a_condition(order):
     stands = torch.tensor([False, True, False]).expand(125, 3)
     found = probs_of(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
-    if order.consistent_joint:
+    if order.guarantees.consistent_joint:
         torch.testing.assert_close(found, known / known.sum((0, 2), keepdim=True))
 
 
@@ -398,7 +398,7 @@ def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]
     costs = dd.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
     if (
-        isinstance(order, Confidence | LeftToRight) and order.consistent_joint
+        isinstance(order, Confidence | LeftToRight) and order.guarantees.consistent_joint
     ):  # one position a call
         assert costs.drawing_in_parallel.abs().max() == 0
 

@@ -410,10 +410,13 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 
 
 def test_one_position_at_a_time_is_a_consistent_joint():
-    assert Confidence(per_step=1).consistent_joint and EntropyBounded(0.0).consistent_joint
+    assert (
+        Confidence(per_step=1).guarantees.consistent_joint
+        and EntropyBounded(0.0).guarantees.consistent_joint
+    )
     others = (
         Confidence(per_step=2),
         Confidence("entropy", threshold=[-0.1, -0.2]),
         EntropyBounded(),
     )
-    assert not any(order.consistent_joint for order in others)
+    assert not any(order.guarantees.consistent_joint for order in others)

@@ -261,7 +261,11 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
     assert 8 <= len(seen.calls) <= 9 and all(
         z.shape == (12, 5) and t.shape == (12,) for z, t in seen.calls
     )
-    assert 0 < halves.calls <= 7 * INNER[name].max_model_calls + INNER[name].max_finalize_calls
+    assert (
+        0
+        < halves.calls
+        <= 7 * INNER[name].guarantees.max_model_calls + INNER[name].guarantees.max_finalize_calls
+    )
 
 
 def test_the_shown_frames_end_in_the_text():
@@ -412,8 +416,8 @@ def test_repr_and_properties():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
     outer = Particles(inner, ramp, 8, scale=2)
     assert (
-        outer.max_model_calls == inner.max_model_calls
-        and outer.max_finalize_calls == inner.max_finalize_calls
+        outer.guarantees.max_model_calls == inner.guarantees.max_model_calls
+        and outer.guarantees.max_finalize_calls == inner.guarantees.max_finalize_calls
     )
     shown = "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
     assert repr(Particles(Psi(), ramp)) == shown
@@ -422,11 +426,14 @@ def test_repr_and_properties():
         Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))
     ]
     assert (
-        [one.consistent_joint for one in exact]
-        == [one.exact_marginals for one in exact]
+        [one.guarantees.consistent_joint for one in exact]
+        == [one.guarantees.exact_marginals for one in exact]
         == [True, True, False]
     )
-    assert not Particles(Euler(), Constant()).exact_marginals and not exact[0].on_time_grid
+    assert (
+        not Particles(Euler(), Constant()).guarantees.exact_marginals
+        and not exact[0].guarantees.on_time_grid
+    )
 
 
 MODULE = """

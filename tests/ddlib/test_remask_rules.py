@@ -272,9 +272,12 @@ test_bad_input_is_refused = refuses(r"""
 
 def test_exactness_is_a_property_of_the_rule():
     rules = [Remask(0.1, rule) for rule in ("cap", "loop", "confidence")]
-    assert [(one.on_time_grid, one.consistent_joint) for one in rules] == [
+    assert [(one.guarantees.on_time_grid, one.guarantees.consistent_joint) for one in rules] == [
         (True, True),
         (True, False),
         (False, False),
     ]
-    assert Overshoot(0.0).consistent_joint and not Overshoot(0.1).consistent_joint
+    assert (
+        Overshoot(0.0).guarantees.consistent_joint
+        and not Overshoot(0.1).guarantees.consistent_joint
+    )

@@ -392,7 +392,7 @@ def test_nothing_that_is_handed_in_is_modified(process, sampler):
     grid = torch.linspace(1, 0, 6)
     things = (logits, prompt, grid, *process.buffers())
     copies = [v.clone() for v in things]
-    by_times = sampler is None or sampler.by_times
+    by_times = sampler is None or sampler.guarantees.by_times
     options = {"prompt": prompt, "temperature": 0.7, "top_p": 0.9} | (
         {"times": grid} if by_times else {}
     )

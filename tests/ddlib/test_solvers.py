@@ -175,7 +175,10 @@ def test_a_step_in_which_no_position_moves_makes_no_call(name, kind):
         not process.exact_ends
     )  # tokens that the schedule does not reach need a last one
     assert (
-        int(falls) <= calls <= sampler.max_model_calls * int(falls) < 40 * sampler.max_model_calls
+        int(falls)
+        <= calls
+        <= sampler.guarantees.max_model_calls * int(falls)
+        < 40 * sampler.guarantees.max_model_calls
     )
 
 
@@ -255,9 +258,9 @@ def test_properties_of_the_solvers():
         0,
         0,
     ]  # a forced step has no transition distribution
-    assert [s.exact_marginals for s in SOLVERS.values()] == [False, False, True]
+    assert [s.guarantees.exact_marginals for s in SOLVERS.values()] == [False, False, True]
     assert (
-        ThetaTrapezoidal.max_model_calls == 2
+        ThetaTrapezoidal().guarantees.max_model_calls == 2
         and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
     )
 

@@ -98,7 +98,7 @@ def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order
         finished = rows.step(logits)
         total += torch.where(rows.levels < before, loss, 0.0).sum(-1)
     assert finished.all() and torch.equal(rows.z, x)
-    steps = None if order.consistent_joint else 2 * (len(process.levels) - 1)
+    steps = None if order.guarantees.consistent_joint else 2 * (len(process.levels) - 1)
     exact = dd.likelihood(process, network, x, order, steps=steps).log_likelihood
     torch.testing.assert_close(-total, exact, rtol=1e-9, atol=1e-9)
 

@@ -5,7 +5,7 @@ steps.
 import sys
 
 import torch
-from planting import fault
+from planting import declare, fault
 
 from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
 from ddlib.samplers.base import at
@@ -49,16 +49,14 @@ def the_correction_is_computed_at_the_time_before_the_step(correct, self, run, z
     return correct(run, z, (t + h).clamp_max(1), h)
 
 
-@fault("an exact Gibbs step selects positions independently of their states", Gibbs)
-def the_selection_by_margin_is_declared_to_be_exact(__init__, self):
-    __init__(1, "margin")
-    self.consistent_joint = self.exact_joint = True
+@fault("an exact Gibbs step selects positions independently of their states")
+def the_selection_by_margin_is_declared_to_be_exact(monkeypatch):
+    return declare(Gibbs, consistent_joint=True, exact_joint=True)(1, "margin")
 
 
-@fault("an exact Gibbs step changes one position", Gibbs)
-def drawing_two_positions_at_once_is_declared_to_be_exact(__init__, self):
-    __init__(2)
-    self.consistent_joint = self.exact_joint = True
+@fault("an exact Gibbs step changes one position")
+def drawing_two_positions_at_once_is_declared_to_be_exact(monkeypatch):
+    return declare(Gibbs, consistent_joint=True, exact_joint=True)(2)
 
 
 @fault("positions are selected separately in each batch row", Gibbs)

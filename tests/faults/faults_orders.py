@@ -3,7 +3,7 @@
 import sys
 
 import torch
-from planting import clamped, fault
+from planting import clamped, declare, fault
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
@@ -77,10 +77,9 @@ def the_likeliest_child_is_taken_in_place_of_a_draw(draw_logits, logits, u):
     return logits.argmax(-1)
 
 
-@fault("a joint is consistent only if positions drawn in the same step are independent", Confidence)
-def a_threshold_of_0_is_declared_to_have_a_consistent_joint(__init__, self):
-    __init__(threshold=0.0)
-    self.consistent_joint = True
+@fault("a joint is consistent only if positions drawn in the same step are independent")
+def a_threshold_of_0_is_declared_to_have_a_consistent_joint(monkeypatch):
+    return declare(Confidence, consistent_joint=True)(threshold=0.0)
 
 
 @fault(
@@ -142,10 +141,9 @@ def tokens_ascend_on_the_plateau_without_compensating_descents(remask_coupling, 
     return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
 
 
-@fault("a sampler is declared to be on the time grid only if it is", Remask)
-def the_confidence_rule_is_declared_to_be_on_the_time_grid(__init__, self):
-    __init__(1.0, "confidence")
-    self.on_time_grid = True
+@fault("a sampler is declared to be on the time grid only if it is")
+def the_confidence_rule_is_declared_to_be_on_the_time_grid(monkeypatch):
+    return declare(Remask, on_time_grid=True)(1.0, "confidence")
 
 
 class Forwards(Overshoot):

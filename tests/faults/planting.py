@@ -3,6 +3,7 @@
 a correct object with one method or function replaced.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -89,6 +90,17 @@ def fault(
         return decorated
 
     return add
+
+
+def declare(right: type, **guarantees: bool) -> type:
+    """Subclass of a sampler or corrector that declares guarantees that it does not keep."""
+
+    class Declared(right):  # type: ignore[misc, valid-type]
+        @property
+        def guarantees(self) -> Any:
+            return dataclasses.replace(super().guarantees, **guarantees)
+
+    return Declared
 
 
 def broken_class(right: type, change: Callable[..., Any]) -> type:

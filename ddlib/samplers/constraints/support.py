@@ -45,7 +45,7 @@ def check_constraint(
         f"constraint has vocab_size={constraint.vocab_size}, must be that of the process, "
         f"{process.vocab_size}",
     )
-    if not sampler.supports_constraint:
+    if not sampler.guarantees.supports_constraint:
         raise TypeError(
             f"constraint is {constraint!r}, which {sampler!r} does not support: a sampler must "
             "draw each token when "

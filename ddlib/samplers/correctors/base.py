@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from ddlib.samplers.base import ReversePart, SamplingContext
+from ddlib.samplers.base import Guarantees, ReversePart, SamplingContext
 from ddlib.typing import Times, Tokens
 from ddlib.utils.repr import shown
 
@@ -14,26 +14,9 @@ class Corrector(ReversePart):
     the final tokens.
     """
 
-    exact_marginals: bool = True
-    """True if a single token keeps its distribution q_t, given the optimal denoiser."""
-
-    consistent_joint: bool = True
-    """True if the distribution of a sequence converges to the exact one as steps and corrections
-    get smaller, given the
-    optimal denoiser. Each token then keeps its distribution q_t in every correction, with the other
-    tokens' noise fixed."""
-
-    exact_joint: bool = False
-    """True if every correction, however large, keeps the joint distribution of a sequence."""
-
-    max_model_calls: int = 1
-    """Maximal number of network calls per correction."""
-
-    supports_constraint: bool = False
-    """True if corrections keep a constraint, as for ``Sampler``."""
-
-    max_finalize_calls: int = 0
-    """Maximal number of network calls of ``end``."""
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(max_finalize_calls=0)
 
     @abstractmethod
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
@@ -59,7 +59,7 @@ class Corrected(Sampler):
                 f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as "
                 "Gibbs()"
             )
-        if not predictor.on_time_grid:
+        if not predictor.guarantees.on_time_grid:
             raise TypeError(
                 f"predictor is {predictor!r}, must be one whose states are at the times of the "
                 "grid (on_time_grid): a "
@@ -76,11 +76,19 @@ class Corrected(Sampler):
         self.corrector = corrector
         self.steps = check_count("steps", steps)
         self.interval = (low, high)
-        self.exact_marginals = predictor.exact_marginals and corrector.exact_marginals
-        self.consistent_joint = predictor.consistent_joint and corrector.consistent_joint
-        self.supports_constraint = predictor.supports_constraint and corrector.supports_constraint
-        self.max_model_calls = predictor.max_model_calls + self.steps * corrector.max_model_calls
-        self.max_finalize_calls = predictor.max_finalize_calls + corrector.max_finalize_calls
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What predictor and corrector have in common; their calls add up."""
+        first = self.predictor.guarantees
+        then = self.corrector.guarantees
+        return Guarantees(
+            exact_marginals=first.exact_marginals and then.exact_marginals,
+            consistent_joint=first.consistent_joint and then.consistent_joint,
+            supports_constraint=first.supports_constraint and then.supports_constraint,
+            max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
+            max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

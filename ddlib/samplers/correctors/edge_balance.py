@@ -1,13 +1,14 @@
 """Corrector with balanced ascents and descents on each edge of a hierarchy."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.base import SamplingContext, level_process
+from ddlib.samplers.base import Guarantees, SamplingContext, level_process
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.typing import Times, Tokens
@@ -34,10 +35,12 @@ class EdgeBalance(Corrector):
     requires = LevelProcess
     instead = "use ForwardBackward or the sampler Psi"
 
-    supports_constraint = True
-
     def __init__(self, strength: float = 1.0) -> None:
         self.strength = check_number("strength", strength, 0, 10, "in [0, 10]")
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, supports_constraint=True)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -1,12 +1,13 @@
 """Corrector with a forward step followed by a reverse step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.base import Guarantees, SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_number
@@ -30,10 +31,12 @@ class ForwardBackward(Corrector):
         TypeError, ValueError: another amount.
     """
 
-    supports_constraint = True
-
     def __init__(self, amount: float = 1.0) -> None:
         self.amount = check_number("amount", amount, 0.001, 1000, "in [0.001, 1000]")
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, supports_constraint=True)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -1,6 +1,7 @@
 """Corrector that resamples single positions given all others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.base import Guarantees, SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
@@ -53,7 +54,11 @@ class Gibbs(Corrector):
             f"select is {select!r}, must be one of {', '.join(map(repr, _SELECT))}",
         )
         self.select = select
-        self.consistent_joint = self.exact_joint = self.positions == 1 and select == "random"
+
+    @property
+    def guarantees(self) -> Guarantees:
+        exact = self.positions == 1 and self.select == "random"
+        return replace(super().guarantees, consistent_joint=exact, exact_joint=exact)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

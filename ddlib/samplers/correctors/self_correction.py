@@ -6,7 +6,7 @@ from typing import Self
 import torch
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.base import Guarantees, SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -40,9 +40,6 @@ class SelfCorrection(Corrector):
             never wrong.
     """
 
-    exact_marginals = consistent_joint = False
-    max_model_calls = 0
-
     def __init__(
         self, steps: int = 128, time: float = 0.01, temperature: float = 0.1, patience: int = 32
     ) -> None:
@@ -50,7 +47,15 @@ class SelfCorrection(Corrector):
         self.time = check_number("time", time, 1e-9, 1 - 1e-9, "in (0, 1)")
         self.temperature = check_number("temperature", temperature, 1e-9, 1e6, "above 0")
         self.patience = check_count("patience", patience)
-        self.max_finalize_calls = self.steps
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return Guarantees(
+            exact_marginals=False,
+            consistent_joint=False,
+            max_model_calls=0,
+            max_finalize_calls=self.steps,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -198,12 +198,12 @@ class Length(Part):
                 f"{process!r} may be "
                 "wrong"
             )
-        if not sampler.supports_stopping:
+        if not sampler.guarantees.supports_stopping:
             raise TypeError(
                 f"length is {self!r}, which {sampler!r} does not support: a row has several "
                 "sequences"
             )
-        if self.block is not None and sampler.by_times:
+        if self.block is not None and sampler.guarantees.by_times:
             raise TypeError(
                 f"block of {self!r} is {self.block}, and {sampler!r} has the same time at all "
                 "positions: use "

@@ -161,7 +161,7 @@ def check_guided(
                 "distribution of z_s: "
                 "use another stopping criterion, or on='tokens'"
             )
-    if not sampler.supports_step_distribution:
+    if not sampler.guarantees.supports_step_distribution:
         raise TypeError(
             f"{sampler!r} draws from token distributions, {network.denoiser!r} guides the "
             "distribution of z_s: use "
@@ -197,7 +197,7 @@ def check_memory(
             "True, as "
             "ddlib_models.DiT(memory=True) does; a guidance has no features"
         )
-    if not sampler.supports_stopping:
+    if not sampler.guarantees.supports_stopping:
         raise TypeError(
             f"memory is True, which {sampler!r} does not support: a row has several sequences"
         )
@@ -217,13 +217,13 @@ def check_paced(pace: Pace, sampler: Sampler) -> None:
     """Raise TypeError unless the sampler supports the pace, with blocks or with one time per
     position.
     """
-    if pace.block is None and not sampler.own_times:
+    if pace.block is None and not sampler.guarantees.own_times:
         raise TypeError(
             f"pace is {pace!r}, which {sampler!r} does not support: its step has one time for all "
             "positions of a "
             "sequence; use Ancestral()"
         )
-    if pace.block is not None and not sampler.supports_stopping:
+    if pace.block is not None and not sampler.guarantees.supports_stopping:
         raise TypeError(
             f"pace is {pace!r}, which {sampler!r} does not support: a row has several sequences"
         )

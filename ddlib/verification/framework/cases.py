@@ -177,17 +177,19 @@ def case_verifier(
     return verify
 
 
-def needs(attribute: str, otherwise: str) -> Callable[[Case], str]:
-    """Return an ``applies`` for claims about parts with an attribute that is true.
+def needs(guarantee: str, otherwise: str) -> Callable[[Case], str]:
+    """Return an ``applies`` for claims about parts with a guarantee.
 
     ``otherwise`` follows their class.
 
-    If there are several attributes, separated by spaces, one of them must be true.
+    If there are several guarantees, separated by spaces, one of them must be given.
     """
 
     def applies(case: Case) -> str:
-        found = any(getattr(case.subject, name) for name in attribute.split())
-        return "" if found else f"{type(case.subject).__name__} {otherwise}"
+        guarantees = case.subject.guarantees
+        if any(getattr(guarantees, name) for name in guarantee.split()):
+            return ""
+        return f"{type(case.subject).__name__} {otherwise}"
 
     return applies
 

@@ -145,7 +145,7 @@ _one_time = needs("own_times", "has one time for all positions of a sequence")
 def _several(run: Case) -> str:
     return (
         ""
-        if run.subject.supports_stopping
+        if run.subject.guarantees.supports_stopping
         else f"a row of {type(run.subject).__name__} has several sequences"
     )
 

@@ -68,7 +68,7 @@ def _joint(case: Case, point: Point) -> Iterator[Comparison]:
     z = _states(case, PAIR, t, _DRAWS, generator)
     run = _context(case, PAIR, _DRAWS, generator)
     for _ in range(8):  # so that small errors add up
-        z = _corrected(case, run, z, t, _STEP if case.subject.exact_joint else _SHORT)
+        z = _corrected(case, run, z, t, _STEP if case.subject.guarantees.exact_joint else _SHORT)
     rows = case.process.predictive(torch.eye(4, dtype=torch.float64)[None], at(t))[0]
     yield drawn_jointly("draws of two dependent states", ("z_0", "z_1"), z, rows.T @ PAIR @ rows)
 
@@ -93,8 +93,8 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
     yield Comparison(
         "tokens", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0
     )
-    most = case.subject.max_model_calls
-    most_end = case.subject.max_finalize_calls
+    most = case.subject.guarantees.max_model_calls
+    most_end = case.subject.guarantees.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
         f"network calls, at most {most} per correction and {most_end} at the end",

@@ -103,7 +103,7 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
     state = particles.init(call)
     for k in range(steps):
         state = particles.step(call, state, k)
-        if particles.sampler.on_time_grid and k + 1 < steps:
+        if particles.sampler.guarantees.on_time_grid and k + 1 < steps:
             s = float(call.times[k + 1])
             marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
             one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
@@ -166,7 +166,11 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
 
 def _approximate(run: Case) -> str:
     inside = run.subject.sampler
-    return "" if inside.exact_marginals else f"{type(inside).__name__} has approximate steps"
+    return (
+        ""
+        if inside.guarantees.exact_marginals
+        else f"{type(inside).__name__} has approximate steps"
+    )
 
 
 CLAIMS = (

@@ -96,11 +96,11 @@ def _steps_of_one_draw(run: Case) -> int:
     if torch.equal(early[:size] > 0, torch.eye(size) > 0) and bool(
         (early[size:] == early[size:, :1]).all()
     ):
-        return 3 if run.subject.exact_marginals else _STEPS
+        return 3 if run.subject.guarantees.exact_marginals else _STEPS
     in_parts = (
         isinstance(process, LevelProcess)
-        or run.subject.max_model_calls > 1
-        or not run.subject.exact_marginals
+        or run.subject.guarantees.max_model_calls > 1
+        or not run.subject.guarantees.exact_marginals
     )
     return int(not in_parts and torch.allclose(late, late[:, :1].expand_as(late)))
 
@@ -147,7 +147,11 @@ Neither marginals nor the joint distribution converge.
 
 
 def _off_the_grid(run: Case) -> str:
-    off = "" if run.subject.on_time_grid else "its states are at times of events, not of the grid"
+    off = (
+        ""
+        if run.subject.guarantees.on_time_grid
+        else "its states are at times of events, not of the grid"
+    )
     return _discretised(run) or off
 
 
@@ -157,8 +161,12 @@ def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
     joint = run.pair
     seen: list[Comparison] = []
     keep = _seen(run, torch.stack([joint.sum(1), joint.sum(0)])[None], seen, len(grid) // 5)
-    timed = {"steps": None, "times": grid} if run.subject.by_times else {"steps": len(grid) - 1}
-    watched = {"on_step": keep if run.subject.on_time_grid else None}
+    timed = (
+        {"steps": None, "times": grid}
+        if run.subject.guarantees.by_times
+        else {"steps": len(grid) - 1}
+    )
+    watched = {"on_step": keep if run.subject.guarantees.on_time_grid else None}
     tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
     yield drawn_jointly("draws of two dependent tokens", ("x_0", "x_1"), tokens, joint)
@@ -200,7 +208,9 @@ def _calls(run: Case, point: Point) -> Iterator[Comparison]:
         generator=torch.Generator().manual_seed(4),
     )
     used = torch.tensor(next(calls))
-    most = run.subject.max_model_calls * steps + run.subject.max_finalize_calls
+    most = (
+        run.subject.guarantees.max_model_calls * steps + run.subject.guarantees.max_finalize_calls
+    )
     yield Comparison(
         f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0
     )
