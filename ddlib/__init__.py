@@ -5,8 +5,8 @@ The bound, the training loss and the samplers work for any ``ForwardProcess``.
 """
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
     from ddlib.utils import shapecheck
@@ -43,15 +43,12 @@ from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.order_costs import OrderCosts, order_costs
 from ddlib.samplers.training_rows import TrainingRows
 from ddlib.times import sample_times
-from ddlib.utils import moved, renamed
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
     from ddlib.verification.verifier import verify
-
-moved.install()
 
 __version__ = "0.1.0"
 
@@ -115,26 +112,16 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
             from ddlib.verification.verifier import verify
 
             return verify
-        if name == "mirrored":
-            raise AttributeError(
-                "dd.mirrored was removed after 0.1.0, since mirror pairs gain nothing at equal "
-                "rows (docs/signal.md): "
-                "pass its generator itself, and levels='balanced' for less noise"
-            )
-        if name == "word_logits":
-            return renamed.module_getattr(__name__, {name: "token_logits"})(name)
-        if f"ddlib.{name}" in moved.MOVED:
-            return import_module(f"ddlib.{name}")
-        raise AttributeError(_unknown(name))
+        _raise_unknown("ddlib", name)
 
-    def _unknown(name: str, module: str = "ddlib") -> str:
-        """Return the message for an attribute that a module lacks, with suggestions unless the name
-        is private.
-        """
+    def _raise_unknown(module: str, name: str) -> NoReturn:
+        """Raise AttributeError with suggestions, without them for a private name."""
         if name.startswith("_"):
-            return f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         from ddlib.plugins.suggestions import missing
 
-        return missing(name, module)
+        raise AttributeError(missing(name, module))
 
-    renamed.unknown = _unknown
+    # set here, since the search for suggestions imports packages that are above these
+    for _package in (guidance, hierarchies, paces, plot, presets, processes, samplers, times):
+        _package.__getattr__ = partial(_raise_unknown, _package.__name__)

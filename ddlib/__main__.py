@@ -266,7 +266,6 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
         type=Path,
         help="also draw it into this file, such as show.png; requires matplotlib",
     )
-    command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # former default
     command.add_argument(
         "--tokens",
         "--words",
@@ -301,7 +300,7 @@ def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
     print(inspection.describe(subject, options.tokens))
     print(f"\nverify it:  python -m ddlib verify {options.object}")
-    if options.out is None or options.no_plot:
+    if options.out is None:
         print(f"draw it:    python -m ddlib show {options.object} --out show.png")
         return 0
     try:

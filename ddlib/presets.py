@@ -11,7 +11,6 @@ from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
 from ddlib.schedules import Linear, Schedule
 from ddlib.schedules.window import in_turn
 from ddlib.utils.positive import HIGH, LOW, RULE
-from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import check_number, require
 
 _Preset = TypeVar("_Preset", bound=Callable[..., Any])
@@ -190,6 +189,3 @@ def hdlm_noisy(
     """
     tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names)
     return Noisy(tree, Linear(), p_uniform, None if counts is None or not len(counts) else counts)
-
-
-__getattr__ = module_getattr(__name__, {})

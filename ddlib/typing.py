@@ -10,8 +10,6 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from typing_extensions import TypeIs, get_protocol_members
 
-from ddlib.utils.renamed import module_getattr, provide_renamed
-
 AXES = {
     "B": "sequences of a batch",
     "L": "positions of a sequence",
@@ -85,12 +83,6 @@ def implements(subject: object, protocol: type[Capability]) -> TypeIs[Capability
     that ``torch.compile`` returns.
     """
     members = get_protocol_members(protocol)
-    if (
-        "output_weights" in members
-        and hasattr(subject, "features")
-        and not hasattr(subject, "output_weights")
-    ):
-        provide_renamed(subject, "words", "output_weights")
     return all(
         hasattr(subject, name)
         and (getattr(subject, name) is not None or not callable(getattr(protocol, name, None)))
@@ -322,8 +314,3 @@ class SparseDenoiser(SplitDenoiser, Protocol):
         (B, n, D).
         """
         ...
-
-
-__getattr__ = module_getattr(
-    __name__, {"Levelled": "HasLevelWeights", "StateLaw": "StateProbs", "WordLaw": "TokenProbs"}
-)

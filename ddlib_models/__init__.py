@@ -12,10 +12,7 @@ from ddlib_models import attention
 from ddlib_models.dit import DiT
 from ddlib_models.dit import presets as sizes
 from ddlib_models.dit.heads import ChildHead
-from ddlib_models.io import moved
 from ddlib_models.io.manifest import ManifestError
 from ddlib_models.io.pretrained import Pretrained
-
-moved.install()
 
 __all__ = ["ChildHead", "DiT", "ManifestError", "Pretrained", "attention", "sizes"]

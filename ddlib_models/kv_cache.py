@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.io.moved import former_name
-
 
 class Slot(NamedTuple):
     """Keys and values of one layer in a preallocated buffer, of which ``filled`` positions are
@@ -71,8 +69,6 @@ class KVCacheBase(ABC):
 
     def __init__(self, tokens: Int[Tensor, "B L"], model: nn.Module) -> None:
         self.tokens, self._model, self._weights = tokens, ref(model), self._state(model)
-
-    words = former_name("KVCacheBase.words", "tokens")
 
     @property
     def length(self) -> int:

@@ -40,10 +40,6 @@ BEGINNING = 0.05
 """Share of a run at its beginning that may exceed the limits of the plot."""
 
 
-EARLIER = {"word": "token", "no word": "no token"}
-"""Names of levels in the records of earlier versions, and their present names."""
-
-
 @dataclass(frozen=True)
 class Curve:
     """Numbers, and the steps at which they were recorded."""
@@ -115,8 +111,6 @@ def read_run(name: str, folder: Path) -> Run:
     )
     if not train:
         raise ValueError(f"{path}: nothing to draw, it has no records of training")
-    for record in train:
-        record["levels"] = {_level(level): loss for level, loss in record["levels"].items()}
     levels = dict.fromkeys(level for record in train for level in record["levels"])
     return Run(
         name,
@@ -131,14 +125,6 @@ def read_run(name: str, folder: Path) -> Run:
         if bounds and "sequences" in bounds[-1]
         else "",
     )
-
-
-def _level(name: str) -> str:
-    """Return the present name of a level.
-
-    Records of earlier versions have numbers or former names.
-    """
-    return f"level {name}" if name.isdecimal() else EARLIER.get(name, name)
 
 
 def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve:

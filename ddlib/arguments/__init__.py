@@ -1,7 +1,7 @@
 """Parts that record their constructor arguments: plain values, comparison, state dicts."""
 
 from ddlib.arguments.compared import apart, difference, rebuilt
-from ddlib.arguments.identified import check_extra_state, extra_state, load_checked
+from ddlib.arguments.identified import check_extra_state, extra_state
 from ddlib.arguments.names import declared
 from ddlib.arguments.plain import described, values, written
 from ddlib.arguments.recorded import Part, made_by
@@ -14,7 +14,6 @@ __all__ = [
     "described",
     "difference",
     "extra_state",
-    "load_checked",
     "made_by",
     "rebuilt",
     "values",

@@ -28,7 +28,7 @@ def difference(saved: Any, now: Any, path: str = "") -> str:
     """
     if isinstance(saved, dict) and isinstance(now, dict):
         kinds = [values["kind"] for values in (saved, now) if "kind" in values]
-        if len(kinds) == 2 and not _same_kind(*map(str, kinds)):
+        if len(kinds) == 2 and kinds[0] != kinds[1]:
             return f"{path}.kind".lstrip(".") + f" is {kinds[0]} there, {kinds[1]} here"
         for name in dict.fromkeys((*now, *saved)):
             if name == "kind":
@@ -74,7 +74,7 @@ def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
     made = record(part).function
     make = made or type(part)
     kind = path_of(made) if made else kind_of(type(part))
-    if not _same_kind(str(values["kind"]), kind):
+    if values["kind"] != kind:
         raise TypeError(f"kind is {values['kind']}, must be {kind}")
     return make(
         **{
@@ -184,14 +184,6 @@ def _equal(one: Any, other: Any) -> bool:
     one = one.detach().cpu()
     other = other.detach().cpu()
     return bool(torch.equal(one, other) or torch.equal(one.nan_to_num(0.5), other.nan_to_num(0.5)))
-
-
-def _same_kind(saved: str, now: str) -> bool:
-    """Return whether two names mean one class.
-
-    a class that is not registered may have moved to another module.
-    """
-    return saved == now or (":" in saved and saved.partition(":")[2] == now.partition(":")[2])
 
 
 def _nan(value: Any) -> bool:

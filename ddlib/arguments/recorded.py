@@ -1,7 +1,6 @@
 """Base class of objects that record their constructor arguments."""
 
 import inspect
-import warnings
 from abc import ABCMeta
 from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
 from contextlib import nullcontext
@@ -37,17 +36,8 @@ class Recorded(ABCMeta):
     """Metaclass of ``Part`` that records the arguments of each constructor call.
 
     Subclasses need no code for it, and the constructor may use its arguments in any way: the
-    recorded arguments make the object again. An object made by ``__new__`` alone, or unpickled from
-    an older version, has no record.
+    recorded arguments make the object again. An object made by ``__new__`` alone has no record.
     """
-
-    def __new__(
-        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
-    ) -> "Recorded":
-        if options.pop("own_times", None) is not None:
-            message = f"class {name}(own_times=...) has no effect: methods of a process take times (B,) and (B, L)"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return super().__new__(mcls, name, bases, namespace, **options)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if torch.is_inference_mode_enabled():

@@ -14,7 +14,6 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
-from ddlib.utils.renamed import Renamed, renamed_value
 from ddlib.utils.validation import check_number, require
 
 Strength = float | Callable[[float], float]
@@ -78,7 +77,6 @@ class Guidance(Part):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
         self.process = process
         self.strength = strength if callable(strength) else self._checked("strength", strength)
-        on = renamed_value("on", on, "words", "tokens")
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
@@ -215,10 +213,6 @@ class Guidance(Part):
         fields = [repr(self.process), f"strength={self.strength!r}", f"on={self.on!r}"]
         fields += [f"interval={self.interval}"] * (self.interval != (0.0, 1.0))
         return f"{type(self).__name__}({', '.join(fields)})"
-
-    hear = Renamed("evaluate")
-    limits = Renamed("special_cases")
-    step_law = Renamed("step_distribution")
 
     @property
     def _alone(self) -> Denoiser | None:

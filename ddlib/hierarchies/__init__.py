@@ -11,7 +11,6 @@ from ddlib.hierarchies.similarities import blosum62
 from ddlib.hierarchies.sparse_kernels import Banded, Sparse
 from ddlib.hierarchies.tree import Tree
 from ddlib.hierarchies.wordnet import wordnet_table
-from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Banded",
@@ -36,5 +35,3 @@ __all__ = [
     "table_parents",
     "wordnet_table",
 ]
-
-__getattr__ = module_getattr(__name__, {})

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
+from ddlib.arguments import Part, check_extra_state, extra_state, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top
@@ -20,7 +20,6 @@ from ddlib.typing import PerToken, StateMatrix, Tokens
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
@@ -47,7 +46,6 @@ class Hierarchy(Named, Float64Module, Part):
     # a state dict holds the constructor's arguments, which loading compares
     get_extra_state = extra_state
     set_extra_state = check_extra_state
-    _load_from_state_dict = load_checked
 
     def __init__(
         self,
@@ -260,9 +258,6 @@ class Hierarchy(Named, Float64Module, Part):
         if self.fingerprint is not None:
             fields.append(f"fingerprint={self.fingerprint[:12]}")
         return f"{type(self).__name__}({', '.join(fields)})"
-
-    reduced = Renamed("small_copy")
-    laws = Renamed("level_probs")
 
 
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:

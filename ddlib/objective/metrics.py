@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.objective.training import mean_per_token as mean_per_token  # its former place
 from ddlib.typing import PaddingMask, PerToken, Times
 from ddlib.utils.validation import check_mask, check_shape, check_times, require
 

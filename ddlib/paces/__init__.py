@@ -8,7 +8,6 @@ from ddlib.paces.lanes import Lanes
 from ddlib.paces.patches import Patches
 from ddlib.paces.ramp import Ramp
 from ddlib.paces.random_order import RandomOrder
-from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Blocks",
@@ -23,5 +22,3 @@ __all__ = [
     "RandomOrder",
     "Together",
 ]
-
-__getattr__ = module_getattr(__name__, {})

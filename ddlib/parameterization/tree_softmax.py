@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.typing import ChildDenoiser, implements
-from ddlib.utils.renamed import Renamed, renamed_keyword
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
 
@@ -186,10 +185,6 @@ class Children:
         ValueError: a state without children; rows of another number, negative, or given twice.
     """
 
-    law = Renamed("parameterization")
-    words = Renamed("token_logits")
-
-    @renamed_keyword("law", "parameterization")
     def __init__(
         self, tree: Hierarchy, parameterization: str = "cavity", rows: Tensor | None = None
     ) -> None:

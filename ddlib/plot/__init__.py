@@ -30,7 +30,6 @@ from ddlib.plot.curves import (
 )
 from ddlib.plot.trajectories import image, trajectory, trajectory_text
 from ddlib.plot.tree_diagram import hierarchy
-from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "BLUE",
@@ -56,5 +55,3 @@ __all__ = [
     "weight_series",
     "weights",
 ]
-
-__getattr__ = module_getattr(__name__, {"clock": "schedule_curve"})

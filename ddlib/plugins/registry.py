@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ddlib.arguments import declared
 from ddlib.processes import ForwardProcess
-from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import require
 from ddlib.verification.kinds import KINDS
 
@@ -315,6 +314,3 @@ def _name(package: Distribution) -> str:
     # the name is parsed from a file at every access, and each use of a part asks for the packages
     # of all entry points
     return package.name
-
-
-__getattr__ = module_getattr(__name__, {"knows": "is_registered", "room": "package_of"})

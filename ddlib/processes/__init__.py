@@ -21,7 +21,6 @@ from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
-from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "GIDD",
@@ -45,7 +44,3 @@ __all__ = [
     "unchanged",
     "unsqueeze_times",
 ]
-
-__getattr__ = module_getattr(
-    __name__, {"Mixing": "Interpolating", "beside": "unsqueeze_times", "into": "gather_columns"}
-)

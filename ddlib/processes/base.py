@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
+from ddlib.arguments import Part, check_extra_state, extra_state
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import optimal_times
 from ddlib.processes.argument_checks import place_of
@@ -43,7 +43,6 @@ from ddlib.typing import (
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import (
     check_count,
     check_devices,
@@ -117,7 +116,6 @@ class ForwardProcess(Float64Module, Part):
     # a state dict holds the constructor's arguments, which loading compares
     get_extra_state = extra_state
     set_extra_state = check_extra_state
-    _load_from_state_dict = load_checked
 
     def __init__(self, vocab_size: int, num_states: int) -> None:
         super().__init__()
@@ -406,11 +404,6 @@ class ForwardProcess(Float64Module, Part):
             TypeError: the class does not take it, see ``couplings``.
             ValueError: an unknown coupling.
         """
-        require(
-            levels != "systematic",
-            "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the "
-            "bound; use 'balanced'",
-        )
         require(
             levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}"
         )
@@ -911,16 +904,6 @@ class ForwardProcess(Float64Module, Part):
         """Marginals q_t(z|x) of every token, (V, S) float64, at the scalar ``t``."""
         tokens = torch.arange(self.vocab_size, device=t.device)[None]
         return self.marginal(tokens, t.to(torch.float64)[None])[0]
-
-    land = Renamed("sample_given_level")
-    leaving = Renamed("exit_rate")
-    leave = Renamed("sample_exit")
-    advance = Renamed("sample_forward")
-    balance = Renamed("importance_weight")
-    reduced = Renamed("small_copy")
-    from_anywhere = Renamed("reachable_from_all_tokens")
-    word_likelihood = Renamed("token_likelihood")
-    cases = Renamed("equivalence_classes")
 
 
 def evidence(

@@ -31,7 +31,6 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.renamed import Renamed
 
 
 class Interpolating(ForwardProcess):
@@ -255,8 +254,6 @@ class Interpolating(ForwardProcess):
     def token_at(self, z: Tokens) -> Tokens:
         """Return the states, with an arbitrary token in place of the mask."""
         return z.clamp_max(self.vocab_size - 1)
-
-    word_at = Renamed("token_at")
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         arrival = self._arrival(z, t)

@@ -103,7 +103,6 @@ class LevelExponential(Float64Module):
     """
 
     powers: Tensor
-    retired = ("powers",)
 
     def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
         super().__init__()

@@ -25,7 +25,6 @@ from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.renamed import Renamed
 
 
 class LevelProcess(ForwardProcess):
@@ -329,13 +328,6 @@ class LevelProcess(ForwardProcess):
         occupancies = self.occupancies(t)[:, 1:]
         costs = self.weights(t)[:, 1:] * nats
         return (occupancies * costs).sum(-1), (occupancies * costs**2).sum(-1)
-
-    jump = Renamed("sample_level")
-    climb = Renamed("ascend")
-    descent = Renamed("descendant_logits")
-    descends = Renamed("subtree_logits_suffice")
-    most_lift = Renamed("max_remask_prob")
-    draw_path = Renamed("sample_jump_times")
 
     @property
     def _depth(self) -> int:

@@ -8,9 +8,6 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.level_chain import (
-    LevelExponential as LevelExponential,
-)  # its former place, of pickles too
 from ddlib.processes.level_chain import normalised, short_step, terms_of
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require

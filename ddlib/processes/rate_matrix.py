@@ -69,7 +69,6 @@ class RateMatrix(ForwardProcess):
         schedule.check_resolves("matrix", exponential.unsettled)
 
     schedule: Schedule
-    retired = ("generator.powers",)
 
     @property
     def matrix(self) -> StateMatrix:

@@ -27,7 +27,6 @@ from ddlib.samplers.sampling import sample
 from ddlib.samplers.stopping import Ending, EndOfText, Settled
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.samplers.time_grid import equal_jump_times
-from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Ancestral",
@@ -64,5 +63,3 @@ __all__ = [
     "equal_jump_times",
     "sample",
 ]
-
-__getattr__ = module_getattr(__name__, {"Order": "OrderedSampler", "Run": "SamplingContext"})

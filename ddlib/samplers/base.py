@@ -17,7 +17,6 @@ from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -287,8 +286,6 @@ class Sampler(ReversePart):
 
     def __repr__(self) -> str:
         return shown(self, Sampler)
-
-    pick = Renamed("select_rows")
 
 
 def _picked(memo: Any, size: int, rows: Tensor) -> Any:

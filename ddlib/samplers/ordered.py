@@ -14,7 +14,6 @@ from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
-from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import require
 
 _RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
@@ -62,11 +61,6 @@ class OrderedSampler(Sampler):
 
     requires = LevelProcess
     instead = "use Psi, which has no order"
-    sure = Renamed("confidence")
-    wanted = Renamed("select")
-    looks = Renamed("uses_predictions")
-    quota = Renamed("num_to_unmask")
-    turn = Renamed("plan_step")
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition

@@ -13,7 +13,6 @@ from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.constraints import Automaton
 from ddlib.typing import Tokens
-from ddlib.utils.renamed import Renamed, renamed_keyword
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import check_count, check_number, require
 
@@ -104,9 +103,6 @@ class EndOfText(Ending):
         TypeError, ValueError: numbers that are not tokens of the process.
     """
 
-    word = Renamed("token")
-
-    @renamed_keyword("word", "token")
     def __init__(
         self, token: int, least: int = 0, last: bool = True, fill: int | None = None
     ) -> None:

@@ -9,7 +9,6 @@ from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
 from ddlib.schedules.window import Window
 from ddlib.utils.imports import imported
-from ddlib.utils.renamed import module_getattr
 
 if TYPE_CHECKING:
     from ddlib.schedules.occupancies import Occupancies
@@ -40,5 +39,5 @@ def __getattr__(name: str) -> Any:
     to load.
     """
     if name not in _LAZY:
-        return module_getattr(__name__, {})(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(imported(f"ddlib.schedules.{_LAZY[name]}"), name)

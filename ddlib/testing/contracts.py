@@ -2,31 +2,11 @@
 object.
 """
 
-import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ddlib.plugins.registry import GROUPS, PROVED, get
 from ddlib.utils.validation import require
 from ddlib.verification import Report, verify
-from ddlib.verification.kinds import KINDS
-
-_FORMER = {
-    f"check_{name}": KINDS[kind].base
-    for name, kind in (
-        ("schedule", "schedules"),
-        ("hierarchy", "hierarchies"),
-        ("process", "processes"),
-        ("sampler", "samplers"),
-        ("corrector", "correctors"),
-        ("time_density", "times"),
-        ("pace", "paces"),
-        ("weighting", "weightings"),
-        ("guidance", "guidance"),
-    )
-}
-"""Former functions, one for each kind: ``check`` supports all."""
 
 
 def check(subject: Any, level: str = "quick") -> Report:
@@ -68,20 +48,6 @@ def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]
     if not examples:
         raise AssertionError(f"{cls.__name__}.examples() is empty, must return at least one")
     return [_check_kind(cls, example, level) for example in examples]
-
-
-def former(name: str) -> Callable[..., Report]:
-    """Return a former function of ``ddlib.testing`` by name, with a warning.
-
-    ``check`` for objects of one kind.
-    """
-    if name not in _FORMER:
-        raise AttributeError(f"module 'ddlib.testing' has no attribute {name!r}")
-    message = (
-        f"ddlib.testing.{name} is ddlib.testing.check now; the next release removes the former name"
-    )
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    return partial(_check_kind, _FORMER[name])
 
 
 def _check_kind(kind: type[Any], subject: Any, level: str = "quick") -> Report:

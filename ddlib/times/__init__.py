@@ -7,8 +7,5 @@ from ddlib.times.beta import Beta
 from ddlib.times.draws import sample_times
 from ddlib.times.logit_normal import Bell
 from ddlib.times.tabulated import Tabulated
-from ddlib.utils.renamed import module_getattr
 
 __all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform", "sample_times"]
-
-__getattr__ = module_getattr(__name__, {})

@@ -8,7 +8,6 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ddlib.utils.precision import Float64Module
-from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import check_number
 
 LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
@@ -98,6 +97,3 @@ class PositiveParameter(Float64Module):
 
 def _smooth_min(log: Tensor) -> Tensor:
     return -torch.logsumexp(-_SHARP * log, 0) / _SHARP
-
-
-__getattr__ = module_getattr(__name__, {"Learned": "PositiveParameter"})

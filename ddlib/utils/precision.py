@@ -3,12 +3,10 @@ dict.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from ddlib.utils.renamed import module_getattr
 
 _OWN = frozenset(vars(nn.Module()))
 """Attributes of every ``nn.Module``, which torch moves itself."""
@@ -26,11 +24,6 @@ class Float64Module(nn.Module):
     dtype)``, ``.half`` and similar methods do not change the dtype of constants; the precision of a
     result is determined by the arguments of the call.
     """
-
-    retired: ClassVar[tuple[str, ...]] = ()
-    """Names of tensors in state dicts of earlier versions that are ignored, since they follow from
-    others. A dotted
-    name refers to a tensor of a former submodule."""
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the constants of this module, without submodules, with their attribute names."""
@@ -72,6 +65,3 @@ def _each(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_each(item, to) for item in value)
     return value
-
-
-__getattr__ = module_getattr(__name__, {"ExactModule": "Float64Module"})

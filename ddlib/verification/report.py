@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from ddlib.utils.renamed import Renamed
-
 WIDTH = 120
 _INDENT = 7 * " "
 
@@ -45,8 +43,6 @@ class Counterexample:
     """Description of the error, if two numbers are not enough."""
     hint: str = ""
     """Suggested fix, if known."""
-
-    says = Renamed("message")
 
     def __str__(self) -> str:
         return self.text()
@@ -106,8 +102,6 @@ class Check:
     """Explanation of a failure."""
     follows: str = ""
     """Label of the failure that explains this one and should be fixed first."""
-
-    room = Renamed("topic")
 
     @property
     def label(self) -> str:

@@ -1,6 +1,5 @@
 """Weightings: training weights in place of the bound's weights (WEIGH); bounds do not use them."""
 
-from ddlib.utils.renamed import module_getattr
 from ddlib.weightings.base import Weighting, weighted
 from ddlib.weightings.clip import Clip
 from ddlib.weightings.constant import Constant
@@ -9,5 +8,3 @@ from ddlib.weightings.optimal import Optimal
 from ddlib.weightings.per_level import PerLevel
 
 __all__ = ["Clip", "Constant", "Dynamic", "Optimal", "PerLevel", "Weighting", "weighted"]
-
-__getattr__ = module_getattr(__name__, {})

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ddlib_models.dit.layers import LayerNorm, Modulation, modulate
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.io.constants import Constants
-from ddlib_models.io.moved import former_name
 
 
 def round_up(size: int, multiple: int) -> int:
@@ -136,8 +135,6 @@ class ChildHead(Constants, nn.Linear):
             above = levels[-1].new_zeros(int(parents.max()) + 1)
             levels.append(above.index_add(0, parents.to(above.device), levels[-1]))
         self.bias[self.rows] = torch.cat(levels).log().to(self.bias)
-
-    to_words = former_name("ChildHead.to_words", "to_token_head")
 
     @torch.no_grad()
     def to_token_head(self, pad_to: int = 1) -> TokenHead:

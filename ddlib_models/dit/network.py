@@ -18,7 +18,6 @@ from ddlib_models.dit.layers import Block, LayerNorm, MemoryInput, Modulation, T
 from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
-from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
@@ -266,8 +265,6 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         bias``.
         """
         return self.head.output_weights()
-
-    words = former_name("DiT.words", "output_weights")
 
     @property
     def tree(self) -> Sequence[Int[Tensor, " n"]] | None:

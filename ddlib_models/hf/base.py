@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ddlib_models.dit.checks import check_states
 from ddlib_models.io.json_files import described, line
-from ddlib_models.io.moved import former_name
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import filled_network
 
@@ -95,8 +94,6 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         return self.decoder.weight[: self.vocab_size], None if bias is None else bias[
             : self.vocab_size
         ]
-
-    words = former_name("HFBackbone.words", "output_weights")
 
     def embed(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         """Embed states, without the position embeddings and the norm."""

@@ -1,7 +1,6 @@
 """Recipe files: every field is a key of YAML, and unknown keys are errors."""
 
 import difflib
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -13,7 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.loss import Loss, check_removed
+from recipes.config.loss import Loss
 from recipes.config.recipe import PARTS, Recipe, part
 from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
@@ -50,7 +49,7 @@ def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a file of ``recipe_yaml``, of this or an earlier version, or a hand-written one.
+    """Read a file of ``recipe_yaml``, or a hand-written one.
 
     Warns if the version of a plug-in differs from that in the file.
 
@@ -90,12 +89,10 @@ def recipe_of(values: dict[str, Any], place: str = "recipe") -> Recipe:
         ValueError: as ``read_recipe``.
     """
     try:
-        return TypeAdapter(Recipe).validate_python(_modern(values))
+        return TypeAdapter(Recipe).validate_python(values)
     except ValidationError as error:
         faults = [*map(_explain, error.errors()), *_faults_of_parts(values)]
         raise ValueError(f"{place}: " + "; ".join(dict.fromkeys(faults))) from error
-    except ValueError as error:  # of check_removed
-        raise ValueError(f"{place}: {error}") from error
 
 
 def numbers(recipe: Recipe) -> dict[str, Any]:
@@ -135,57 +132,13 @@ def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) ->
             )
 
 
-def _modern(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the values of a file from before networks or weightings were parts to the current
-    format.
-
-    Such a file has no kind of model except what runs filled in, and limits in place of a weighting.
-    """
-    if isinstance(values.get("loss"), dict):
-        values = values | {"loss": _modern_loss(values["loss"])}
-    model = values.get("model")
-    if not isinstance(model, dict) or "kind" in model:
-        return values
-    model = {"kind": "dit"} | model
-    if model.pop("mean_of_members", False):
-        model["parents"] = parts.RUN
-    return (
-        values
-        | {"model": model}
-        | ({"start": start} if (start := model.pop("start", None)) else {})
-    )
-
-
-def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert the values of a loss to present options.
-
-    Limits of the weights as a weighting, no removed options.
-
-    Raises:
-        ValueError: as ``check_removed``.
-    """
-    check_removed(values)
-    values = {name: value for name, value in values.items() if name != "mirror"}
-    match values:
-        case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
-            return rest | {
-                "weighting": {
-                    "kind": "clip",
-                    "high": None if high == math.inf else high,
-                    "low": low,
-                }
-            }
-    return values
-
-
 def read_loss(values: dict[str, Any]) -> Loss:
-    """Read the loss of a recipe alone, from values of ``recipe_yaml`` of this or an earlier
-    version.
+    """Read the loss of a recipe alone, from values of ``recipe_yaml``.
 
     Raises:
         ValueError, ImportError: as in ``read_recipe``.
     """
-    return TypeAdapter(Loss).validate_python(_modern_loss(values))
+    return TypeAdapter(Loss).validate_python(values)
 
 
 def about_loss(recipe: Path) -> str:

@@ -5,14 +5,13 @@ import types
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from itertools import takewhile, zip_longest
+from itertools import takewhile
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import tyro
 from docstring_parser import parse as parse_docstring
 
 from ddlib import parts, registry
-from recipes.config.loss import MIRROR_REMOVED, check_removed
 from recipes.config.recipe import PARTS, Recipe, part, with_parts
 from recipes.config.validation import ELSEWHERE, instead
 
@@ -116,24 +115,18 @@ def _plain(given: Any, place: str) -> Any:
 
 
 def check_flags(words: Sequence[str]) -> None:
-    """Raise if the words of a command line hold a flag, or its value, that was removed, or another
-    codebase's flag.
+    """Raise if the words of a command line hold another codebase's flag.
 
     Raises:
-        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``; a name of
-            ``ELSEWHERE``.
+        ValueError: a name of ``ELSEWHERE``.
     """
-    for word, value in zip_longest(words, words[1:], fillvalue=""):
-        name, sign, inner = word.partition("=")
-        if name in ("--loss.mirror", "--loss.no-mirror"):
-            raise ValueError(f"{name} {MIRROR_REMOVED}")
+    for word in words:
+        name = word.partition("=")[0]
         place, _, last = name.removeprefix("--").replace("-", "_").rpartition(".")
         if name.startswith("--") and place in _OWN and last in ELSEWHERE:
             raise ValueError(
                 f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?"
             )
-        if name == "--loss.levels":
-            check_removed({"levels": inner if sign else value})
 
 
 def check_unknown(given: Recipe, words: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Training loss of a run."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,28 +11,6 @@ from ddlib.weightings import Clip, Weighting
 from recipes.config.times import OPTIMAL, UNIFORM, check_times
 from recipes.config.validation import at_least
 from recipes.data.source import STRICT
-
-MIRROR_REMOVED = (
-    "was removed after 0.1.0, since mirror pairs do not reduce the error for the same number of "
-    "rows "
-    "(docs/signal.md): leave it out, and use loss.levels: balanced for less noise"
-)
-
-
-def check_removed(values: Mapping[str, Any]) -> None:
-    """Raise if values of a loss name an option that was removed.
-
-    Raises:
-        ValueError: ``mirror`` is true, or ``levels`` is "systematic".
-    """
-    if values.get("mirror"):
-        raise ValueError(f"loss.mirror: true {MIRROR_REMOVED}")
-    if values.get("levels") == "systematic":
-        raise ValueError(
-            "loss.levels: systematic was removed after 0.1.0, since its mean is not that of the "
-            "loss (docs/signal.md): "
-            "use balanced"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +91,6 @@ class Loss:
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        check_removed({"levels": self.levels})
         if self.weighting is not None:
             object.__setattr__(
                 self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting")

@@ -62,9 +62,9 @@ def prepare(
         )
 
     prepared = once(folder, content)
-    if found := prepared.manifest.get("unknown"):  # not in folders of version 0.1.0
-        for name in SPLITS:
-            check_unknown(name, prepared.manifest[name], found, corpus, unknown)
+    for name in SPLITS:
+        counts = prepared.manifest["unknown"]
+        check_unknown(name, prepared.manifest[name], counts, corpus, unknown)
     return prepared
 
 

@@ -50,9 +50,8 @@ def table(prepared: Prepared, length: int) -> str:
         counts = tuple(f"{facts[key]:,}" for key in ("documents", "empty", "tokens", "bytes"))
         means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
         longer = f"{(documents.lengths > length).mean():.1%}"
-        rows.append(
-            (name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer)
-        )
+        unknown = f"{prepared.manifest['unknown'][name]['count']:,}"
+        rows.append((name, *counts, unknown, *(f"{mean:.2f}" for mean in means), longer))
     lines = _aligned(rows)
     ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
     tokens = f"{prepared.vocab_size} tokens ({ids}), vocabulary {prepared.fingerprint[:12]}"
@@ -138,12 +137,6 @@ def _shared(prepared: Prepared) -> Iterator[str]:
         yield f"validation: also in train: {count:,} of {len(prepared.validation):,} {unit}"
 
 
-def _unknown(prepared: Prepared, name: str) -> str:
-    """Return the number of unknown symbols; a folder of version 0.1.0 does not have it."""
-    found = prepared.manifest.get("unknown")
-    return "not counted" if found is None else f"{found[name]['count']:,}"
-
-
 def _notes(prepared: Prepared) -> Iterator[str]:
     manifest = prepared.manifest
     if len(prepared.validation) < 2:
@@ -159,5 +152,5 @@ def _notes(prepared: Prepared) -> Iterator[str]:
         if cuts[split] and rules[split] == "line" and empty >= MANY:
             yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph splits at them"
     for name in SPLITS:
-        if symbols := manifest.get("unknown", {}).get(name, {}).get("symbols"):
+        if symbols := manifest["unknown"][name]["symbols"]:
             yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"

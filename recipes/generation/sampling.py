@@ -91,11 +91,8 @@ class Sampling:
 
     0 ignores the label, above 1 strengthens it.
     """
-    guidance_on: Literal["tokens", "states", "words"] = "tokens"
-    """Distribution that is guided: of the clean token, or of the next state.
-
-    ``words`` is a former name.
-    """
+    guidance_on: Literal["tokens", "states"] = "tokens"
+    """Distribution that is guided: of the clean token, or of the next state."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
     """Times between which samples are guided.
 

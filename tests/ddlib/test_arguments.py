@@ -8,7 +8,6 @@ import json
 import pickle
 import warnings
 from array import array
-from pathlib import Path
 
 import pytest
 import sympy
@@ -19,7 +18,7 @@ from ddlib_ragged import Bands, LogOdds, Ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_file, save_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
@@ -27,7 +26,7 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.arguments import Part, apart, described
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix
 from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic
 from ddlib.testing import strategies
 from ddlib.utils.precision import Float64Module
@@ -344,84 +343,6 @@ def test_state_that_cannot_be_read_is_refused():
     state["process._extra_state"] = state["process._extra_state"] // 2
     with pytest.raises(ValueError, match=r"extra state of GIDD cannot be read .* not averaged"):
         net.load_state_dict(state)
-
-
-OLD = load_file(Path(__file__).parent / "old_states.safetensors")
-
-
-def before(name):
-    """State dict of a process as ddlib 0.1.0 wrote it."""
-    return {
-        key.partition("/")[2]: value.clone()
-        for key, value in OLD.items()
-        if key.startswith(f"{name}/")
-    }
-
-
-NOW = {
-    "hierarchical": lambda xi=0.9, speed=0.7: Hierarchical(
-        Tree([WORDS, ABOVE], [xi, 0.8], [speed, 1.3, 2.0]), Linear()
-    ),
-    "masked": lambda: Masked(6, Linear()),
-    "noisy": lambda often=3.0: Noisy(
-        Tree([WORDS], xi=0.9), Linear(), [0.1, 0.4], [often, 1.0, 1.0, 2.0, 5.0, 1.0]
-    ),
-    "per_word": lambda power=2.0: PerWord(Linear(), [0.5, power, 1.0, 1.5]),
-    "rate_matrix": lambda rate=0.5: RateMatrix(
-        torch.eye(4).roll(1, 0) + rate * torch.eye(4).roll(-1, 0) - (1 + rate) * torch.eye(4),
-        Linear(),
-    ),
-    "learned": lambda speed=2.0: Hierarchical(
-        Tree([WORDS], speed=[speed, 1.0], learn_speeds=True), Linear()
-    ),
-    "ragged": lambda xi=0.8: Ragged(Bands([5, 1, 4], 2, xi=xi), [1, 3], LogOdds(1.5), speed=0.5),
-    "uniform": lambda: Uniform(6, Linear()),
-}
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("name", NOW)
-def test_state_of_0_1_0_loads_and_warns_of_values_that_are_not_compared(name, strict):
-    net = Net(NOW[name]())
-    state = net.linear.state_dict(prefix="linear.") | before(name)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = net.load_state_dict(state, strict)
-    assert not found.missing_keys and not found.unexpected_keys
-    warned = [str(warning.message) for warning in caught]
-    compared = "only its constants were compared" if before(name) else "nothing was compared"
-    assert len(warned) == 1 and compared in warned[0]
-    if name == "learned":
-        assert net.process.hierarchy.speeds != NOW[name]().hierarchy.speeds
-        assert torch.equal(
-            net.process.hierarchy.learned.log, before(name)["process.hierarchy.learned.log"]
-        )
-    else:
-        assert apart(net.process, NOW[name]()) == ""
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_state_of_0_1_0_of_another_process_is_refused(strict):
-    def load(process, name):
-        Net(process).load_state_dict(before(name), strict)
-
-    def made(name, *other, **change):
-        load(NOW[name](*other, **change), name)
-
-    refused_with(load=load, made=made)(r"""
-        made("hierarchical", 0.5)
-            | ValueError | another Hierarchical: hierarchy\.maps\.0\.spread\[0\] is 0\.0333333 there, 0\.166667 here
-        made("noisy", 4.0) | ValueError | frequency\[0\] is 0\.230769 there, 0\.285714 here
-        made("per_word", 2.5) | ValueError | fixed\[1\] is 2 there, 2\.5 here
-        made("rate_matrix", 0.25) | ValueError | matrix\[0\]\[0\] is -1\.5 there, -1\.25 here
-        made("learned", 3.0) | ValueError | hierarchy\.learned\.slowest is .* there
-        made("ragged", 0.7)
-            | ValueError | families\.0\.process\.hierarchy\.maps\.0\.spread\[0\] is 0\.2 there, 0\.3 here
-        made("hierarchical", speed=4.0) | ValueError | _fixed\.speeds\[0\] is 0\.7 there, 4 here
-        load(Hierarchical(Tree([OTHER, ABOVE], [0.9, 0.8], [0.7, 1.3, 2.0]), Linear()), "hierarchical")
-            | ValueError | hierarchy\.maps\.0\.parents\[3\] is 1 there, 2 here
-        load(Masked(5, Linear()), "masked") | ValueError | hierarchy\.starts\[1\] is 6 there, 5 here
-    """)
 
 
 LOOPS = {

@@ -177,11 +177,7 @@ def test_balanced_levels_serve_the_ends_of_time_and_texts_of_one_word(process, t
 
 
 X = torch.zeros(2, 3, dtype=torch.int64)
-test_systematic_and_unknown_levels_are_refused_before_the_network_runs = refuses(r"""
-    dd.bound(dd.presets.mdlm(3), never, X, levels="systematic")
-        | ValueError | levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'
-    dd.presets.mdlm(3).sample(X, torch.rand(2), levels="systematic")
-        | ValueError | levels is 'systematic', which was removed after 0\.1\.0.* use 'balanced'
+test_unknown_levels_are_refused_before_the_network_runs = refuses(r"""
     dd.bound(dd.presets.mdlm(3), never, X, levels="even")
         | ValueError | levels is 'even', must be one of 'independent', 'balanced'$
     dd.presets.gidd(3, 0.1).sample(X, torch.rand(2), levels="even") | ValueError | levels is 'even', must be one of

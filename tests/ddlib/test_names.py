@@ -64,7 +64,7 @@ def test_terms_of_the_field_have_suggestions(word):
 @pytest.mark.parametrize(
     ("room", "name", "meant"),
     [("samplers", "ReMDM", "dd.samplers.Remask"), ("times", "low_discrepancy", "dd.sample_times"),
-     ("schedules", "LogLinear", "dd.schedules.Linear"), ("presets", "hldm", "dd.presets.hdlm"),
+     ("presets", "hldm", "dd.presets.hdlm"),
      ("paces", "BlockDiffusion", "dd.paces.Blocks")],
 )  # fmt: skip
 def test_packages_suggest_names_like_the_top_level(room, name, meant):

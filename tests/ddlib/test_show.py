@@ -141,7 +141,7 @@ def test_the_command_takes_the_objects_of_verify(path, capsys, monkeypatch, tmp_
 def test_a_picture_is_drawn_only_on_request(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # nor is matplotlib needed
-    for arguments in (["mdlm:3"], ["mdlm:3", "--no-plot"], ["mdlm:3", "--words", "a", "b", "c"]):
+    for arguments in (["mdlm:3"], ["mdlm:3", "--words", "a", "b", "c"]):
         assert main(["show", *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and not list(tmp_path.iterdir())
@@ -215,7 +215,7 @@ def test_the_command_finds_modules_of_the_current_folder(tmp_path):
         (["ddlib.samplers:Ancestral"], "must be a process, schedule or hierarchy"),
         (["ddlib.presets:mdlm"], "'ddlib.presets:mdlm' requires vocab_size, must be"),
         (["mdlm:3", "--words", "one"], "tokens has 1 names, must have 3"),
-        (["mdlm:3", "--no-plot", "--words", "a", "b", "c", "d"], "tokens has 4 names, must have 3"),
+        (["mdlm:3", "--words", "a", "b", "c", "d"], "tokens has 4 names, must have 3"),
         (["mdlm:3", "--out", "x.nonsense"], "nonsense"),
     ],
 )

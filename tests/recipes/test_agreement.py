@@ -141,7 +141,7 @@ def test_the_command_that_prepares_data_is_that_of_its_source():
     assert "recipes.prepare local --files FILES --tokenizer gpt2" in prepare_with("gpt2")
 
 
-def test_text_of_an_earlier_version_and_padding_beyond_the_models_tokens_are_taken(here):
+def test_padding_beyond_the_models_tokens_are_taken(here):
     made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
     model("mine", made)
     prepared = prepare(local("text.jsonl", "mine", 8), Path("data"))
@@ -149,7 +149,6 @@ def test_text_of_an_earlier_version_and_padding_beyond_the_models_tokens_are_tak
         "a token that the model's tokenizer lacks, in a row to spare"
     )
     manifest = json.loads(Path("data/manifest.json").read_text())
-    manifest.pop("unknown")  # version 0.1.0 had none
     manifest["tokenizer"].pop(
         "vocabulary"
     )  # what is compared is derived from the tokenizer in the folder

@@ -216,10 +216,8 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
         )
 
 
-def test_removed_and_unknown_levels_are_refused_before_anything_is_measured(options):
+def test_unknown_levels_are_refused_before_anything_is_measured(options):
     refused_with(options=options)(r"""
-        evaluate(replace(options, bound_levels="systematic"), ALONE)
-            | ValueError | bound_levels is 'systematic', which was removed after 0\.1\.0
         evaluate(replace(options, bound_levels="even"), ALONE) | ValueError | bound_levels is 'even', must be one of
         replace(options, bound_steps=0) | ValueError | bound_steps=0
     """)

@@ -109,17 +109,15 @@ def test_the_lines_are_the_numbers(tmp_path):
 
 
 def test_levels_of_different_depth_have_distinct_names(tmp_path):
-    """The mask of masked diffusion and that of a hierarchy are one line's dashes.
-
-    Old runs have numbers for names.
-    """
-    for name, levels in {"flat": {"word": 0.0, "mask": 5.0}, "old": {"0": 0.0, "1": 4.0}}.items():
+    """The mask of masked diffusion and that of a hierarchy are one line's dashes."""
+    depths = {"flat": {"token": 0.0, "mask": 5.0}, "other": {"token": 0.0, "level 1": 4.0}}
+    for name, levels in depths.items():
         (tmp_path / name).mkdir()
         with Metrics(tmp_path / name / METRICS, 0) as metrics:
             for step in (10, 20):
                 metrics.write(train_record(step, 3.0, levels, 1.0))
     _, _, lower = panels(
-        plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"])
+        plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "other"])
     )
     assert [text.get_text() for text in lower.get_legend().get_texts()] == [
         "cluster",
@@ -149,9 +147,6 @@ def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
     folder = write_run(tmp_path / "run")
     text = "loss: {weighting: clip:10, count_padding: false}\nprocess: {kind: not_here}\n"
     (folder / RECIPE).write_text(text)
-    of_before = text.replace("weighting: clip:10", "weight_clip: [0, 10]")
-    (tmp_path / "before").write_text(of_before)
-    assert plot.about_loss(tmp_path / "before") == plot.about_loss(folder / RECIPE)
     (tmp_path / "theirs").write_text(text.replace("clip:10", "not_here:Rule"))
     assert plot.about_loss(tmp_path / "theirs") == ""
     upper, middle, _ = panels(plot.collect([folder, write_run(tmp_path / "other")]))

@@ -5,14 +5,11 @@ Their numbers, every variant on local text, the command line, files.
 
 import dataclasses
 import json
-import math
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
-from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from cases import slow_but
 from pydantic import TypeAdapter
@@ -29,7 +26,6 @@ from recipes.model_io import open_saved
 from recipes.papers import smoke
 
 MODULES = {"owt": owt, "lm1b": lm1b}
-OLD = Path(__file__).parent / "old"
 NAMES = ("mdlm", "gidd", "hdlm", "hdlm-levels", "noisy", "bd3lm-16")
 
 
@@ -284,21 +280,6 @@ def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, v
     assert read_recipe(path).loss.rule().length == 512
 
 
-def test_limits_of_the_weights_in_a_file_of_before_are_the_clip_they_were(tmp_path):
-    values = yaml.safe_load(recipe_yaml(owt.small()))
-    path = tmp_path / "recipe.yaml"
-    for low, high in ((0.0, 2.0), (0.5, 7.0), (0.0, math.inf)):
-        values["loss"] = {"weight_clip": [low, high], "mode": "hard"}
-        path.write_text(yaml.safe_dump(values))
-        loss = read_recipe(path).loss
-        assert (loss.rule().low, loss.rule().high, loss.mode) == (low, high, "hard")
-    for wrong in ({"weight_clip": 2.0}, {"weight_clip": [0, 2], "weighting": "clip"}):
-        values["loss"] = wrong
-        path.write_text(yaml.safe_dump(values))
-        with pytest.raises(ValueError, match=r"loss.weight_clip: no such key; did you mean weight"):
-            read_recipe(path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -376,35 +357,11 @@ def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
         ({"batch": "many"}, "batch: .*got 'many'"),
         ({"batch": 0}, "batch=0: must be at least 1"),
         ({"steps": None}, "steps"),
-        (
-            {"loss.mirror": True},
-            r"loss\.mirror: true was removed after 0\.1\.0, .* use loss\.levels: balanced",
-        ),
-        (
-            {"loss.levels": "systematic"},
-            r"loss\.levels: systematic was removed after 0\.1\.0, .* use balanced",
-        ),
     ],
 )
 def test_a_file_is_refused_by_name(tmp_path, change, message):
     with pytest.raises(ValueError, match=rf"recipe\.yaml: .*{message}"):
         read_recipe(stored(tmp_path, change))
-
-
-def test_a_file_without_mirror_pairs_is_read_as_before(tmp_path):
-    assert read_recipe(stored(tmp_path, {"loss.mirror": False})) == owt.recipes()["hdlm"][1]
-
-
-test_removed_flags_are_refused_with_their_replacement = refuses(r"""
-    owt.main(["hdlm", "--smoke", "--loss.mirror"])
-        | SystemExit | error: --loss\.mirror was removed after 0\.1\.0, .* loss\.levels: balanced
-    owt.main(["hdlm", "--smoke", "--loss.no-mirror"])
-        | SystemExit | error: --loss\.no-mirror was removed after 0\.1\.0, .*: leave it out
-    owt.main(["hdlm", "--smoke", "--loss.levels", "systematic"])
-        | SystemExit | error: loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced
-    owt.main(["hdlm", "--smoke", "--loss.levels=systematic"])
-        | SystemExit | error: loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced
-""")
 
 
 def test_the_command_names_the_error_of_a_file(tmp_path):
@@ -425,7 +382,6 @@ test_bad_values_are_refused_by_name = refuses(r"""
     Loss(edge_weights=(1.0,)) | ValueError | edge_weights=\(1.0,\): only with mode='edges', not 'standard'
     replace(owt.small().data, length=1) | ValueError | length=1: must be at least 2
     Loss(auxiliary=-1.0) | ValueError | auxiliary=-1.0: must be at least 0
-    Loss(levels="systematic") | ValueError | loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced
     Optimizer(lr=1.0, ema=1.0) | ValueError | ema=1.0
     Optimizer(lr=1.0, final=2.0) | ValueError | final=2.0
     Optimizer(lr=1.0, max_grad_norm=0.0) | ValueError | max_grad_norm=0.0
@@ -524,27 +480,6 @@ def test_errors_of_parts_are_raised_before_the_first_step(here, monkeypatch, fla
     assert message in str(caught.value) and str(caught.value).startswith("error: ")
     assert not list(here.glob("runs/refused/*"))
     assert not list(here.glob("runs/smoke/data/clusters-2000*"))  # nor was anything clustered
-
-
-@pytest.mark.parametrize("name", ["owt-mdlm", "owt-gidd", "owt-hdlm", "owt-hdlm-levels"])
-def test_files_of_an_earlier_format_give_the_same_recipes(name):
-    today = owt.recipes()[name.removeprefix("owt-")][1]
-    if name == "owt-gidd":  # it was clipped before it had the weights of its paper
-        today = replace(today, loss=replace(today.loss, weighting="clip:2"))
-    assert differences(read_recipe(OLD / f"{name}.yaml"), today) == []
-
-
-def test_weights_of_an_earlier_format_give_the_same_logits():
-    saved = open_saved(OLD / "weights")
-    stored = json.loads((OLD / "logits.json").read_text())
-    assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
-    assert (
-        repr(saved.process)
-        == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
-    )
-    with torch.no_grad():
-        logits = saved.model(torch.tensor([stored["states"]]), torch.tensor([stored["t"]]))
-    assert torch.allclose(logits[0, :, :5], torch.tensor(stored["logits"]), atol=2e-6)
 
 
 FORMS = {

@@ -3,7 +3,6 @@
 Counted, listed and refused, in prepared text and in prompts.
 """
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -177,27 +176,6 @@ def test_symbols_that_are_left_out_are_counted_and_the_rest_stays_as_it_was(here
     assert found.manifest["train"]["empty"] == 1
     with pytest.raises(ValueError, match=r"unknown=2: must lie in \[0, 1\]"):
         prepare(wanted, here / "out", unknown=2)
-
-
-def test_the_table_of_an_earlier_folder_shows_that_nothing_was_counted(here, capsys):
-    prepare(corpus(word_level(), ["the cat"] * 30), here / "out")
-    path = here / "out" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest.pop("unknown")
-    path.write_text(json.dumps(manifest))
-    words = [
-        "local",
-        "--files",
-        "text.txt",
-        "--tokenizer",
-        "words.json",
-        "--held-out",
-        "2",
-        "--out",
-        "out",
-    ]
-    command.main(words)
-    assert capsys.readouterr().out.count("not counted") == 2
 
 
 def saved(tokenizer):

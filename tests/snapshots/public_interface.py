@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 from unittest import mock
@@ -23,7 +24,6 @@ import yaml
 
 import ddlib as dd
 from ddlib.plugins.config import keys
-from ddlib.utils.renamed import Renamed
 from recipes import (
     adapt,
     cache_error,
@@ -117,7 +117,7 @@ def described(cls):
     for base in reversed(cls.__mro__):
         if not f"{base.__module__}.".startswith(FOREIGN):
             for name, value in vars(base).items():
-                if name.startswith("_") or isinstance(value, Renamed | type):
+                if name.startswith("_") or isinstance(value, type):
                     continue
                 if isinstance(value, property) or callable(getattr(cls, name)):
                     found[name] = (
@@ -226,9 +226,10 @@ def command_flags():
         {n: flags(trains[m], v, "--help-all") for n, (m, v) in words.items()},
     )
     found["recipes.adapt"] = flags(adapt.main, "--help-all")
-    found["recipes.train"] = flags(
-        train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "recipe.yaml"
+        recipe.write_text(recipe_yaml(owt.recipes()["hdlm"][1]), encoding="utf-8")
+        found["recipes.train"] = flags(train.main, str(recipe), "--help-all")
     main = importlib.import_module("ddlib.__main__").main
     found |= {
         f"ddlib {command}": flags(main, command, "--help")

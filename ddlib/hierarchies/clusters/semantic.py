@@ -15,7 +15,6 @@ from torch import Generator, Tensor
 from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
 from ddlib.hierarchies.level_names import NO_NAMES, Names
 from ddlib.hierarchies.tree import Tree
-from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_count, check_number, require
 
 Bounds = tuple[int, int]
@@ -73,8 +72,6 @@ class Clusters:
     def of_tokens(self, level: int = 0) -> Int64[Tensor, "children"]:
         """Return the cluster of every token, at a level of clusters counted from 0, the finest."""
         return _ancestors(self.parents)[level]
-
-    words = Renamed("of_tokens")
 
     def tree(self, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Tree:
         """Return the hierarchy, with the fingerprint of its vocabulary."""

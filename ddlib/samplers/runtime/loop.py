@@ -23,7 +23,6 @@ from ddlib.samplers.runtime.reuse import Reuse
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import BlockDenoiser, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
-from ddlib.utils.renamed import renamed_attribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,11 +328,7 @@ class BlockContexts:
         ``behind``.
         """
         if self.keeps:
-            done = (
-                0
-                if self.cache is None
-                else renamed_attribute(self.cache, "words", "tokens").shape[1]
-            )
+            done = 0 if self.cache is None else self.cache.tokens.shape[1]
             self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
             return CachedContext(self.denoiser, before, after, self.cache)
         if self.reuse is not None and (before.shape[1] or (self.reuse.suffix and behind.shape[1])):
