@@ -193,9 +193,31 @@ class LevelProcess(ForwardProcess):
 
         Other rows of ``logits`` are not read.
         """
-        level = self.level_of(z)
         target = self.sample_level(z, t, s, generator) if target is None else target
         u = rand(z.shape, generator, z.device)
+        return self.descend(logits, z, target, u, force=force, sharpen=sharpen)
+
+    def descend(
+        self,
+        logits: Float[Tensor, "*n V"],
+        z: Int64[Tensor, "*n"],
+        target: Int64[Tensor, "*n"],
+        u: Float64[Tensor, "*n"],
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Int64[Tensor, "*n"]:
+        """Draw states in lower levels from ``descendant_logits``, one uniform for each.
+
+        Args:
+            logits: (..., V) cavity logits; rows of states that stay are not read.
+            z: (...) states.
+            target: (...) their new levels; a state of a level that is not higher stays.
+            u: (...) uniforms in [0, 1).
+            force: see ``sample_given_level``.
+            sharpen: see ``sample_given_level``.
+        """
+        level = self.level_of(z)
         result = z.clone()
         for i in range(self._depth):
             for j in range(i + 1, self._depth + 1):

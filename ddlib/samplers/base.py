@@ -13,12 +13,16 @@ from ddlib.arguments import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.constraints import Automaton
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
+
+
+def ignore(predictions: Predictions, states: Int64[Tensor, "N"]) -> None:
+    """Do nothing, where no caller reads the draws of a step."""
 
 
 class State(NamedTuple):
@@ -65,7 +69,9 @@ class SamplingContext:
     None without a pace.
     """
     constraint: Automaton | None = None
-    """Condition that the drawn sequences satisfy; ``apply_predictions`` draws by it."""
+    """Condition that the drawn sequences satisfy; ``draw_states`` draws by it."""
+    on_draw: Callable[[Predictions, Int64[Tensor, "N"]], None] = ignore
+    """Called with the network's output at positions that descend and the states drawn there."""
 
     @property
     def network(self) -> ModelWrapper:
@@ -119,7 +125,7 @@ class Guarantees:
     sequences.
     """
     supports_constraint: bool = False
-    """True if ``apply_predictions`` draws all tokens and tokens are replaced only by way of masks.
+    """True if ``draw_states`` draws all tokens and tokens are replaced only by way of masks.
 
     Then each state has a completion that satisfies the constraint of ``sample``.
     """

@@ -62,7 +62,7 @@ class FirstHitting(Sampler):
         target = torch.where(
             idle[:, None], run.process.level_of(state.z), (places >= last[:, None, None]).sum(-1)
         )
-        return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
+        return State(move(run, state.z, t, target, self.force_transition), end, state.memo)
 
     def finalize(self, run: SamplingContext, state: State) -> torch.Tensor:
         """Return tokens only, as ``Sampler`` does, at t = 0."""

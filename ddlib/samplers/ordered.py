@@ -12,7 +12,7 @@ from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
+from ddlib.samplers.runtime.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import require
 
@@ -236,16 +236,8 @@ class OrderedSampler(Sampler):
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         predictions, target, _ = self.plan_step(run, state, k)
-        single = run.steps - k > 1
-        z = apply_predictions(
-            run,
-            predictions,
-            state.z,
-            torch.zeros_like(state.t),
-            target,
-            self.force_transition,
-            single=single,
-        )
+        noise = Noise.draw(run, self.force_transition, single=run.steps - k > 1)
+        z = draw_states(run, predictions, state.z, target, noise, self.force_transition)
         return State(z, model_time(run, z, state.memo), state.memo)
 
     def time_of(self, run: SamplingContext, state: State) -> Times:

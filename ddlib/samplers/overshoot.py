@@ -61,4 +61,4 @@ class Overshoot(Sampler):
         reached = process.sample_level(z, t, u, run.generator)
         probs = gather_columns(process.level_transition(u, s).mT, reached)
         target = draw(probs, rand(z.shape, run.generator, z.device))
-        return State(shift(run, z, t, s, target, self.force_transition), s)
+        return State(shift(run, z, t, target, self.force_transition), s)

@@ -60,7 +60,7 @@ class Psi(Sampler):
             process, LevelProcess
         ):  # a position that is re-noised descends to a token first
             target = process.sample_level(z, t, s, run.generator)
-            stepped = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
+            stepped = move(run, z, t, torch.where(keep, target, 0), self.force_transition)
             tokens = torch.where(keep | ~run.free, 0, stepped)
         else:
             logits = run.predict(z, t)

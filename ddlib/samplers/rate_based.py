@@ -65,7 +65,7 @@ class Leap(Sampler):
         if isinstance(process, LevelProcess):
             moves = run.free & (u < self.chance(process.exit_rate(z, t) * length))
             target = process.level_of(z) - moves.long()
-            return State(move(run, z, t, s, target, self.force_transition), s)
+            return State(move(run, z, t, target, self.force_transition), s)
         logits = run.predict(z, t)
         moves = run.free & (u < self.chance(process.exit_rate(z, t, logits, run.sharpen) * length))
         z = process.sample_exit(

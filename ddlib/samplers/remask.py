@@ -1,6 +1,7 @@
 """Ancestral sampling with remasking."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, level_process
-from ddlib.samplers.runtime.reverse_step import move, shift
+from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.runtime.reverse_step import move, shift, transition_log_prob
 from ddlib.typing import Times
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_number, require
@@ -139,17 +141,22 @@ class Remask(Sampler):
         s = self.time(at(run, k + 1))
         if not self.eta or (self.rule == "loop" and not bool((t == s).all())):
             target = process.sample_level(z, t, s, run.generator)
-            return State(move(run, z, t, s, target, self.force_transition), s)
+            return State(move(run, z, t, target, self.force_transition), s)
         sigma = self.sigma(process.max_remask_prob(t, s))
         if self.rule != "confidence":
             target = process.sample_level(z, t, s, run.generator, sigma)
-            return State(shift(run, z, t, s, target, self.force_transition), s)
+            return State(shift(run, z, t, target, self.force_transition), s)
         psi = state.memo.clone()
         level = process.level_of(z)
         target = process.sample_level(z, t, s, run.generator)
         ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
         target = torch.where(ascends & (target == level), level + 1, target)
-        z = shift(run, z, t, s, target, self.force_transition, psi)
+
+        def remember(part: Predictions, states: Tensor) -> None:
+            log_probs = transition_log_prob(run, part, states, self.force_transition)
+            psi[part.b, part.i] = log_probs.exp()
+
+        z = shift(replace(run, on_draw=remember), z, t, target, self.force_transition)
         # an ascended state was not drawn by descending
         return State(z, s, torch.where(target > level, torch.inf, psi))
 

@@ -116,7 +116,7 @@ def sample(
         constraint: automaton that accepts each sequence, prompt included. It excludes tokens first;
             ``forbidden``, ``temperature`` and truncation act on the others. For masks, and trees
             whose clusters keep their tokens (xi = 1), and samplers that draw by
-            ``apply_predictions`` (``Sampler.supports_constraint``).
+            ``draw_states`` (``Sampler.supports_constraint``).
         memory: whether each call of the network takes the features of the sequence's previous call,
             for a ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network
             is called as ``bound`` and ``likelihood`` call it, without memory.

@@ -20,8 +20,9 @@ from ddlib.samplers.base import (
     level_process,
 )
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import Uniforms, apply_predictions
+from ddlib.samplers.runtime.reverse_step import Noise, draw_states
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.random import rand
 from ddlib.utils.validation import check_number
 
 
@@ -149,14 +150,15 @@ class ThetaTrapezoidal(Sampler):
         last = torch.where(run.free, process.sample_level(members, u, s, run.generator), first)
         moves = first != process.level_of(z)
         moves_later = last != first
+        noise = Noise.draw(run, False)
+        later_noise = rand(z.shape, run.generator, z.device)
         predicted = list(run.network.at(z, t, moves | moves_later))
         moving = (
             part.take(moves[part.b, part.i])
             for part in predicted
             if bool(moves[part.b, part.i].any())
         )
-        middle = apply_predictions(run, moving, z, u, first, False)
-        uniforms = Uniforms(z, run.generator)
+        middle = draw_states(run, moving, z, first, noise, False)
         result = middle.clone()
         done = 0
         before = _all([part.take(moves_later[part.b, part.i]) for part in predicted])
@@ -168,17 +170,10 @@ class ThetaTrapezoidal(Sampler):
                 before is not None
             )  # the first call has predictions at all positions of the second stage
             both = before.take(rows).token_logits(target), part.token_logits(target)
-            logits = self.extrapolated(process, *both, part.z[:, None], part.t)
-            draws = uniforms.at(part.b, part.i)
-            result[part.b, part.i] = process.sample_given_level(
-                logits,
-                part.z[:, None],
-                part.t,
-                s[part.b],
-                target[:, None],
-                draws,
-                sharpen=run.sharpen,
-            )[:, 0]
+            logits = self.extrapolated(process, *both, part.z[:, None], part.t)[:, 0]
+            result[part.b, part.i] = process.descend(
+                logits, part.z, target, later_noise[part.b, part.i], sharpen=run.sharpen
+            )
         return result
 
 

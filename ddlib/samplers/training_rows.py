@@ -14,7 +14,6 @@ from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.ordered import OrderedSampler, check_order, finite_log, model_time
 from ddlib.samplers.runtime.model import ModelWrapper, Predictions
-from ddlib.samplers.runtime.reverse_step import Uniforms
 from ddlib.typing import Denoiser, PaddingMask, Times, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
 from ddlib.utils.validation import check_count, check_padding, check_shape
@@ -355,21 +354,14 @@ class TrainingRows:
         """
         if self._unique:
             return torch.where(moves, level_process(run).ascend(self.x, target), self.z)
-        uniforms = Uniforms(self.z, run.generator)
+        u = rand(self.z.shape, run.generator, self.z.device)
         result = self.z.clone()
         b, i = moves.nonzero().unbind(1)
         for some in torch.arange(len(b), device=b.device).split(_ROWS):
             at = b[some], i[some]
-            known = one_hot(self.x[at], self.process.vocab_size)[:, None].to(torch.float64).log()
+            known = one_hot(self.x[at], self.process.vocab_size).to(torch.float64).log()
             # never forced: z may be a cluster without the true token
-            result[at] = self.process.sample_given_level(
-                known,
-                self.z[at][:, None],
-                self._t[at[0]],
-                self._t[at[0]],
-                target[at][:, None],
-                uniforms.at(*at),
-            )[:, 0]
+            result[at] = self.process.descend(known, self.z[at], target[at], u[at])
         return result
 
 

@@ -45,7 +45,7 @@ from ddlib.samplers import (
 from ddlib.samplers.constraints import joint
 from ddlib.samplers.constraints.joint import JointDraw
 from ddlib.samplers.constraints.support import token_ancestors
-from ddlib.samplers.runtime import constrained
+from ddlib.samplers.runtime import reverse_step
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -171,7 +171,7 @@ class Forced:
         self.x, self.log_prob = x, torch.zeros(len(x), dtype=F64)
         self.u = torch.arange(x.numel(), dtype=F64).view(x.shape) / x.numel()
         monkeypatch.setattr(joint, "draw_logits", self)
-        monkeypatch.setattr(constrained, "rand", lambda shape, generator, device: self.u)
+        monkeypatch.setattr(reverse_step, "rand", lambda shape, generator, device: self.u)
 
     def __call__(self, scores, u):
         place = (u * self.x.numel()).round().long()

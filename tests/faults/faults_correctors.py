@@ -74,7 +74,7 @@ def a_correction_draws_from_the_global_generator(correct, self, run, z, t, h):
 def edges_are_balanced_at_the_time_before_the_step(correct, self, run, z, t, h):
     u = (t + h).clamp_max(1)
     target = run.process.sample_level(z, u, u, run.generator, self.sigma(run.process, t, h))
-    return shift(run, z, u, u, target, force=False)
+    return shift(run, z, u, target, force=False)
 
 
 @fault(

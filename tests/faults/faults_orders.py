@@ -1,6 +1,7 @@
 """Order of positions, and remasking of tokens (theory sections 8 and 10)."""
 
 import sys
+from dataclasses import replace
 
 import torch
 from planting import clamped, declare, fault
@@ -9,7 +10,7 @@ from ddlib.processes import LevelProcess
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.reverse_step import move
+from ddlib.samplers.runtime.reverse_step import move, transition_log_prob
 from ddlib.utils.random import rand
 
 LEVELLED = sys.modules["ddlib.processes.level_process"]
@@ -23,10 +24,15 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
     level = levels(run, state.z)
     steps = run.steps - k
     chance = torch.zeros(z.shape, dtype=torch.float64)
-    drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
+
+    def remember(part, states):
+        chance[part.b, part.i] = transition_log_prob(run, part, states, False).exp()
+
+    noted = replace(run, on_draw=remember)
+    drawn = move(noted, z, state.t, (level - 1).clamp_min(0), False)
     kept = self.choose(chance, level, steps) if steps > 1 else level > 0
     if steps == 1:
-        drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
+        drawn = move(run, z, state.t, torch.zeros_like(level), False)
     z = torch.where(kept, drawn, z)
     return State(z, model_time(run, z, state.memo), state.memo)
 
@@ -159,7 +165,7 @@ class Forwards(Overshoot):
         if not isinstance(process, LevelProcess):
             return super().step(run, state, k)
         target = self.forwards(process, z, t, s, u, run.generator)
-        below = move(run, z, t, s, target.minimum(level), False)
+        below = move(run, z, t, target.minimum(level), False)
         above = process.ascend(z, target.maximum(level), run.generator)
         return State(torch.where(target > level, above, below), s)
 

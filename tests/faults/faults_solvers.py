@@ -51,8 +51,8 @@ def destinations_are_drawn_from_p_in_place_of_the_marginal(
 
 
 @fault("a jump of a hierarchy leads one level down", TauLeaping, within=LEAP)
-def jumps_lead_to_tokens_in_place_of_the_next_level(move, run, z, t, s, to, force):
-    return move(run, z, t, s, torch.where(to < run.process.level_of(z), 0, to), force)
+def jumps_lead_to_tokens_in_place_of_the_next_level(move, run, z, t, to, force):
+    return move(run, z, t, torch.where(to < run.process.level_of(z), 0, to), force)
 
 
 @fault("exactly one event has the probability R h exp(-R h)", TauLeaping)

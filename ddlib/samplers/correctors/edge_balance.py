@@ -49,7 +49,7 @@ class EdgeBalance(Corrector):
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         process = level_process(run)
         target = process.sample_level(z, t, t, run.generator, self.sigma(process, t, h))
-        return shift(run, z, t, t, target, force=False)
+        return shift(run, z, t, target, force=False)
 
     def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
         """Compute the probability to ascend each edge in a correction after a step of length ``h``,

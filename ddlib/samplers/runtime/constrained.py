@@ -6,26 +6,27 @@ States with a completion, and the distributions given the constraint.
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.constraints.joint import JointDraw
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Tokens
-from ddlib.utils.random import rand
 
 _ROWS = 64
 """Number of token distributions that are computed at a time."""
 
 
 def constrained_states(
-    run: SamplingContext, parts: Sequence[Predictions], z: Tokens, target: Tokens, force: bool
+    run: SamplingContext,
+    parts: Sequence[Predictions],
+    z: Tokens,
+    target: Tokens,
+    u: Float64[Tensor, "B L"],
+    force: bool,
 ) -> Tokens:
-    """Draw the states at the positions of the predictions by ``JointDraw``, as
-    ``apply_predictions``.
-    """
-    u = rand(z.shape, run.generator, z.device)
+    """Draw the states at the positions of the predictions by ``JointDraw``, as ``draw_states``."""
     if not parts:
         return z.clone()
     assert run.constraint is not None

@@ -217,6 +217,13 @@ class ModelWrapper:
                     table[level, target] = process.subtree_logits_suffice(level, target, force)
         return table
 
+    def num_child_draws(self, force: bool) -> int:
+        """Return the number of uniforms for the children below the first one in a descent of
+        several edges; 0 where no such descent goes from child to child.
+        """
+        several = bool(self.can_descend_tree(force, single=False).any())
+        return max(self.tree_levels) - 1 if several else 0
+
     @property
     def tree_levels(self) -> Sequence[int]:
         """Level of the output's tree for each level of the process, -1 where there is none."""

@@ -1,9 +1,10 @@
 """Reverse steps: new states given the new levels, which is the part that depends on the network."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import LevelProcess, unchanged
@@ -13,7 +14,7 @@ from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
-from ddlib.utils.random import Generator, KeyedGenerator, rand
+from ddlib.utils.random import rand
 from ddlib.utils.validation import check_finite
 
 _ROWS = 64
@@ -34,7 +35,7 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     """
     process = run.process
     if isinstance(process, LevelProcess):
-        return move(run, z, t, s, process.sample_level(z, t, s, run.generator), force)
+        return move(run, z, t, process.sample_level(z, t, s, run.generator), force)
     logits = run.predict(z, t)
     return process.sample_given_level(
         logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen
@@ -74,16 +75,43 @@ def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
     return result
 
 
-def move(
-    run: SamplingContext,
-    z: Tokens,
-    t: Times,
-    s: Times,
-    target: Tokens,
-    force: bool,
-    chance: Tensor | None = None,
-) -> Tokens:
-    """Draw the states at ``s``, given the levels at ``s``.
+class Noise(NamedTuple):
+    """Uniforms of the states that a step draws, for all positions of the batch.
+
+    They are drawn before the network is evaluated, and in every step. So those of a position depend
+    neither on the other positions nor on the number of jumps.
+    """
+
+    state: Float64[Tensor, "*n"]
+    """For a state that is drawn at once, and for the first child below the mask."""
+    children: Float64[Tensor, "*n K"]
+    """For the children below that one; K = 0 where no position descends several edges by them."""
+
+    @classmethod
+    def draw(cls, run: SamplingContext, force: bool, single: bool = False) -> Self:
+        """Draw the uniforms of a step.
+
+        Args:
+            run: the call of ``sample``.
+            force: see ``ForwardProcess.sample_given_level``.
+            single: True if each position descends at most one edge.
+        """
+        shape = run.free.shape
+        device = run.free.device
+        # truncation and constraints are those of the distribution of the state that is reached
+        single = single or run.sharpen is not unchanged or run.constraint is not None
+        state = rand(shape, run.generator, device)
+        number = 0 if single else run.network.num_child_draws(force)
+        more = (*shape, number)
+        return cls(state, rand(more, run.generator, device) if number else state.new_empty(more))
+
+    def take(self, *index: Tensor) -> Self:
+        """Select the uniforms of some positions."""
+        return type(self)(self.state[index], self.children[index])
+
+
+def move(run: SamplingContext, z: Tokens, t: Times, target: Tokens, force: bool) -> Tokens:
+    """Draw the states at an earlier time, given their levels.
 
     Each moving position is drawn as a separate sequence of length 1. The network runs on sequences
     with moving positions only, and not at all without any.
@@ -91,49 +119,38 @@ def move(
     Args:
         run: the call of ``sample``.
         z: (B, L) states at ``t``.
-        t: (B,) times.
-        s: (B,) earlier times.
-        target: (B, L) levels at ``s``; a position that keeps its level keeps its state.
+        t: (B,) times, or (B, L).
+        target: (B, L) new levels; a position that keeps its level keeps its state.
         force: see ``ForwardProcess.sample_given_level``.
-        chance: (B, L), overwritten at moving positions with the model's probability of the drawn
-            state, without temperature and truncation. Not computed if None.
     """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
-    predictions = run.network.at(z, t, target != level)
-    return apply_predictions(run, predictions, z, s, target, force, chance)
+    noise = Noise.draw(run, force)
+    return draw_states(run, run.network.at(z, t, target != level), z, target, noise, force)
 
 
-def shift(
-    run: SamplingContext,
-    z: Tokens,
-    t: Times,
-    s: Times,
-    target: Tokens,
-    force: bool,
-    chance: Tensor | None = None,
-) -> Tokens:
+def shift(run: SamplingContext, z: Tokens, t: Times, target: Tokens, force: bool) -> Tokens:
     """Draw the states given levels that may be higher too, as ``move``.
 
     Ascents do not need the network.
     """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
-    moved = move(run, z, t, s, target.minimum(level), force, chance)
+    lower = target.minimum(level)
+    noise = Noise.draw(run, force)
     # always drawn, so that a sequence's noise does not depend on the other sequences
     ascended = level_process(run).ascend(z, target.maximum(level), run.generator)
+    moved = draw_states(run, run.network.at(z, t, lower != level), z, lower, noise, force)
     return torch.where(target > level, ascended, moved)
 
 
-def apply_predictions(
+def draw_states(
     run: SamplingContext,
     predictions: Iterable[Predictions],
     z: Tokens,
-    s: Times,
     target: Tokens,
+    noise: Noise,
     force: bool,
-    chance: Tensor | None = None,
-    single: bool = False,
 ) -> Tokens:
     """Draw the states at the positions of the predictions, as in ``move``.
 
@@ -141,43 +158,24 @@ def apply_predictions(
         run: the call of ``sample``.
         predictions: model output at the moving positions.
         z: (B, L) states.
-        s: (B,) times of the new states, or (B, L).
         target: (B, L) new levels.
+        noise: uniforms at all positions, (B, L).
         force: see ``ForwardProcess.sample_given_level``.
-        chance: as in ``move``.
-        single: True if each position descends exactly one edge, which takes one uniform number.
     """
     if run.constraint is not None:
         parts = list(predictions)
-        result = constrained_states(run, parts, z, target, force)
-        if chance is not None:
-            for part in parts:
-                chance[part.b, part.i] = transition_log_prob(
-                    run, part, result[part.b, part.i], force
-                ).exp()
+        result = constrained_states(run, parts, z, target, noise.state, force)
+        for part in parts:
+            run.on_draw(part, result[part.b, part.i])
         return result
-    single = single or run.sharpen is not unchanged
-    some_by_tree = bool((by_tree := run.network.can_descend_tree(force, single)).any())
-    extra_draws = max(run.network.tree_levels) - 1 if some_by_tree and not single else 0
-    uniforms = Uniforms(z, run.generator, extra_draws)
+    by_tree = _by_tree(run, noise, force)
+    draw = _by_tokens if not bool(by_tree.any()) else _by_children_or_tokens
     result = z.clone()
     for part in predictions:
         to = target[part.b, part.i]
-        if not some_by_tree:
-            result[part.b, part.i] = _by_tokens(
-                run, part, s, to, force, uniforms.at(part.b, part.i)
-            )
-        else:
-            descends = by_tree[run.process.level_of(part.z[:, None])[:, 0], to]
-            for chosen, draw_states in ((descends, _by_children), (~descends, _by_tokens)):
-                if bool(chosen.any()):
-                    some = part.take(chosen)
-                    draws = uniforms.at(part.b[chosen], part.i[chosen])
-                    result[some.b, some.i] = draw_states(run, some, s, to[chosen], force, draws)
-        if chance is not None:
-            chance[part.b, part.i] = transition_log_prob(
-                run, part, result[part.b, part.i], force
-            ).exp()
+        states = draw(run, part, to, noise.take(part.b, part.i), force)
+        run.on_draw(part, states)
+        result[part.b, part.i] = states
     return result
 
 
@@ -256,26 +254,42 @@ def transition_log_prob(
     return result
 
 
+def _by_tree(run: SamplingContext, noise: Noise, force: bool) -> Bool[Tensor, "levels levels"]:
+    """Return the pairs of levels between which states are drawn from child to child."""
+    return run.network.can_descend_tree(force, single=not noise.children.shape[-1])
+
+
 def _by_tokens(
-    run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
-) -> Tensor:
+    run: SamplingContext, part: Predictions, target: Tensor, noise: Noise, force: bool
+) -> Int64[Tensor, "N"]:
     """Draw states from token distributions."""
-    times = s[part.b] if s.ndim == 1 else s[part.b, part.i]
-    return run.process.sample_given_level(
-        part.token_logits(target, force),
-        part.z[:, None],
-        part.t,
-        times,
-        target[:, None],
-        draws,
+    return level_process(run).descend(
+        part.token_logits(target, force)[:, 0],
+        part.z,
+        target,
+        noise.state,
         force=force,
         sharpen=run.sharpen,
-    )[:, 0]
+    )
+
+
+def _by_children_or_tokens(
+    run: SamplingContext, part: Predictions, target: Tensor, noise: Noise, force: bool
+) -> Int64[Tensor, "N"]:
+    """Draw states from child to child where child logits suffice, else from token
+    distributions.
+    """
+    children = _by_tree(run, noise, force)[run.process.level_of(part.z), target]
+    result = part.z.clone()
+    for rows, draw in ((children, _by_children), (~children, _by_tokens)):
+        if bool(rows.any()):
+            result[rows] = draw(run, part.take(rows), target[rows], noise.take(rows), force)
+    return result
 
 
 def _by_children(
-    run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
-) -> Tensor:
+    run: SamplingContext, part: Predictions, target: Tensor, noise: Noise, force: bool
+) -> Int64[Tensor, "N"]:
     """Draw states from child to child down the output's tree.
 
     Only the children on the path are evaluated.
@@ -286,72 +300,16 @@ def _by_children(
     member = part.z - hierarchy.starts[level]
     top = tree_levels[level]
     bottom = tree_levels[target]
-    first = rand((len(member), 1), draws, member.device)[:, 0]
-    several = bool((top - bottom > 1).any())
-    others = (
-        rand((len(member), 1, int(tree_levels.max()) - 1), draws, member.device)[:, 0]
-        if several
-        else None
-    )
+    below = noise.children.shape[-1]
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
         moving = (at < top) & (at >= bottom)
         if not bool(moving.any()):
             continue
         logits, members = part.take(moving).family(at, member[moving])
         check_finite(logits)
-        u = (
-            first
-            if others is None
-            else torch.where(top - 1 == at, first, others[:, min(at, others.shape[1] - 1)])
-        )
+        u = noise.state
+        if below:  # the first child below a state has the first uniform, at every level
+            u = torch.where(top - 1 == at, u, noise.children[:, min(at, below - 1)])
         child = draw_logits(run.sharpen(logits), u[moving])
         member[moving] = members.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
-
-
-class Uniforms:
-    """Uniforms drawn for the whole batch, so that those of a position do not depend on the other
-    positions.
-
-    The first ones, (B, L) and with ``more`` also (B, L, more), are drawn on construction. A step
-    without a jump thus draws as many as a step with jumps.
-    """
-
-    def __init__(self, z: Tokens, generator: Generator, more: int = 0) -> None:
-        self._z = z
-        self._generator = generator
-        self._drawn = [rand(z.shape, generator, z.device)]
-        if more:
-            self.draw(1, (more,))
-
-    def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> "Places":
-        """Return a generator for N sequences of length 1.
-
-        Position ``i`` of sequence ``b`` for each.
-        """
-        return Places(self, b, i)
-
-    def draw(self, number: int, extra: tuple[int, ...]) -> Tensor:
-        """Return the draw of this number, (B, L, *extra), made on first use."""
-        if number == len(self._drawn):
-            self._drawn.append(rand((*self._z.shape, *extra), self._generator, self._z.device))
-        return self._drawn[number]
-
-
-class Places(KeyedGenerator):
-    """Generator over selected positions of ``Uniforms``.
-
-    Draws are numbered from 0 for every chunk of positions.
-    """
-
-    def __init__(self, uniforms: Uniforms, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> None:
-        self._uniforms = uniforms
-        self.index = b
-        self._position = i
-        self._draws = 0
-
-    def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
-        """Return the next uniforms of these positions, (N, 1, ...)."""
-        drawn = self._uniforms.draw(self._draws, tuple(shape[2:]))
-        self._draws += 1
-        return drawn[self.index, self._position].reshape(tuple(shape))
