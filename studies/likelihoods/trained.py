@@ -162,13 +162,16 @@ def audit_path(work: Path, name: str) -> Path:
 
 
 def audit_all(work: Path, sizes: Sizes) -> None:
-    """Evaluate what the files of finished networks lack; 200 draws of masks come last."""
+    """Evaluate what the files of finished networks lack, up to the first that is not finished.
+
+    In the order of training, but masks, which have the most draws, come last.
+    """
     named = recipes(work, sizes)
     for name in sorted(named, key=lambda name: name == "masks"):
         recipe = named[name]
         if not (recipe.output.folder / "checkpoints" / name_of(recipe.steps)).is_dir():
             print(f"{name}: not trained yet", flush=True)
-            continue
+            return
         audit(name, recipe, audit_path(work, name), sizes)
 
 

@@ -1,0 +1,1 @@
+"""Study of output layers: tokens, adaptive softmax, and children of three trees."""

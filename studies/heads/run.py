@@ -1,0 +1,234 @@
+"""Run of the study of output layers, and its tables in docs/heads.md.
+
+    python -m studies.heads.run WORK --tokens FILE   # what the result file lacks, then the tables
+    python -m studies.heads.run WORK --sealed FILE   # the finished runs on the sealed text
+    python -m studies.heads.run WORK --estimate      # seconds of every stage
+    python -m studies.heads.run --pages              # the tables alone
+    python -m studies.heads.run --tiny FOLDER        # all of it, in seconds
+
+FILE holds compressed GPT-2 tokens, as ``python -m benchmarks.corpus`` writes them. The same command
+continues after a kill. The protocol is protocol.md. One thread.
+"""
+
+import argparse
+import hashlib
+import json
+import lzma
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.corpus import FILE
+from benchmarks.smoke import sources
+from recipes.engine.provenance import provenance
+from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
+from studies.heads.pages import BEGIN, END, PAGE, filled, tables
+from studies.heads.sizes import TINY, Sizes
+from studies.heads.text import SEARCH, TREES, Text, prepare, spaced
+from studies.heads.training import (
+    Evaluation,
+    Run,
+    Training,
+    cost,
+    mean_of,
+    train,
+    weights_path,
+)
+
+RESULTS = Path(__file__).parent / "results.json"
+HEADS = (FLAT, ADAPTIVE, *TREES)
+ARMS = tuple(
+    Arm(process, head)
+    for process in (MASKS, AR, HDLM)
+    for head in HEADS
+    if (process, head) != (HDLM, ADAPTIVE)
+)
+SEARCH_SEED = 100
+SEALED = 6
+"""Windows of the sealed text, in units of those of a source."""
+STEP_SECONDS = {AR: (1.44, 0.47), MASKS: (0.76, 0.25), HDLM: (0.57, 0.26)}
+"""Seconds of a step with the layer over tokens and with the others.
+
+``--estimate`` assumes them before they are measured.
+"""
+
+
+class Study:
+    """The stages of the study: each measures what the result file lacks.
+
+    Args:
+        work: folder of tokens, trees, states and weights.
+        out: result file, written after each run.
+        sizes: sizes of the study.
+    """
+
+    def __init__(self, work: Path, out: Path, sizes: Sizes) -> None:
+        self.work = work
+        self.out = out
+        self.sizes = sizes
+        self.result: dict[str, Any] = {
+            "starts": [],
+            "costs": {},
+            "search": {},
+            "runs": {},
+            "sealed": {},
+        }
+        if out.exists():
+            self.result = json.loads(out.read_text(encoding="utf-8"))
+
+    def run(self) -> None:
+        """Run all stages."""
+        self.result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
+        text = Text(self.work, self.sizes)
+        evaluation = Evaluation(text, torch.load(self.work / "statistics.pt")["counts"])
+        for arm in ARMS:
+            if arm.name not in self.result["costs"]:
+                self._keep("costs", arm.name, cost(arm, self.work, text))
+        for run in self.searched():
+            if run.name not in self.result["search"]:
+                marks = {"steps": self.sizes.search_steps}
+                self._keep("search", run.name, train(run, self.work, evaluation, marks, SEARCH))
+        for run in self.compared():
+            if run.name not in self.result["runs"]:
+                found = train(run, self.work, evaluation, self.marks(run.arm))
+                self._keep("runs", run.name, found)
+
+    def read_sealed(self, path: Path) -> None:
+        """Evaluate the kept weights of finished runs on windows of the sealed text.
+
+        Args:
+            path: compressed tokens of the sealed text.
+        """
+        content = lzma.decompress(path.read_bytes())
+        tokens = np.frombuffer(content, dtype="<u2")
+        text = Text(self.work, self.sizes)
+        evaluation = Evaluation(text, torch.load(self.work / "statistics.pt")["counts"])
+        windows = {"sealed": spaced(tokens, self.sizes.windows * SEALED, self.sizes.length)}
+        self.result["sealed_sha256"] = hashlib.sha256(content).hexdigest()
+        for run in self.compared():
+            if run.name in self.result["runs"] and run.name not in self.result["sealed"]:
+                training = Training(run, self.work, text)
+                training.average.weights |= torch.load(weights_path(self.work, run))
+                found = evaluation.measure(training, windows, self.sizes.draws)
+                self._keep("sealed", run.name, found)
+
+    def _keep(self, kind: str, name: str, found: dict[str, Any]) -> None:
+        self.result[kind][name] = found
+        text = json.dumps(self.result, indent=1)
+        lines = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)
+        partial = self.out.with_suffix(".part")
+        partial.write_text(lines + "\n", encoding="utf-8")
+        partial.replace(self.out)
+        print(f"{kind}: {name}", flush=True)
+
+    def searched(self) -> Iterator[Run]:
+        """Yield the runs that choose the learning rate of every head, under masks."""
+        for head in HEADS:
+            for factor in self.sizes.factors:
+                yield Run(Arm(MASKS, head), factor, SEARCH_SEED)
+
+    def best(self, head: str) -> float:
+        """Return the learning rate of a head, in units of the base."""
+        found = {
+            run.factor: mean_of(self.result["search"][run.name]["marks"]["steps"])
+            for run in self.searched()
+            if run.arm.head == head
+        }
+        return min(found, key=found.__getitem__)
+
+    def compared(self) -> Iterator[Run]:
+        """Yield the runs of the comparison, seed by seed."""
+        for seed in self.sizes.seeds:
+            for arm in ARMS:
+                yield Run(arm, self.best(arm.head), seed)
+
+    def marks(self, arm: Arm) -> dict[str, int]:
+        """Return the steps at which a run is compared with the layer over tokens.
+
+        As many steps; steps with as many operations, and with as much processor time, as
+        ``compute_steps`` of the layer over tokens.
+        """
+        costs = self.result["costs"]
+        marks = {"steps": self.sizes.steps}
+        for kind in ("flops", "seconds"):
+            ratio = costs[Arm(arm.process, FLAT).name][kind] / costs[arm.name][kind]
+            marks[kind] = max(1, round(self.sizes.compute_steps * ratio))
+        return marks
+
+    def estimate(self) -> dict[str, float]:
+        """Return the processor seconds of every stage without evaluations."""
+
+        def seconds(arm: Arm) -> float:
+            assumed = {"seconds": STEP_SECONDS[arm.process][arm.head != FLAT]}
+            return self.result["costs"].get(arm.name, assumed)["seconds"]
+
+        def last(arm: Arm) -> float:
+            ratio = seconds(Arm(arm.process, FLAT)) / seconds(arm)
+            return max(self.sizes.steps, self.sizes.compute_steps * ratio)
+
+        return {
+            "costs": sum((self.sizes.timed + 4) * seconds(arm) for arm in ARMS),
+            "search": sum(self.sizes.search_steps * seconds(run.arm) for run in self.searched()),
+            "runs": sum(len(self.sizes.seeds) * last(arm) * seconds(arm) for arm in ARMS),
+        }
+
+
+def write_tiny_tokens(path: Path) -> None:
+    """Write the bytes of a few speeches in place of the tokens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tokens = [[*text.encode()[:4999], TINY.words - 1] for text in sources().values()]
+    path.write_bytes(lzma.compress(np.array(tokens, dtype="<u2").tobytes()))
+
+
+def page_of(page: Path, out: Path, sizes: Sizes) -> str:
+    """Return the page with the tables of the result file."""
+    result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return filled(page.read_text(encoding="utf-8"), tables(result, sizes))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the study, and write its tables into the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("work", type=Path, nargs="?", help="folder of the study")
+    parser.add_argument("--tokens", type=Path, help="compressed tokens; by default those in WORK")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="result file")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page with the markers")
+    parser.add_argument("--sealed", type=Path, help="compressed tokens of the sealed text")
+    parser.add_argument("--estimate", action="store_true", help="print the seconds of every stage")
+    parser.add_argument("--pages", action="store_true", help="write the tables alone")
+    parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="all stages at tiny sizes")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    if options.pages:
+        text = page_of(options.page, options.out, Sizes())
+        options.page.write_text(text, encoding="utf-8")
+        return
+    if options.tiny is not None:
+        options.out = options.tiny / "results.json"
+        options.page = options.tiny / "heads.md"
+        options.work = options.tiny
+        write_tiny_tokens(options.tiny / FILE)
+        options.page.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    if options.work is None:
+        parser.error("pass WORK, --pages or --tiny FOLDER")
+    sizes = Sizes() if options.tiny is None else TINY
+    study = Study(options.work, options.out, sizes)
+    if options.estimate:
+        for stage, seconds in study.estimate().items():
+            print(f"{stage}: {seconds:,.0f} s")
+        return
+    prepare(options.work, options.tokens or options.work / FILE, sizes)
+    if options.sealed is None:
+        study.run()
+    else:
+        study.read_sealed(options.sealed)
+    text = page_of(options.page, options.out, sizes)
+    options.page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
