@@ -1,8 +1,8 @@
 # make install      build .venv with the dependencies of the recipes
 # make quickstart   build .venv and run the quickstart recipe
-# make test         run the fast tests, at most five minutes on two cores
-# make test-slow    run the slow tests, with an eighth of the examples of a property, at most fifteen minutes
-# make test-all     run all tests, nightly ones too, with all examples; GPU tests run if there is a GPU
+# make test         run the tests that fit five minutes on two cores (tests/budget.py)
+# make test-all     run those that fit BUDGET seconds, without BUDGET all tests with all examples; GPU tests run if
+#                   there is a GPU
 # make lint         check style, types and the direction of imports
 # make docs         build the documentation; warnings are errors
 # make wheel        build the wheel and test it in new environments with Python 3.11 to 3.13, at most two minutes
@@ -13,11 +13,12 @@
 # make clean        remove .venv, builds and caches
 #
 # Variables: VENV (.venv, the environment), PYTHON (its interpreter), PYTEST_ARGS, PIP_ARGS,
-# MUTANTS (e.g. 'ddlib.objective.nelbo.*').
+# MUTANTS (e.g. 'ddlib.objective.nelbo.*'), BUDGET (seconds of make test-all; 0: all tests).
 
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist worksteal
 PIP_ARGS    ?=
+BUDGET      ?= 0
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -26,14 +27,14 @@ PIP  := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-chec
 DEPS := pyproject.toml constraints/cpu.txt
 
 # Each pytest worker uses one core; by default every worker would start one thread per core.
-test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
+test test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
 # The tests start hundreds of Python processes, each of which is seconds faster with bytecode caches.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install quickstart test test-slow test-all lint docs wheel lowest mutants bench bench-gpu clean
+.PHONY: help install quickstart test test-all lint docs wheel lowest mutants bench bench-gpu clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -70,11 +71,8 @@ quickstart: $(VENV)/.stamp-recipes
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=60 --durations-min=5 -m "slow and not nightly and not gpu"
-
 test-all: $(VENV)/.stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --budget $(BUDGET) \
 	  -m "$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")')"
 
 lint: $(VENV)/.stamp-dev

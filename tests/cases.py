@@ -7,14 +7,11 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from zlib import crc32
 
-import pytest
 from hypothesis import settings
 from jaxtyping import config
 
 CHECKED = 8
-"""`make test` and `make test-slow` check shapes and types in every eighth test, `make test-all` at
-every call.
-"""
+"""A run with a budget checks shapes and types in every eighth test, `pytest --budget 0` at every call."""
 _called = (
     None  # names of the functions of ddlib whose first call was checked; None where no call is
 )
@@ -61,25 +58,6 @@ def unchecked():
         yield
     finally:
         config.update("jaxtyping_disable", False)
-
-
-def slow_but(cases, *fast, nightly=()):
-    """Mark all cases as slow, except ``fast``, which get no mark, and ``nightly``."""
-    cases = list(cases)
-    exceptions = [*fast, *nightly]
-    assert exceptions and all(case in cases for case in exceptions), (
-        f"{exceptions} are not among the cases"
-    )
-    return [
-        case if case in fast else _marked(case, "nightly" if case in nightly else "slow")
-        for case in cases
-    ]
-
-
-def _marked(case, mark):
-    return pytest.param(
-        *case if isinstance(case, tuple) else (case,), marks=getattr(pytest.mark, mark)
-    )
 
 
 def examples(number):

@@ -11,6 +11,12 @@ os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
+from budget import (  # hooks of pytest
+    pytest_addoption,  # noqa: F401
+    pytest_collection_modifyitems,  # noqa: F401
+    record,
+    unlimited,
+)
 from cases import check_calls_of, first_call, unchecked
 from hypothesis import HealthCheck, settings
 
@@ -19,58 +25,23 @@ from ddlib.utils import shapecheck
 settings.register_profile(
     "full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-# `make test` and `make test-slow` run an eighth of the examples of a property, `make test-all` runs
-# all. A test that sets `max_examples` scales the number with `examples` of cases.py.
+# A run with a budget draws an eighth of the examples of a property, `pytest --budget 0` all. A test
+# that sets `max_examples` scales the number with `examples` of cases.py.
 whole = settings.get_profile("full")
 settings.register_profile("part", whole, max_examples=whole.max_examples // 8)
 # `pytest --hypothesis-profile=explore` draws new examples at every run
 settings.register_profile(
     "explore", settings.get_profile("full"), derandomize=False, print_blob=True
 )
-settings.load_profile("part")
 torch.set_num_threads(1)
 
 
-EVERY, MANY = 4, 12
-"""`make test-slow` runs every fourth case of a slow test with more than ``MANY`` cases, `make
-test-all` all cases.
-"""
-WHOLE_PAGES = ("test_docs.py", "test_notebooks.py")
-EACH_ITS_OWN = (
-    "test_docs.py",
-    "test_contracts.py",
-    "test_faults.py",
-    "test_recipes.py",
-    "test_study.py",
-)
-"""Files of which every case runs: the cases test different things, or are already a selection."""
-
-
-@pytest.hookimpl(trylast=True)  # after the selection by -m and -k
-def pytest_collection_modifyitems(config, items):
-    # pages take longest: they start first, so that no worker is idle at the end
-    items.sort(key=lambda item: item.path.name not in WHOLE_PAGES)
-    if full(config):
-        return
-    cases = {}
-    for item in items:
-        if item.get_closest_marker("slow") and item.path.name not in EACH_ITS_OWN:
-            cases.setdefault((item.path, item.originalname), []).append(item)
-    left_out = {
-        item
-        for many in cases.values()
-        if len(many) > MANY
-        for i, item in enumerate(many)
-        if i % EVERY
-    }
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
-
-
 def pytest_configure(config):
+    profile = "full" if unlimited(config) else "part"
+    settings.load_profile(config.getoption("hypothesis_profile") or profile)
+    record(config)
     gc.disable()  # until all tests are collected: modules and tests are not garbage
-    if not full(config):
+    if not unlimited(config):
         shapecheck._strict = first_call(shapecheck._strict)
 
 
@@ -92,10 +63,6 @@ def pytest_unconfigure(config):
 def warned_of_anew(monkeypatch):
     """Reset the warnings that ddlib issues once per process, so that every test can expect them."""
     monkeypatch.setattr("ddlib.utils.validation._warned", set())
-
-
-def full(config):
-    return config.getoption("hypothesis_profile") not in (None, "part")
 
 
 @pytest.fixture

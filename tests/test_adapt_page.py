@@ -26,7 +26,6 @@ class Bigram(nn.Module):
         return self.table[torch.cat([z[:, :1], z[:, :-1]], 1)]
 
 
-@pytest.mark.slow
 def test_the_causal_models_own_likelihood_counts_each_token_once(tmp_path):
     data = prepare(speeches(words=300, held_out=40), tmp_path / "data")
     model = Bigram(data.vocab_size)

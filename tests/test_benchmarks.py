@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from benchmarks import (
@@ -123,7 +122,7 @@ def test_sampling_counts_the_network(name):
     )
 
 
-@pytest.mark.parametrize("children", slow_but([False, True], True))
+@pytest.mark.parametrize("children", [False, True])
 def test_the_cost_of_a_sampler_outside_the_network(children):
     measured = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
     times = measured["seconds"]
@@ -152,7 +151,6 @@ def test_attention_back_ends_agree_before_they_are_timed():
     assert all("loss" in rows["sdpa"] for rows in measured["rows"].values())
 
 
-@pytest.mark.nightly
 def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")  # the modes set this variable; monkeypatch restores it
     options = gpu_head.parser().parse_args(["--tiny", "--device", "cpu", "--repeats", "5"])
@@ -234,7 +232,6 @@ def test_runs_are_stored_one_after_another(tmp_path):
     assert str(ROOT) not in (tmp_path / "toy.json").read_text()
 
 
-@pytest.mark.slow
 def test_memory_is_measured_by_the_command_in_a_process_of_its_own(tmp_path):
     command = [
         sys.executable,
@@ -352,7 +349,6 @@ def test_gaps_are_pooled_over_distinct_pairs_of_runs():
     )
 
 
-@pytest.mark.slow
 def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
     """Run the command, which asserts equal losses of the engine and the bare loop, and of the
     formula and ddlib.

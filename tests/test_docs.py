@@ -17,7 +17,6 @@ import pages
 import pytest
 import torch
 import tyro
-from cases import slow_but
 from PIL import Image
 
 import ddlib as dd
@@ -54,26 +53,15 @@ ALL = {tuple(words): page.name for page in reversed(PAGES) for words in commands
 """Every command, and the first page that shows it."""
 
 
-# tutorials train networks or start processes that do; the pages below call dd.verify or sample many
-# times
-LONG = ("extending.md", "times.md", "speeds.md", "jumps.md", "samplers.md", "backbone.md", "own_loop.md", "scale.md",
-        "recipes.md")  # fmt: skip
-QUICK = [page for page in PAGES if page.parent.name != "tutorials" and page.name not in LONG]
 RUN_HERE = [
     page for page in PAGES if page not in pages.notebooks()
 ]  # test_notebooks.py runs the others
-# a quarter of a minute or more each, mostly for commands and classes that have separate tests
-NIGHTLY = [
-    ROOT / "docs" / f"{name}.md"
-    for name in ("tutorials/3_train", "tutorials/6_recipes", "tutorials/8_your_own_run", "tutorials/9_third_factor",
-                 "tutorials/5_plugin", "tutorials/10_occupancies_and_kernels", "own_loop", "recipes")
-]  # fmt: skip
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     "page",
-    slow_but(RUN_HERE, *QUICK, nightly=NIGHTLY),
+    RUN_HERE,
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
@@ -129,14 +117,7 @@ def test_commands_are_found():
     assert len(ALL) > 20
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(words, marks=() if page == "README.md" else pytest.mark.slow)
-        for words, page in sorted(ALL.items())
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", sorted(ALL), ids=" ".join)
 def test_a_command_is_understood(command, tmp_path, monkeypatch):
     def then_stop(parse):
         def parsed(*args, **options):

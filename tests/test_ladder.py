@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from benchmarks import card, compile_caches, constants, gpu_losses, ladder, priorities
@@ -60,7 +59,7 @@ def test_fields_of_a_timed_step(with_baseline):
     assert set(one["profile"]) >= {"ms", "busy_ms", "idle_ms", "launches", "top", "gaps"}
 
 
-@pytest.mark.parametrize("name", slow_but(OTHERS, "one_thread"))
+@pytest.mark.parametrize("name", OTHERS)
 def test_every_rung_has_the_losses_of_the_baseline(name, with_baseline):
     first = with_baseline.measured("small, baseline")
     found = ladder.rung("small", ladder.LADDER[name], True, ladder.TINY, with_baseline)
@@ -251,7 +250,6 @@ def test_cross_entropy_with_a_padded_matrix_is_the_same():
     torch.testing.assert_close(first, second)
 
 
-@pytest.mark.nightly
 def test_the_command_measures_all_and_continues_after_it_was_killed(tmp_path):
     command = [sys.executable, "-m", "benchmarks.ladder", "--tiny", "--folder", str(tmp_path)]
     path = tmp_path / ladder.FILE
@@ -290,7 +288,6 @@ print(counters["inductor"]["fxgraph_cache_hit"])
 """
 
 
-@pytest.mark.nightly
 def test_compiled_code_is_found_again_on_another_machine(tmp_path):
     hits = []
     for number in range(2):

@@ -87,7 +87,6 @@ def test_a_bias_is_measured_against_the_source():
     assert found["covers_entropy"] == 0
 
 
-@pytest.mark.slow
 def test_trained_networks_are_audited_resumed_and_collected(tmp_path, monkeypatch):
     few = (
         named(FIXED),

@@ -10,7 +10,6 @@ from pathlib import Path
 import nbclient
 import pages
 import pytest
-from cases import slow_but
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.append(str(DOCS / "_ext"))
@@ -58,10 +57,7 @@ def test_the_prose_needs_no_sphinx(page):
 
 @pytest.mark.parametrize(
     "page",
-    slow_but(
-        pages.notebooks(),
-        nightly=[page for page in pages.notebooks() if page.stem != "2_hierarchy"],
-    ),
+    pages.notebooks(),
     ids=lambda page: page.stem,
 )
 def test_a_notebook_runs_and_prints_the_output_of_its_page(page, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 import ddlib_ragged
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from ddlib_ragged import Bands, LogOdds, Ragged, Restart
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,8 +167,8 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
         assert ((closed - generic).abs() <= 1e-10 * scale + 1e-8 * closed).all()
 
 
-@pytest.mark.parametrize("parameterization", slow_but(["cavity", "posterior"], "cavity"))
-@pytest.mark.parametrize("name", slow_but(FIXED, "two levels"))
+@pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
+@pytest.mark.parametrize("name", FIXED)
 def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameterization):
     process = FIXED[name]
     probs = token_probs(FIXED[name])
@@ -179,7 +179,6 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_token(name, parameteriza
     assert value == pytest.approx(float(-(probs * probs.log()).sum()), abs=1e-5)
 
 
-@pytest.mark.slow
 def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence():
     entropy = float(-(PAIR * PAIR.log()).sum() / PAIR.sum() + PAIR.sum().log())
     probs = PAIR / PAIR.sum()
@@ -236,7 +235,7 @@ def test_draws_follow_the_marginal_and_the_posterior(name):
         )
 
 
-@pytest.mark.parametrize("steps", slow_but([1, 16], 1))
+@pytest.mark.parametrize("steps", [1, 16])
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), Restart(2.5)], ids=repr)
 @pytest.mark.parametrize("name", OURS)
 def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps):
@@ -250,11 +249,11 @@ def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps
         assert agree(tokens, probs)
 
 
-SAMPLERS = [dd.samplers.Ancestral(), pytest.param(Restart(), marks=pytest.mark.slow)]
+SAMPLERS = [dd.samplers.Ancestral(), Restart()]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-@pytest.mark.parametrize("name", slow_but(OURS, "gidd"))
+@pytest.mark.parametrize("name", OURS)
 def test_sampling_recovers_a_joint_distribution(name, sampler):
     process = OURS[name]
     probs = PAIR / PAIR.sum()
@@ -341,7 +340,6 @@ def test_a_process_keeps_its_precision_when_it_is_moved():
     assert all(buffer.device.type == "meta" for buffer in moved.to("meta").buffers())
 
 
-@pytest.mark.nightly  # takes minutes: some checks of dd.verify use all 20,331 states
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
     large = Ragged(

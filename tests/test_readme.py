@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib
 
@@ -50,7 +49,7 @@ def anchors(page):
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("name", slow_but(MODULES, *(name for name in MODULES if name not in LONG)))
+@pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
     module = importlib.import_module(name)
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0

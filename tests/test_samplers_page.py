@@ -62,7 +62,6 @@ def test_every_sampler_is_named_on_the_page_and_drawn():
     assert (DOCS / "images" / "samplers.png").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked", "gidd"])
 def test_a_cell_agrees_with_verify(kind):
     notes = []
@@ -88,14 +87,12 @@ def test_the_table_is_its_lines_and_their_notes(monkeypatch):
     assert table_samplers.table().splitlines() == lines()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=table_samplers.short)
 def test_a_line_of_the_page_is_the_output_of_the_command(sampler):
     known = notes()
     assert table_samplers.row(sampler, known) in rows() and known == notes()
 
 
-@pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path):
     figures_samplers.draw(tmp_path / "samplers.png")
     assert (tmp_path / "samplers.png").stat().st_size > 10_000

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from benchmarks import blocks, loops, made, mending, results_page, signal, signal_page, study
@@ -105,7 +104,7 @@ def folder(tmp_path_factory):
 NIGHTLY = [name for name in NAMES if name != "structure"]  # on four data sets
 
 
-@pytest.mark.parametrize("name", slow_but(NAMES, nightly=NIGHTLY))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("as_users_call")
 def test_a_study_goes_from_its_text_to_its_page_and_writes_nowhere_else(
     name, folder, tmp_path, monkeypatch

@@ -91,19 +91,10 @@ CORRECTORS = (
     SelfCorrection(steps=6),
 )
 
-SLOW = (
-    "hdlm-xi",
-    "levels",
-    "levels-xi-below",
-    "levels-xi-above",
-    "geometric",
-)  # much like the others
 every_pair = pytest.mark.parametrize(
     ("name", "sampler"),
     [
-        pytest.param(
-            name, sampler, id=f"{name}-{kind}", marks=[pytest.mark.slow] if name in SLOW else []
-        )
+        pytest.param(name, sampler, id=f"{name}-{kind}")
         for (name, process), (kind, sampler) in itertools.product(LEVELS.items(), SAMPLERS.items())
         if not sampler.force_transition
         or any(edge.spread is not None for edge in process.hierarchy.maps)

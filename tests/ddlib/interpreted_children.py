@@ -9,7 +9,7 @@ from functools import partial
 import fused_loss_inputs
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fused_loss_inputs import F64, NESTED, agree_with_float64
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,10 +57,7 @@ def served(monkeypatch):
 
 @pytest.mark.parametrize(
     "name, mode",
-    slow_but(
-        [(name, mode) for name in MANY for mode in ("standard", "hard")],
-        ("four-levels", "standard"), ("flat", "standard"), ("xi-above", "standard"),
-    ),
+    [(name, mode) for name in MANY for mode in ("standard", "hard")],
 )  # fmt: skip
 def test_values_and_gradients(name, mode):
     process, tree = MANY[name]
@@ -69,7 +66,6 @@ def test_values_and_gradients(name, mode):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 5, 40, 10_000])
 def test_however_tokens_are_cut(chunk):
     for name in ("masked", "four-levels"):
@@ -77,14 +73,12 @@ def test_however_tokens_are_cut(chunk):
         agree_with_float64(process, *batch(process, tree), tree, chunk=chunk)
 
 
-@pytest.mark.slow
 def test_siblings_next_to_each_other_and_rows_that_are_no_states():
     process, tree = MANY["wide"]
     order = torch.cat([tree.maps[0].parents.argsort(stable=True), torch.arange(131, 138)])
     agree_with_float64(process, *batch(process, tree), tree, rows=order.argsort())
 
 
-@pytest.mark.slow
 def test_a_layer_that_lies_across_its_memory():
     process, tree = MANY["clusters"]
     (hidden, weight, bias), noisy = batch(process, tree)
@@ -114,7 +108,6 @@ def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     )
 
 
-@pytest.mark.slow
 def test_half_precision():
     """Float16, since the interpreter cannot multiply bfloat16; see test_triton_gpu.py."""
     process, tree = MANY["wide"]
@@ -124,7 +117,6 @@ def test_half_precision():
     )
 
 
-@pytest.mark.slow
 def test_all_words_and_all_masks():
     process, tree = MANY["four-levels"]
     layer, (x, _, t) = batch(process, tree)

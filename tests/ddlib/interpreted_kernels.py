@@ -13,7 +13,7 @@ from functools import partial
 import fused_loss_inputs
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fused_loss_inputs import F64, NESTED, agree_with_float64, close, exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def served(monkeypatch):
 
 
 @every
-@pytest.mark.parametrize("mode", slow_but(["standard", "hard", "edges"], "standard"))
+@pytest.mark.parametrize("mode", ["standard", "hard", "edges"])
 def test_values_and_gradients(process, mode):
     layer, noisy = batch(process)
     agree_with_float64(process, layer, noisy, mode=mode)
@@ -145,8 +145,8 @@ def test_evaluation_in_half_precision():
     close([ours], [exact(process, layer, noisy)[0]], 1e-5)  # sums are in float32
 
 
-@pytest.mark.parametrize("dtype", slow_but([torch.bfloat16, torch.float16], torch.bfloat16))
-@pytest.mark.parametrize("name", slow_but(["wide", "four-levels"], "four-levels"))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["wide", "four-levels"])
 def test_training_in_half_precision(name, dtype):
     process = MANY[name]
     layer, noisy = batch(process, rows=8, dtype=dtype)
@@ -163,13 +163,11 @@ def test_training_in_half_precision(name, dtype):
 @pytest.mark.parametrize(
     "tiles",
     [
-        pytest.param(online.Tiles(2, 2, 2, 1, 4, 1), marks=pytest.mark.slow),
+        online.Tiles(2, 2, 2, 1, 4, 1),
         online.Tiles(64, 256, 32, 1, 4, 1),  # one tile for all
-        pytest.param(
-            online.Tiles(8, 8, 16, 16, 4, 1), marks=pytest.mark.slow
-        ),  # more splits than tiles
+        online.Tiles(8, 8, 16, 16, 4, 1),  # more splits than tiles
         online.Tiles(16, 16, 4, 3, 4, 1),  # 9 = 4 + 4 + 1
-        pytest.param(online.Tiles(2, 16, 1, 2, 4, 1), marks=pytest.mark.slow),  # no tail along D
+        online.Tiles(2, 16, 1, 2, 4, 1),  # no tail along D
     ],
 )
 @pytest.mark.parametrize("name", ["masked", "four-levels"])
@@ -182,7 +180,7 @@ def test_however_evaluation_is_cut(tiles, name, monkeypatch):
     close([ours], [exact(process, layer, noisy)[0]], 2e-5)
 
 
-@pytest.mark.parametrize("columns", slow_but([1, 2, 64, 256], 64))
+@pytest.mark.parametrize("columns", [1, 2, 64, 256])
 def test_however_rows_are_cut(columns, monkeypatch):
     monkeypatch.setattr(row, "COLUMNS", columns)
     process = MANY["wide"] if columns > 2 else MANY["clusters"]

@@ -118,7 +118,6 @@ def test_parts_are_made_again_to_the_bit(hierarchy, density, schedule):
     same("times", density)
 
 
-@pytest.mark.slow
 def test_large_parts_are_made_again_to_the_bit():
     for process in (
         Hierarchical(Tree(large(), xi=[0.9, 1.0], speed=[0.7, 1.3, 2.0]), Cosine()),
@@ -383,7 +382,6 @@ def test_safetensors_holds_a_network_with_a_process(tmp_path):
         load_model(Net(levels(xi=(0.7, 1.0))), str(path))
 
 
-@pytest.mark.slow
 def test_a_trainer_of_transformers_saves_and_resumes_a_network_with_a_process(tmp_path):
     transformers = pytest.importorskip("transformers")
     rows = [{"labels": torch.tensor([i % 6])} for i in range(8)]

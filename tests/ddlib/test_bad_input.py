@@ -374,7 +374,6 @@ def test_a_device_that_pytorch_lacks_is_named(monkeypatch):
         generate(device="cuda")
 
 
-@pytest.mark.slow
 def test_nothing_is_looked_at_while_compiling():
     def look(tensor):
         return tensor + (1 if checks.visible(tensor) else 0)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
-from cases import examples, slow_but
+from cases import examples
 from fixtures import THREE_TOKENS, follows, joint, seeded, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ ALONG = [
 ]  # fmt: skip
 CASES = [(name, *case) for name in PROCESSES for case in ALONG]
 NOW = [CASES[i] for i in (0, 13, 20, 26, 38)]
-EACH = slow_but(CASES, *NOW, nightly=[case for case in CASES[1::2] if case not in NOW])
+EACH = CASES
 
 
 @pytest.mark.statistical
@@ -84,8 +84,8 @@ def test_words_behind_a_block_are_seen():
 TODAY = [Ancestral(), Psi(0.5)]
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, *list(PROCESSES)[::2]))
-@pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("sampler", TODAY, ids=str)
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
     process = PROCESSES[name]
     denoiser = with_own_times(exact_cavity(process, joint(3, 2)))
@@ -124,7 +124,6 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
@@ -251,7 +250,6 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
-@pytest.mark.slow
 def test_a_text_that_has_ended_waits_for_the_others():
     process = dd.presets.mdlm(4)
     network = Sparse(5, 4, 2)

@@ -5,7 +5,7 @@ import pickle
 import fixtures
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from example_processes import Plain
 from fused_loss_inputs import (
     F64,
@@ -52,11 +52,7 @@ NOISE = {
 }
 every = pytest.mark.parametrize(
     "noise, tree",
-    slow_but(
-        [(n, t) for n in NOISE for t in TREES],
-        ("masked", "four"), ("gidd", "three"), ("hdlm", "four"), ("hdlm-xi", "two"), ("second", "three"),
-        ("xi-above", "four"), ("coarse", "four"), ("levels", "only-children"),
-    ),
+    [(n, t) for n in NOISE for t in TREES],
 )  # fmt: skip
 
 
@@ -83,7 +79,7 @@ def test_token_probabilities_are_products_of_child_probabilities(name):
 
 
 @every
-@pytest.mark.parametrize("shuffled", slow_but([False, True], True))
+@pytest.mark.parametrize("shuffled", [False, True])
 def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     process = NOISE[noise]
     tree = TREES[tree]
@@ -148,7 +144,6 @@ def test_under_autocast_matrix_products_are_in_bfloat16_and_the_gradients_float3
 
 
 # dynamo itself looks at .grad of what it hands over a graph break
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_only_one_graph_break_under_compile():
     process = NOISE["levels"]
@@ -260,9 +255,7 @@ def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    "noise, tree", slow_but(WAYS, ("masked", "four"), ("levels", "four"), ("gidd", "two"))
-)
+@pytest.mark.parametrize("noise, tree", WAYS)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["as-is", "cooler"])
 def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, options):
     """Descending by children and expanding to tokens first give the same distribution.
@@ -285,7 +278,7 @@ def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, o
 
 
 @pytest.mark.parametrize("noise, tree", WAYS)
-@pytest.mark.parametrize("force", slow_but([False, True], False))
+@pytest.mark.parametrize("force", [False, True])
 def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
     process = NOISE[noise]
     tree = TREES[tree]

@@ -43,7 +43,7 @@ print("compiled", "beartype" in sys.modules)
 
 @pytest.mark.parametrize(
     "checks",
-    [pytest.param("0", marks=pytest.mark.nightly), pytest.param("1", marks=pytest.mark.slow)],
+    ["0", "1"],
 )
 def test_loss_and_noising_compile_to_one_graph(checks):
     environment = {**os.environ, "DDLIB_SHAPECHECK": checks}
@@ -98,9 +98,7 @@ def interrupted(x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
 )  # in inductor itself
-@pytest.mark.parametrize(
-    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_code_is_one_graph_and_is_not_checked(backend):
     torch.compiler.reset()
     compiled = torch.compile(outer, fullgraph=True, backend=backend)

@@ -5,7 +5,7 @@ a martingale, its gradient at the exact network, draws, bad input.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from example_processes import F64
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +74,7 @@ def slope(process, s, t, divergence="forward_kl", parameterization="cavity"):
     return gradient / torch.zeros(len(states), dtype=F64).index_add_(0, which, probs)[:, None, None]
 
 
-@pytest.mark.parametrize("times", slow_but(TIMES, "far", "anchor"))
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_exact_network_has_no_gradient(kind, times):
     assert slope(KINDS[kind], *TIMES[times]).abs().max() < 1e-9
@@ -120,7 +120,7 @@ def test_a_teacher_at_the_wrong_time_has_a_gradient():
     )
 
 
-@pytest.mark.parametrize("kind", slow_but(KINDS, "masked", "tree", "blur"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_bridge_draws_follow_the_joint_distribution(kind):
     process = KINDS[kind]
     n = 40_000

@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import LEVELS, Halves, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -245,7 +245,7 @@ ONE_A_STEP = [
 ]
 
 
-@pytest.mark.parametrize("sampler", slow_but(ONE_A_STEP, ONE_A_STEP[-1]), ids=repr)
+@pytest.mark.parametrize("sampler", ONE_A_STEP, ids=repr)
 @given(
     process=st.sampled_from([PROCESS, *TREES.values()]),
     arguments=automata(),
@@ -273,7 +273,7 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, process, argum
     assert float(forced.log_prob.exp().sum()) == pytest.approx(1, abs=1e-10)
 
 
-@pytest.mark.parametrize("rule", slow_but(SCORES, nightly=[*SCORES][1:]))
+@pytest.mark.parametrize("rule", SCORES)
 def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     """Mean log-probabilities given the constraint, with the exact network of random distributions
     of sequences.
@@ -312,7 +312,6 @@ def test_an_order_by_constrained_scores_draws_likelier_sequences(rule):
     assert len(gain) > 200 and gain.mean() > 2 * gain.std() / len(gain) ** 0.5
 
 
-@pytest.mark.slow
 @given(automata(), st.integers(0, 5), st.data())
 @settings(max_examples=examples(400), deadline=None)
 def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(arguments, seed, data):
@@ -402,7 +401,7 @@ SUPPORTED = [
 OPTIONS = {}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_penalty": 3.0}
 
 
-@pytest.mark.parametrize("sampler", slow_but(SUPPORTED, *SUPPORTED[1::3]), ids=repr)
+@pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
 @given(
     arguments=automata(),
     seed=st.integers(0, 3),
@@ -453,7 +452,6 @@ def test_forbidden_tokens_are_excluded_before():
         assert drawn.unique(dim=0).tolist() == [found]
 
 
-@pytest.mark.slow
 def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
     anything = Automaton({7: dict.fromkeys(range(V), 7)}, 7, [7], V)
     options = {"top_p": 0.9, "seeds": list(range(8))}
@@ -464,7 +462,7 @@ def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
         ), sampler
 
 
-@pytest.mark.parametrize("sampler", slow_but(IN_ANY_BATCH, IN_ANY_BATCH[1]), ids=repr)
+@pytest.mark.parametrize("sampler", IN_ANY_BATCH, ids=repr)
 def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
     prompt = torch.tensor([[MASK, MASK, 1], [0, MASK, MASK], [MASK] * 3, [1, 0, MASK]])
     options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}

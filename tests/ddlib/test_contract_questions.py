@@ -155,7 +155,6 @@ def test_a_sampler_names_the_class_of_processes_that_it_requires():
         OnlyUniform().check(GIDD(3, 0.2))
 
 
-@pytest.mark.slow
 def test_levels_that_disagree_with_level_of_are_refuted():
     class Forgetful(Plain):
         def level_of(self, z):
@@ -314,7 +313,6 @@ def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
     assert isinstance(process, HasLevelWeights) == isinstance(process, Hierarchical)
 
 
-@pytest.mark.slow
 def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
     words = {word: i for i, word in enumerate("abcd")}
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))

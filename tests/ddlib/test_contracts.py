@@ -4,7 +4,6 @@ Its examples go through every check of its kind.
 """
 
 import pytest
-from cases import slow_but
 
 import ddlib as dd
 from ddlib.plugins.registry import PROVED, available
@@ -12,35 +11,15 @@ from ddlib.testing import check, check_registered
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
-# those of plugin_example take longest, and its own tests put them through the kits too; after them
-# processes with many examples, and samplers with many or with two network calls a step, which have
-# separate tests
-LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
-        "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
-        "beta", "bell", "tabulated", "in_order", "rho_eos", "daedal")  # fmt: skip
-# every sampler is verified on every process each night, for the table of docs/samplers.md
-NIGHTLY = [
-    case
-    for case in REGISTERED
-    if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")
-]
-LATER = slow_but(REGISTERED, nightly=NIGHTLY)
-QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
-SLOWEST = ("processes", "samplers", "correctors", "lengths", "paces")  # at full level
-FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly) if case[0] in SLOWEST else later
-    for case, later in zip(REGISTERED, LATER, strict=True)
-]
 
 
-@pytest.mark.parametrize(("kind", "name"), QUICK, ids=str)
+@pytest.mark.parametrize(("kind", "name"), REGISTERED, ids=str)
 def test_a_registered_class_is_right(kind, name):
     reports = check_registered(kind, name)
     assert reports and all(report.ok for report in reports)
 
 
-@pytest.mark.parametrize(("kind", "name"), FULL, ids=str)
+@pytest.mark.parametrize(("kind", "name"), REGISTERED, ids=str)
 def test_a_registered_class_is_right_at_full_level(kind, name):
     check_registered(kind, name, "full")
 
@@ -58,7 +37,6 @@ def test_names_are_registered(kind):
     assert set(NAMES[kind].split()) <= set(available(kind))
 
 
-@pytest.mark.slow
 def test_one_check_serves_every_kind():
     objects = [
         dd.schedules.Cosine(),
@@ -112,7 +90,7 @@ The last is a plug-in's,
 which DDLIB_PLUGINS=0 hides."""
 
 
-@pytest.mark.parametrize("name", slow_but(available("presets"), nightly=ALIKE))
+@pytest.mark.parametrize("name", available("presets"))
 def test_a_registered_preset_gives_a_right_process(name):
     check(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

@@ -30,22 +30,9 @@ unchecked = pytest.mark.usefixtures(
 PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 
-def quick(name):
-    """Marks: the other processes are much like these."""
-    return () if name in ("levels-xi", "gidd") else pytest.mark.slow
-
-
-def both(name, kind):
-    """Marks of a process with a sampler."""
-    few = kind in ("ancestral", "confidence", "psi")
-    if not quick(name):
-        return () if few else pytest.mark.slow
-    return pytest.mark.slow if few else pytest.mark.nightly
-
-
 SAMPLERS = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
 EVERYONE = [
-    pytest.param(process, sampler, id=f"{name}-{kind}", marks=both(name, kind))
+    pytest.param(process, sampler, id=f"{name}-{kind}")
     for name, process in PROCESSES.items()
     for kind, sampler in SAMPLERS.items()
     if serves(sampler, process)
@@ -57,12 +44,9 @@ everyone_who_ends = pytest.mark.parametrize(
 )
 every_process = pytest.mark.parametrize(
     "process",
-    [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()],
+    [pytest.param(process, id=name) for name, process in PROCESSES.items()],
 )
-some_levels = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=quick(name)) for name in ("masked", "hdlm", "levels", "levels-xi")],
-)
+some_levels = pytest.mark.parametrize("name", ["masked", "hdlm", "levels", "levels-xi"])
 MASKED = Masked(V, Linear())
 PROBS = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
 
@@ -268,7 +252,7 @@ def test_tokens_that_are_exchanged_are_fixed_like_masks():
 @pytest.mark.parametrize(
     ("process", "sampler"),
     [
-        pytest.param(process, sampler, id=f"{name}-{sampler}", marks=quick(name))
+        pytest.param(process, sampler, id=f"{name}-{sampler}")
         for name, process in PROCESSES.items()
         for sampler in (Ancestral(), Psi(0.7), FirstHitting(), Remask(0.3))
         if serves(sampler, process)

@@ -5,7 +5,6 @@ When, at which cost, for whom, and by which values.
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import (
     CORRECTORS,
     IN_PLACE,
@@ -105,7 +104,7 @@ MENDED = [
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("name", "corrector"), slow_but(MENDED, MENDED[0]), ids=repr)
+@pytest.mark.parametrize(("name", "corrector"), MENDED, ids=repr)
 def test_corrections_repair_the_error_of_long_steps(name, corrector):
     process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
     errors = []
@@ -128,7 +127,7 @@ SERVED = [
 FEW = ("levels", CORRECTORS[4]), ("gidd", CORRECTORS[3])
 
 
-@pytest.mark.parametrize(("name", "corrector"), slow_but(SERVED, *FEW), ids=repr)
+@pytest.mark.parametrize(("name", "corrector"), SERVED, ids=repr)
 def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     process = GIDD(6, 0.3) if name == "gidd" else LEVELS[name]
     if not serves(corrector, process):

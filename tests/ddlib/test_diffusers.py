@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import seeded
 from refusals import refuses
 
@@ -55,7 +54,7 @@ def leaves():
         yield from dd.registry.get("samplers", name).examples()
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked"))
+@pytest.mark.parametrize("name", PROCESSES)
 def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
     values = PROCESSES[name]
     served = []

@@ -11,7 +11,6 @@ from torch import nn
 from ddlib.integrations.diffusers import SamplerScheduler
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("as_users_call"),
     pytest.mark.filterwarnings(
         "ignore:.torch.jit.script:DeprecationWarning"

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import never, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -149,12 +149,11 @@ def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
     assert error < 0.1
 
 
-@pytest.mark.parametrize("name", slow_but(["masks", "tree", "gidd", "uniform", "rates"], "gidd"))
+@pytest.mark.parametrize("name", ["masks", "tree", "gidd", "uniform", "rates"])
 def test_with_the_best_network_it_falls_to_the_continuous_bound(name):
     falls(PROCESSES[name], 3)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None)
 @given(process=processes(max_depth=3, max_words=3), seed=st.integers(0, 99))
 def test_it_falls_for_every_process(process, seed):
@@ -245,7 +244,7 @@ def test_closed_steps_build_nothing_of_the_size_of_all_states(process):
 
 
 @every_process
-@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.float64], torch.float32))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
     """From as sure as networks get to as flat."""
     words = process.vocab_size

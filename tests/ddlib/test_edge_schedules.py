@@ -9,7 +9,7 @@ import mpmath
 import pytest
 import sympy
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -285,7 +285,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(FAMILIES, "paper, gamma 3", "logistic"))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_formulas_give_the_process_of_these_occupancies(name):
     formulas, rates = FAMILIES[name]
     derived = Occupancies(formulas)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import PAIR_OF_FOUR as PAIR
 from fused_loss_inputs import NESTED, agree, agree_under_autocast, batch, close, logits_of
 from hypothesis import given, settings
@@ -120,7 +120,7 @@ def climbing(process, denoiser, t):
     return total
 
 
-@pytest.mark.parametrize("name", slow_but(TREES, "two-xi"))
+@pytest.mark.parametrize("name", TREES)
 def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_first(name):
     """For such a network the loss is neither above nor below its own bound, but above that of
     another model.
@@ -140,7 +140,7 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
     )
 
 
-@pytest.mark.parametrize("name", slow_but(TREES, "two"))
+@pytest.mark.parametrize("name", TREES)
 def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
     """The weight comes later, with less evidence in the context.
 
@@ -173,7 +173,6 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
             assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(
     strategies.hierarchies(max_depth=4),
@@ -249,7 +248,7 @@ MEANINGS |= {
     "children, posterior": dd.Children(Tree(NESTED), "posterior"),
 }
 MEANINGS |= {"flat": dd.Children(Flat(8))}
-CASES = slow_but(list(itertools.product(NOISE, MEANINGS)), ("levels", "children"))
+CASES = list(itertools.product(NOISE, MEANINGS))
 
 
 @pytest.mark.parametrize(("noise", "meaning"), CASES)
@@ -288,7 +287,6 @@ def test_clusters_of_very_different_sizes(meaning):
         )
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     for process in TREES.values():
         x, z, t = pairs(process, 0.6, 2)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import LEVELS, Halves, generate
 from refusals import refuses
 
@@ -67,7 +67,7 @@ def published(network, z, threshold, edit, most=16):
 
 
 @pytest.mark.parametrize(("threshold", "edit"), [(0.9, 0.9), (0.7, 0.5), (0.3, 0.0), (0.95, 0.6)])
-@pytest.mark.parametrize("own", slow_but([0.0, 4.0], 4.0))
+@pytest.mark.parametrize("own", [0.0, 4.0])
 def test_decoding_is_the_published_loop_call_by_call(threshold, edit, own):
     start = torch.tensor([2, 0] + [MASK] * (L - 2))
     sampler = Confidence("probability", threshold=threshold, edit=edit)
@@ -95,7 +95,6 @@ def rounds(own, **options):
     return found, edited
 
 
-@pytest.mark.slow
 def test_editing_ends_where_nothing_changes_or_at_its_limit():
     assert rounds(4.0) == ([5, 5, 7, 7, 5, 2], 56)
     assert rounds(0.0)[0] == [16] * 6  # round in circles

@@ -176,7 +176,6 @@ def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_name
 # what follows from what
 
 
-@pytest.mark.slow
 def test_wrong_rates_are_one_failure_and_the_first():
     def rate_matrix(self, t):
         rate = torch.ones_like(self.speed) * self.schedule.rate(
@@ -283,7 +282,6 @@ def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     )
 
 
-@pytest.mark.slow
 def test_a_negative_schedule_explains_the_failures_of_its_process():
     wrong_schedule = wrong(
         "alpha", lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), Schedule

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, LEVELS, Halves, at, follows, plain, seeded, serves
 from guidance_cases import KINDS, free, guided, parts
 
@@ -35,7 +34,7 @@ SERVED = [
 
 @pytest.mark.parametrize(
     ("name", "sampler"),
-    slow_but(SERVED, *SERVED[3::8]),
+    SERVED,
     ids=lambda value: value if isinstance(value, str) else repr(value),
 )
 def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
@@ -81,7 +80,6 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
 
 
-@pytest.mark.slow
 def test_particles_steer_as_the_sampler_inside_does():
     guidance = free("xi")
     words = guided(guidance, shape=(40, 5))
@@ -94,7 +92,7 @@ def test_particles_steer_as_the_sampler_inside_does():
         guided(guidance, Particles(Euler(), lambda z, t: 0.0 * t, 2))
 
 
-@pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
+@pytest.mark.parametrize("name", ["xi", "levels"])
 def test_without_jumps_the_parts_are_not_called(name):
     guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
@@ -147,7 +145,7 @@ def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
     assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
 
 
-@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
+@pytest.mark.parametrize("name", ["masked", "levels"])
 def test_split_denoisers_are_parts_like_others(name):
     process = LEVELS[name]
     halves = Halves(process)
@@ -192,7 +190,7 @@ GIVEN = (
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("name", "sampler", "on"), slow_but(GIVEN, GIVEN[2]), ids=str)
+@pytest.mark.parametrize(("name", "sampler", "on"), GIVEN, ids=str)
 def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
     process = KINDS[name]
     joint = labelled(4)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import slow_but
 from refusals import refuses
 
 import ddlib as dd
@@ -71,8 +70,8 @@ KNOBS = {
 }
 
 
-@pytest.mark.parametrize("process", slow_but(list(PROCESSES), "masks"))
-@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, *list(SAMPLERS)[::3]))
+@pytest.mark.parametrize("process", list(PROCESSES))
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
     """Another draw from the same noise, or an error that names the argument."""
     sampler = SAMPLERS[sampler]

@@ -135,7 +135,6 @@ def test_the_network_is_called_once_a_group_and_edge():
     assert found.calls == 3 * (len(process.levels) - 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", [InOrder(Lanes(2), whole=True), InOrder(Checkerboard((1, 2)), "margin")], ids=repr
 )

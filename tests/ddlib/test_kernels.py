@@ -5,7 +5,7 @@ Equal to the loss on materialised logits, values and gradients.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from example_processes import PROCESSES
 from fused_loss_inputs import (
     F64,
@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 
 @every
 @both
-@pytest.mark.parametrize("chunk, stripe", slow_but([(None, 512), (11, 3)], (None, 512)))
+@pytest.mark.parametrize("chunk, stripe", [(None, 512), (11, 3)])
 def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(
     monkeypatch, process, parameterization, chunk, stripe
 ):
@@ -89,7 +89,7 @@ LEVELS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("process", CLUSTERS.values(), ids=CLUSTERS)
-@pytest.mark.parametrize("padding", slow_but([None, True, False], True))
+@pytest.mark.parametrize("padding", [None, True, False])
 def test_every_option_of_the_training_loss(process, options, padding):
     layer, noisy = batch(process)
     if padding is not None:
@@ -116,9 +116,7 @@ def test_hard_mode_of_several_levels(process, parameterization):
     agree(process, *batch(process), mode="hard", parameterization=parameterization)
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(["masked", "gidd", "levels", "levels-xi", "ring"], "gidd")
-)
+@pytest.mark.parametrize("name", ["masked", "gidd", "levels", "levels-xi", "ring"])
 def test_gradients_by_finite_differences(name):
     process = MANY[name]
     layer, noisy = batch(process, rows=3, length=2, dim=3)
@@ -175,7 +173,6 @@ def test_under_autocast_matrix_products_are_in_bfloat16_and_the_gradients_float3
 
 
 # dynamo itself looks at .grad of what it hands over a graph break
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_only_one_graph_break_under_compile():
     process = MANY["levels"]

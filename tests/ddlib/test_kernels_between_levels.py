@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from exact_bounds import PAIR, entropy
 from fixtures import follows
 from hypothesis import given, settings
@@ -64,7 +64,7 @@ PROCESSES = {
         Kernels([Banded(4, [1, 2, 1]), Dense(MEMBERS)], [0.7, 1.3, 2.0]), Linear()
     ),
 }
-every_process = pytest.mark.parametrize("name", slow_but(PROCESSES, "blur", "soft"))
+every_process = pytest.mark.parametrize("name", PROCESSES)
 
 
 def randn(*shape, seed=0):
@@ -321,9 +321,7 @@ def test_the_bound_of_the_exact_denoiser_is_the_entropy(name):
     assert float(found) == pytest.approx(2 * entropy(PAIR), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "sampler", slow_but(SAMPLERS, *SAMPLERS[::2]), ids=lambda each: type(each).__name__
-)
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda each: type(each).__name__)
 @every_process
 def test_samplers_keep_the_distribution_of_a_token(name, sampler):
     process = PROCESSES[name]
@@ -395,7 +393,7 @@ def test_kernels_are_built_from_nested_lists_and_mappings():
     ]
 
 
-@pytest.mark.parametrize("name", slow_but(["banded", "sparse"], "sparse"))
+@pytest.mark.parametrize("name", ["banded", "sparse"])
 def test_a_loss_compiles_as_one_graph(name):
     process = PROCESSES[name]
     generator = torch.Generator().manual_seed(0)
@@ -409,7 +407,6 @@ def test_a_loss_compiles_as_one_graph(name):
         assert torch.allclose(found, exact, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_a_matrix_with_one_parent_for_each_child_is_verified():
     """It is right, and slower than a map of parents."""
     assert dd.verify(Kernels([Dense(MEMBERS), [[1, 0], [0, 1]]])).ok
@@ -419,7 +416,6 @@ def test_a_blur_that_changes_next_to_nothing_is_verified():
     assert dd.verify(Hierarchical(Blur(5, [0.1, 0.15, 0.2]), Linear())).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "hierarchy", [Blur(5, [1.0]), Soft(MEMBERS), Kernels.examples()[1]], ids=str
 )

@@ -5,7 +5,6 @@ Exact denoisers of a joint distribution, chi-square with fixed seeds.
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, FOUR_TOKENS, seeded
 from fixtures import PAIR_OF_FOUR as PAIR
 
@@ -38,7 +37,7 @@ def chi_square(tokens, probs):
     return (statistic - freedom) / (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize("steps", slow_but([1, 3, 32], 3))
+@pytest.mark.parametrize("steps", [1, 3, 32])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, steps):
     process = PROCESSES[name]
@@ -50,9 +49,7 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
 
-@pytest.mark.parametrize(
-    "name", slow_but([n for n in PROCESSES if "geometric" not in n], "levels-xi")
-)
+@pytest.mark.parametrize("name", [n for n in PROCESSES if "geometric" not in n])
 def test_ancestral_sampling_recovers_a_joint_distribution(name):
     process = PROCESSES[name]
     # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2)
@@ -96,7 +93,7 @@ def test_the_test_detects_a_wrong_distribution():
     assert chi_square(tokens[:, :1], PAIR.sum(1)) < 5
 
 
-@pytest.mark.parametrize("name", slow_but(HIERARCHICAL, "hdlm-xi"))
+@pytest.mark.parametrize("name", HIERARCHICAL)
 def test_prompts_condition_the_rest(name):
     process = PROCESSES[name]
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):

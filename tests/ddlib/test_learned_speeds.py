@@ -8,7 +8,6 @@ import math
 import mpmath
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, seeded
 from refusals import refused_with, refuses
 
@@ -49,7 +48,7 @@ def level_probs(speeds, sigma):
     return [*a] + [speeds[i] * a[i] / a[i + 1] for i in range(len(speeds))]
 
 
-@pytest.mark.parametrize("speeds", slow_but(SPEEDS, *SPEEDS[:2]), ids=str)
+@pytest.mark.parametrize("speeds", SPEEDS, ids=str)
 def test_slopes_of_occupancies_and_weights(speeds):
     """Against differences in sixty digits: equal and nearly equal speeds are not a special case."""
     for t in TIMES:
@@ -139,7 +138,6 @@ def test_gradients_are_slopes(one):
     assert not learned.parameters(dd.presets.mdlm(3))
 
 
-@pytest.mark.slow
 def test_it_is_verified_slopes_and_all():
     report = dd.verify(process())
     assert report.ok, report.refutation

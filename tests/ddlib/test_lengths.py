@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import LEVELS, Halves, seeded
 from refusals import refuses
 
@@ -45,9 +44,7 @@ RULES = {
     ),
     "rho_eos-block": RhoEOS(END, start=8, step=1, positions=6, block=5),
 }
-every_rule = pytest.mark.parametrize(
-    "rule", slow_but(RULES.values(), RULES["daedal"], RULES["rho_eos-block"]), ids=RULES
-)
+every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
 class Endings:
@@ -193,7 +190,7 @@ def compare(rule, published, seed, slope, most=24, **options):
     return [z.shape[1] - len(prompt) for z in ours.inputs]
 
 
-SLOPES = pytest.mark.parametrize("slope", slow_but([-0.3, 0.1, 0.3, 0.5], 0.3))
+SLOPES = pytest.mark.parametrize("slope", [-0.3, 0.1, 0.3, 0.5])
 every_block = pytest.mark.parametrize("block", [4, 64])
 
 
@@ -219,7 +216,7 @@ def test_daedal_is_the_published_loop_call_by_call(block, slope):
 
 @every_block
 @SLOPES
-@pytest.mark.parametrize("density", slow_but(["last", "masks"], "masks"))
+@pytest.mark.parametrize("density", ["last", "masks"])
 def test_rho_eos_is_the_published_loop_call_by_call(density, block, slope):
     options = {"start": 12, "step": 2, "positions": 8, "density": density, "block": block}
     lengths = [compare(RhoEOS, published_rho_eos, seed, slope, **options) for seed in range(5)]
@@ -260,13 +257,11 @@ SAMPLERS = {
     "remask": Remask(0.1, "cap"),
     "psi": Psi(0.7),
 }
-QUICK = ("confidence",)
 PAIRS = [
     pytest.param(
         rule,
         sampler,
         id=f"{kind}-{name}",
-        marks=() if name in QUICK and rule.block is None else pytest.mark.slow,
     )
     for kind, rule in RULES.items()
     for name, sampler in SAMPLERS.items()
@@ -378,7 +373,7 @@ def test_endings_stop_rows_too(rule):
     assert (settled < V).all() and not torch.equal(settled, plain)
 
 
-@pytest.mark.parametrize("rule", slow_but(RULES, "masks"))
+@pytest.mark.parametrize("rule", RULES)
 def test_levels_of_a_tree_and_split_networks(rule):
     rule = RULES[rule]
     """States between the mask and the tokens count as masks.

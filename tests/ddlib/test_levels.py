@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def by_count(length):
     return logits
 
 
-@pytest.mark.parametrize("length", slow_but([2, 4, 8], 4))
+@pytest.mark.parametrize("length", [2, 4, 8])
 def test_balanced_levels_have_the_mean_of_the_bound_that_enumeration_gives(length):
     """For a loss that depends on the number of masks."""
     process = dd.presets.mdlm(2)
@@ -86,11 +86,7 @@ def test_balanced_sequences_follow_a_distribution_and_have_the_mean_of_the_bound
 @pytest.mark.parametrize(
     ("name", "steps"),
     # dense processes answer time by time: of them a few times
-    slow_but(
-        [(n, s) for n in PROCESSES for s in (None, 5) if (n, s) != ("rates", None)],
-        ("masks", None),
-        ("gidd", 5),
-    ),
+    [(n, s) for n in PROCESSES for s in (None, 5) if (n, s) != ("rates", None)],
 )
 def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     process = PROCESSES[name]

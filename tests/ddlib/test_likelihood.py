@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from block_networks import NETWORKS, ByBlocks, Forgetful
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ ORDERS = {
     "left-to-right": LeftToRight(),
 }
 FAST = (ORDERS["threshold"], ORDERS["bounded"], ORDERS["left-to-right"])
-every_order = pytest.mark.parametrize("order", slow_but(ORDERS.values(), *FAST), ids=ORDERS)
+every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 UNEVEN = [[0, 0, 0, 1, 2], [1, 0, 1]]
 PROCESSES = {
     "masked": Masked(4, Cosine()),
@@ -86,8 +86,8 @@ def probs_of(process, denoiser, order, length=2, **options):
 
 
 @every_order
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
-@pytest.mark.parametrize("steps", slow_but([None, 1, 2, 3], None))
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("steps", [None, 1, 2, 3])
 def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
@@ -123,7 +123,7 @@ def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order
         )
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
+@pytest.mark.parametrize("name", PROCESSES)
 @every_order
 def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(name, order):
     process = PROCESSES[name]
@@ -136,9 +136,9 @@ def test_the_likelihood_of_the_exact_network_is_the_probability_of_the_sequence(
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("steps", slow_but([None, 2], None))
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
-@pytest.mark.parametrize("order", slow_but(ORDERS, "margin"))
+@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("order", ORDERS)
 def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     process = PROCESSES[name]
     order = ORDERS[order]
@@ -244,7 +244,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
     assert ours.calls == theirs.calls
 
 
-@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
+@pytest.mark.parametrize("name", ["masked", "levels"])
 @every_order
 def test_halves_of_a_network_agree_with_the_whole(name, order):
     process = LEVELS[name]
@@ -264,7 +264,7 @@ def test_posterior_logits_have_the_same_meaning_everywhere():
 
 
 @every_order
-@pytest.mark.parametrize("steps", slow_but([None, 5], 5))
+@pytest.mark.parametrize("steps", [None, 5])
 def test_a_batch_changes_no_text(order, steps):
     process = LEVELS["levels"]
     generator = seeded(3)
@@ -341,7 +341,7 @@ GROUPED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "two"))
+@pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize(("order", "group"), GROUPED, ids=str)
 def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, group, name):
     process = PROCESSES[name]
@@ -392,7 +392,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
     assert (costs.chain + again.log_likelihood).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "two"))
+@pytest.mark.parametrize("name", PROCESSES)
 @every_order
 def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]

@@ -6,7 +6,6 @@ Keyed noise belongs to the example, on every device and rank.
 import pytest
 import scipy.stats
 import torch
-from cases import slow_but
 from fixtures import F64, seeded
 from refusals import refuses
 
@@ -154,7 +153,7 @@ AXES = ["within a row", "over examples", "over steps", "over seeds", "over draws
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")  # thousands of calls, faster without shape checks
-@pytest.mark.parametrize("axis", slow_but(AXES, "within a row", "over examples"))
+@pytest.mark.parametrize("axis", AXES)
 def test_numbers_are_uniform_along_every_axis(axis):
     n = 2048
     one = torch.zeros(1, dtype=torch.int64)

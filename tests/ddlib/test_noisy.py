@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, PAIR, Halves, generate, plain, row_by_row, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -332,13 +332,8 @@ CORRECTED = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler", [CORRECTED[0], pytest.param(CORRECTED[1], marks=pytest.mark.nightly)], ids=repr
-)
-@pytest.mark.parametrize(
-    "example", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2, 3))]
-)
+@pytest.mark.parametrize("sampler", [CORRECTED[0], CORRECTED[1]], ids=repr)
+@pytest.mark.parametrize("example", [0, *(i for i in (1, 2, 3))])
 def test_correctors_serve_the_words_of_a_tree(sampler, example):
     process = Noisy.examples()[example]
     if example == 1:
@@ -372,7 +367,7 @@ SAMPLERS = [
 ]
 
 
-@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[0]), ids=repr)
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_a_batch_and_the_output_layer_change_nothing(sampler):
     tree = Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 1.0])
     process = Noisy(tree, Linear(), [0.3, 0.1, 0.0], [3, 1, 1, 2, 4, 1])
@@ -391,14 +386,12 @@ def test_the_preset_is_the_process_by_the_counts_of_a_run():
     assert dd.presets.hdlm_noisy([[0, 0, 1, 1]], [0.2, 0.1]).frequency is None
 
 
-@pytest.mark.nightly  # most of a minute
 def test_a_large_one_is_proved_on_a_small_one():
     words = torch.arange(3000)
     tree = Tree([words % 300, torch.arange(300) % 20], xi=[0.9, 1.0])
     assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=words)).ok
 
 
-@pytest.mark.slow
 def test_learned_speeds_reach_the_redraws():
     tree = Tree([[0, 0, 1, 1, 2, 2]], speed=[1.0, 2.0], learn_speeds=True)
     assert dd.verify(Noisy(tree, Linear(), [0.3, 0.1])).ok

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, LEVELS, Halves, generate, plain, seeded, trajectory
 from refusals import refuses
 
@@ -329,7 +328,7 @@ def test_the_choice_is_a_function_of_scores_and_levels():
     assert not Confidence().choose(score, done, 3).any()
 
 
-@pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
+@pytest.mark.parametrize("name", LEVELS)
 def test_with_one_step_all_land_as_ancestral_lets_them(name):
     """With all positions landing on tokens at once there is no choice: the same tokens."""
     process = LEVELS[name]
@@ -362,7 +361,7 @@ def test_scores_are_those_before_temperature_and_top_p():
         )
 
 
-@pytest.mark.parametrize("name", slow_but(LEVELS, "hdlm-xi", "levels-xi-above"))
+@pytest.mark.parametrize("name", LEVELS)
 def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
     """q(z_s | z_t, p) among the members of a level, whatever s and t: so orders need no time."""
     process = LEVELS[name]

@@ -4,7 +4,7 @@ times are refused.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,9 +19,7 @@ from ddlib.testing import strategies
 REGISTERED = [
     registry.get("processes", name).examples() for name in registry.available("processes")
 ]
-EVERY = slow_but(
-    [each for some in REGISTERED for each in some], *(some[-1] for some in REGISTERED[::2])
-)
+EVERY = [each for some in REGISTERED for each in some]
 
 
 @pytest.mark.parametrize("process", EVERY, ids=lambda process: type(process).__name__)
@@ -29,7 +27,6 @@ def test_every_answer_at_a_time_per_position_is_that_of_the_position_by_itself(p
     agrees(process, TIMES / 3, TIMES, 1)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(
     strategies.processes(strategies.all_schedules()),

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, THREE_TOKENS, joint, seeded, with_own_times
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +30,6 @@ from ddlib.times import Beta
 PROCESSES = THREE_TOKENS | {
     "per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0])
 }
-SLOW = pytest.mark.slow
 PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
 
 
@@ -39,12 +37,8 @@ def entropy(probs):
     return float(-torch.xlogy(probs, probs).sum())
 
 
-@pytest.mark.parametrize(
-    "pace", [*PACES[:4], *(pytest.param(pace, marks=SLOW) for pace in PACES[4:])], ids=str
-)
-@pytest.mark.parametrize(
-    "name", ["masks", *(pytest.param(n, marks=SLOW) for n in PROCESSES if n != "masks")]
-)
+@pytest.mark.parametrize("pace", PACES, ids=str)
+@pytest.mark.parametrize("name", PROCESSES)
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
     process = PROCESSES[name]
     probs = joint(3, 2)
@@ -56,11 +50,8 @@ def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
     assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pace", [LeftToRight(), RandomOrder(), Ramp(1.0)], ids=str)
-@pytest.mark.parametrize(
-    "name", ["masks", "GIDD", pytest.param("two levels", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", ["masks", "GIDD", "two levels"])
 def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace):
     process = PROCESSES[name]
     probs = joint(3, 3, 1)
@@ -71,7 +62,6 @@ def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace
     assert float(got) == pytest.approx(entropy(probs), rel=1e-6)
 
 
-@pytest.mark.slow
 def test_four_words_in_blocks_of_two_and_in_random_pairs():
     process = dd.presets.mdlm(2)
     probs = joint(2, 4, 2)
@@ -217,7 +207,6 @@ class Wrong(torch.nn.Module):
         return seen.sum(1)
 
 
-@pytest.mark.slow
 def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
     process = dd.presets.mdlm(3)
     denoiser = Wrong(4, 3, 3)
@@ -253,7 +242,6 @@ def test_one_block_has_the_bound_without_a_pace(name, steps):
     assert torch.equal(together, want)
 
 
-@pytest.mark.slow
 def test_orders_of_masks_at_random_are_masks_at_random_times():
     """The mean over the 6 orders of three words is the bound of diffusion, for a network without
     times.
@@ -283,7 +271,7 @@ def mean_of_draws(process, probs, pace, denoiser, rows, **options):
 
 
 @pytest.mark.parametrize("pace", [*PACES[1:], RandomOrder(2)], ids=str)
-@pytest.mark.parametrize("name", slow_but(["masks", "two levels", "uniform"], "two levels"))
+@pytest.mark.parametrize("name", ["masks", "two levels", "uniform"])
 def test_draws_of_the_bound_have_its_mean(name, pace):
     process = PROCESSES[name]
     probs = joint(3, 2, 3)
@@ -315,7 +303,7 @@ def blockwise(process, probs, size):
 
 
 @pytest.mark.parametrize("name", ["masks", "two levels"])
-@pytest.mark.parametrize("steps", [None, pytest.param(400, marks=SLOW)])
+@pytest.mark.parametrize("steps", [None, 400])
 def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(name, steps):
     process = PROCESSES[name]
     probs = joint(3, 2, 3)
@@ -425,7 +413,6 @@ class Halves(Pace):
         return (2 * u[:, None] - 1 + late.double()).clamp(0, 1)
 
 
-@pytest.mark.slow
 def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 

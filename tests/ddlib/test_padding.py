@@ -150,7 +150,6 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
     assert expected[0] > 1e-7 and expected[2] > 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_padding_changes_nothing_in_the_mean_at_real_sizes(levels):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import yaml
-from cases import examples, slow_but
+from cases import examples
 from fixtures import (
     F64,
     LEVELS,
@@ -97,7 +97,7 @@ CASES = [
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("name", "process", "reward", "steps"), slow_but(CASES, CASES[1]))
+@pytest.mark.parametrize(("name", "process", "reward", "steps"), CASES)
 def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
     """First hitting draws two dependent words exactly, so that the limit is known by
     enumeration.
@@ -121,7 +121,7 @@ UNBIASED = [
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("number", "ess", "reward"), slow_but(UNBIASED, (2, 1.0, clusters)))
+@pytest.mark.parametrize(("number", "ess", "reward"), UNBIASED)
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
     probs, total = tilted(reward, 1.5)
     cloud = whole(TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1))
@@ -192,7 +192,6 @@ def test_particles_are_resampled_at_cluster_states():
     assert bool(((early == 3).any(-1) & dead).any()) and int(dead.sum()) < 0.5 * len(dead)
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 def test_verify_checks_rewards_too():
     report = check(Particles(Ancestral(), Constant(), 2))
@@ -219,12 +218,12 @@ INNER = {
 }
 PROCESS = LEVELS["levels-xi"]
 KEYS = torch.arange(4)
-every_inner = pytest.mark.parametrize("name", slow_but(INNER, "first", "remask"))
+every_inner = pytest.mark.parametrize("name", INNER)
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("source", [lambda: seeded(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
-@pytest.mark.parametrize("name", slow_but(INNER, "ancestral", "first", "remask"))
+@pytest.mark.parametrize("name", INNER)
 def test_one_particle_is_the_sampler_to_the_bit(name, source):
     prompt = torch.tensor([[1], [0], [4], [2]])
     one, other = (

@@ -4,7 +4,7 @@ levels.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,9 +70,7 @@ def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
         assert ((closed - generic).abs() <= 1e-10 * unit + 1e-8 * generic).all()
 
 
-@pytest.mark.parametrize(
-    "sampler", slow_but(["Ancestral", "Euler", "Psi", "TauLeaping"], nightly=["Psi", "TauLeaping"])
-)
+@pytest.mark.parametrize("sampler", ["Ancestral", "Euler", "Psi", "TauLeaping"])
 def test_samplers_run_it(sampler):
     sampler = {"Psi": lambda: dd.samplers.Psi(0.7)}.get(sampler, getattr(dd.samplers, sampler))()
     report = dd.verify(sampler, on=PerWord(Cosine(), [0.4, 3.0, 1.0, 1.5]))
@@ -143,7 +141,6 @@ def test_a_reduction_keeps_the_slowest_and_the_fastest():
     assert PerWord(Linear(), POWERS, learn_speeds=True).small_copy(2).learned is not None
 
 
-@pytest.mark.nightly
 def test_a_large_vocabulary_is_verified_on_its_reduction():
     process = PerWord(Linear(), torch.linspace(0.3, 3.0, 3000, dtype=F64))
     report = dd.verify(process)

@@ -237,7 +237,6 @@ def test_axes_are_used_when_given_and_made_when_not():
     assert dict(matplotlib.rcParams) == settings
 
 
-@pytest.mark.slow
 def test_matplotlib_is_imported_late_and_pyplot_never():
     script = (
         "import sys, ddlib as dd; from ddlib import plot, show\n"
@@ -340,7 +339,6 @@ def test_colours_are_distinct_for_colour_blind_readers(sight):
     assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 12
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", ["figures", "figures_concepts"])
 def test_the_figures_of_the_documentation(script, tmp_path):
     module = importlib.import_module(script)

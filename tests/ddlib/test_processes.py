@@ -14,7 +14,8 @@ from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, PerWord, RateMatrix, Uniform
-from ddlib.processes.matrix_exponential import LevelExponential, MatrixExponential
+from ddlib.processes.level_chain import LevelExponential
+from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Geometric, Linear, Polynomial, Symbolic
 from ddlib.schedules.window import in_turn
 from ddlib.testing import strategies
@@ -40,7 +41,6 @@ def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     assert torch.allclose(process.transition(s, t), integrate_forward(process, s, t), atol=2e-7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [0.0, 0.3])
 @pytest.mark.parametrize(("s", "t"), [(0.1, 0.9), (0.5, 0.9), (0.0, 0.5)])
 def test_the_forward_equation_holds_where_the_window_of_an_edge_ends(overlap, s, t):

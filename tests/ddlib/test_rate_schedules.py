@@ -103,7 +103,6 @@ def test_a_rate_that_varies_fast_has_the_integral_of_its_formula(part):
     assert_resolved([("1/(1 - t)", "-log(1 - t)", 0), part])
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(
     ends(),
@@ -143,7 +142,6 @@ def test_occupancies_that_change_fast_are_those_of_the_formulas():
         torch.testing.assert_close(found[:, level], exact(formula, times), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_a_rate_that_4096_panels_do_not_resolve_is_refused_with_the_time():
     with pytest.raises(
         ValueError, match=r"sin\(100000\*t\).* is not resolved by 4096 panels: near t = 0\.06"

@@ -152,7 +152,6 @@ def test_ninety_five_percent_intervals_hold_the_truth_that_often():
     assert 0.92 < hits < 0.97
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_the_error_of_a_tally_covers_the_noise_of_time_and_state():
     """The same texts evaluated again and again differ by the standard error of the tally, with

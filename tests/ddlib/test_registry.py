@@ -83,7 +83,6 @@ def test_a_plug_in_is_found_by_name(install):
     assert "Mine()" in table() and "A custom schedule." in table()
 
 
-@pytest.mark.slow
 def test_nothing_is_imported_before_its_name_is_used(install):
     site = install("good", {"mine": "good_module:Mine"}, {"good_module": RIGHT})
     script = """

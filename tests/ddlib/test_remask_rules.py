@@ -5,7 +5,7 @@ The published formulas, and distributions that they keep.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, LEVELS, Halves, at, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -182,7 +182,7 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
         assert bool(seen[-1].memo[:, [0, 2]].isfinite().all())
 
 
-@pytest.mark.parametrize("name", slow_but(LEVELS, "masked", "levels-xi-below"))
+@pytest.mark.parametrize("name", LEVELS)
 def test_psi_is_the_probability_of_the_drawn_token(name):
     """By words and, where the tree is plain, by families; one edge or several at once."""
     process = LEVELS[name]

@@ -7,7 +7,6 @@ import contextlib
 
 import pytest
 import torch
-from cases import slow_but
 from example_processes import Plain
 from fixtures import ABOVE, PARENTS, SAMPLERS, V, every_sampler, seeded
 from fixtures import LEVELS as SHARED
@@ -32,32 +31,16 @@ PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [
     (p, "ancestral") for p in OTHERS
 ]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
-LATER = {
-    "hdlm",
-    "hdlm-xi",
-    "levels",
-    "levels-geometric",
-    "uniform-geometric",
-    "rates",
-}  # the others are much like them
 every_pair = pytest.mark.parametrize(
     ("process", "sampler"),
-    [
-        pytest.param(
-            ALL[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ()
-        )
-        for p, s in PAIRS
-    ],
+    [pytest.param(ALL[p], SAMPLERS[s], id=f"{p}-{s}") for p, s in PAIRS],
 )
 unchecked = pytest.mark.usefixtures(
     "as_users_call"
 )  # shape checks are on in the first tests; here they cost minutes
 every_level_process = pytest.mark.parametrize(
     "process",
-    [
-        pytest.param(process, id=p, marks=pytest.mark.slow if p in LATER else ())
-        for p, process in LEVELS.items()
-    ],
+    [pytest.param(process, id=p) for p, process in LEVELS.items()],
 )
 
 
@@ -184,7 +167,7 @@ def test_a_seed_repeats_and_another_seed_does_not(process, sampler):
 
 @unchecked
 @every_pair
-@pytest.mark.parametrize("steps", slow_but([7, 40], 7))
+@pytest.mark.parametrize("steps", [7, 40])
 def test_with_keyed_noise_a_sample_does_not_depend_on_its_batch(process, sampler, steps):
     if isinstance(sampler, FirstHitting) and not process.exact_ends and steps < 9:
         return  # fewer calls than jumps are shared by the longest path of the batch
@@ -231,9 +214,7 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
 
 @unchecked
 @every_sampler
-@pytest.mark.parametrize(
-    "name", slow_but(["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"], "levels-xi")
-)
+@pytest.mark.parametrize("name", ["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"])
 @pytest.mark.parametrize("steps", [2, 20])
 def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
     process = LEVELS[name]
@@ -267,9 +248,7 @@ def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
 
 
 @unchecked
-@pytest.mark.parametrize(
-    "name", slow_but(["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"], "masked", "levels-xi")
-)
+@pytest.mark.parametrize("name", ["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"])
 @pytest.mark.parametrize(
     "options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str
 )
@@ -321,7 +300,7 @@ def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     )
 
 
-@pytest.mark.parametrize("name", slow_but(ALL, *(ALL.keys() - LATER)))
+@pytest.mark.parametrize("name", ALL)
 def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
     process = ALL[name]
     cavity = Network(ALL[name])

@@ -5,7 +5,6 @@ Whose they are, what they change, and where they are refused.
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
 from refusals import refuses
 
@@ -94,7 +93,7 @@ def pairs(sampler, process):
 CASES = [(p, s) for p in PROCESSES for s in SAMPLERS if pairs(SAMPLERS[s], PROCESSES[p])]
 
 
-@pytest.mark.parametrize(("process", "sampler"), slow_but(CASES, *CASES[::4]))
+@pytest.mark.parametrize(("process", "sampler"), CASES)
 def test_a_row_gets_the_features_of_its_own_previous_call(process, sampler):
     network = Counting()
     x = drawn(PROCESSES[process], network, SAMPLERS[sampler])
@@ -112,10 +111,8 @@ def test_rows_that_a_step_leaves_out_keep_theirs():
     )  # rows had different numbers of calls
 
 
-@pytest.mark.parametrize(("process", "sampler"), slow_but(CASES, *CASES[1::4]))
-@pytest.mark.parametrize(
-    "endings", slow_but({"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}, "settled")
-)
+@pytest.mark.parametrize(("process", "sampler"), CASES)
+@pytest.mark.parametrize("endings", {"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]})
 def test_a_row_does_not_depend_on_the_batch(process, sampler, endings):
     options = dict(endings={"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}[endings])
     whole = drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], **options)
@@ -153,9 +150,7 @@ class Table:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-@pytest.mark.parametrize(
-    "process", slow_but(FOUR_TOKENS.values(), *list(FOUR_TOKENS.values())[::2]), ids=FOUR_TOKENS
-)
+@pytest.mark.parametrize("process", FOUR_TOKENS.values(), ids=FOUR_TOKENS)
 def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):
     tokens = [
         dd.sample(process, Table(process), (200, 2), sampler, 4, seeds=range(200), memory=memory)

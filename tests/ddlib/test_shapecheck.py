@@ -193,26 +193,22 @@ print(
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["ddlib.typing", "ddlib_models.dit.layers"])
 def test_the_switch_checks_both_packages_whichever_is_imported_first(first):
     assert run(CALLS.format(first=first), "1") == "True True True False"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["", "0"])
 def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch):
     *verdicts, beartype, torchtyping = run(CALLS.format(first="ddlib"), switch).split()
     assert "True" not in verdicts and (beartype, torchtyping) == ("False", "False")
 
 
-@pytest.mark.slow
 def test_without_beartype_the_error_names_the_package_to_install():
     script = "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as e: print(e)"
     assert "pip install beartype" in run(script, "1")
 
 
-@pytest.mark.slow
 def test_the_command_line_runs_checked():
     assert "ancestral" in run("", "1", "-m", "ddlib")
 

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from example_processes import Plain
 from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, seeded, trajectory
 from hypothesis import given, settings
@@ -34,10 +34,9 @@ OTHERS = {
 every_solver = pytest.mark.parametrize("sampler", SOLVERS.values(), ids=SOLVERS.keys())
 
 
-def pairs(names, *fast):
-    """Names of processes with names of solvers; fast are two solvers on ``fast``."""
-    quick = [(name, kind) for name in fast for kind in ("euler", "trapezoid")]
-    return pytest.mark.parametrize(("name", "kind"), slow_but(product(names, SOLVERS), *quick))
+def pairs(names):
+    """Names of processes with names of solvers."""
+    return pytest.mark.parametrize(("name", "kind"), list(product(names, SOLVERS)))
 
 
 def some_network(process):
@@ -98,7 +97,7 @@ def slopes(sampler, run, first, **options):
 
 @pytest.mark.parametrize(
     "sampler",
-    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]),
+    [Ancestral(), *SOLVERS.values(), SMALL_THETA],
     ids=repr,
 )
 def test_the_error_falls_as_the_steps_to_the_order(sampler):
@@ -116,7 +115,6 @@ def test_theta_trapezoidal_is_exact_for_masks_on_a_linear_schedule():
         assert max(errors(Case(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
 
 
-@pytest.mark.slow
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
     run = Case(ThetaTrapezoidal(), process)
@@ -127,7 +125,7 @@ def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     assert trapezoid < ancestral / 3  # and still worth a second call
 
 
-@pairs(OTHERS, "plain", "rates")
+@pairs(OTHERS)
 def test_prompts_stand_and_words_come_out(name, kind):
     process = OTHERS[name]
     sampler = SOLVERS[kind]
@@ -142,7 +140,7 @@ def test_prompts_stand_and_words_come_out(name, kind):
         assert all(torch.equal(z[:, :2], prompt) for z in [*states, words])
 
 
-@pairs(LEVELS, "levels-xi")
+@pairs(LEVELS)
 def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
     sampler = SOLVERS[kind]
     process = LEVELS[name]
@@ -154,7 +152,7 @@ def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
         halves.whole = 0
 
 
-@pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "rates")
+@pairs({"levels-xi": 0, **OTHERS})
 def test_a_batch_never_changes_a_text(name, kind):
     process = {**LEVELS, **OTHERS}[name]
     sampler = SOLVERS[kind]
@@ -162,7 +160,7 @@ def test_a_batch_never_changes_a_text(name, kind):
     assert torch.equal(row_by_row(process, some_network(process), sampler), whole)
 
 
-@pairs(LEVELS, "masked", "levels-xi")
+@pairs(LEVELS)
 def test_a_step_in_which_no_position_moves_makes_no_call(name, kind):
     process = LEVELS[name]
     sampler = SOLVERS[kind]
@@ -272,7 +270,6 @@ def test_draws_follow_the_kernel_in_the_first_and_in_the_last_step_too(sampler):
     assert check.name == "steps" and check.ok, str(check)
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("sampler", [*SOLVERS.values(), SMALL_THETA], ids=repr)
 def test_each_is_verified(sampler):

@@ -8,7 +8,6 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from cases import slow_but
 from exact_bounds import F64, PAIR, costs, entropy, exact, poor_fit, texts
 from fixtures import never, seeded
 from refusals import refuses
@@ -68,7 +67,7 @@ def agree(found, expected, sigmas=4.5):
     return bool(((found.mean(0) - expected).abs() <= sigmas * error + 1e-9).all())
 
 
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "two levels"))
+@pytest.mark.parametrize("name", PROCESSES)
 def test_the_exact_bound_is_differentiable(name):
     process = PROCESSES[name]()
     network = opinionated(process)
@@ -90,9 +89,7 @@ CASES = list(product(PROCESSES, ["cavity", "posterior"]))
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("name", "kind"), slow_but(CASES, ("powers", "posterior"), nightly=CASES[::2])
-)
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
     """Within 4.5 standard errors of 30 calls; the bound that it is compared with is exact."""
     process = PROCESSES[name]()
@@ -106,7 +103,7 @@ def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("draws", slow_but([2, 5], nightly=[5]))
+@pytest.mark.parametrize("draws", [2, 5])
 def test_ends_of_a_schedule_that_is_not_exact(draws):
     process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], schedule=Geometric(0.3, 3.0))
     network = opinionated(process)
@@ -127,7 +124,6 @@ def test_ends_of_a_schedule_that_is_not_exact(draws):
     assert agree(values, expected.detach()) and agree(slopes, slope)
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
     """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
@@ -155,7 +151,7 @@ def test_an_estimate_of_the_loss_reduces_the_variance(monkeypatch):
 SPEEDS = list(product([(1.0, 1.0), (5.0, 1.0), (1.0, 6.0)], [1.0, 0.7]))
 
 
-@pytest.mark.parametrize(("speed", "xi"), slow_but(SPEEDS, nightly=SPEEDS[::2]))
+@pytest.mark.parametrize(("speed", "xi"), SPEEDS)
 def test_with_the_best_network_no_speed_is_better(speed, xi):
     """The bound is the entropy then, whatever the speeds: its slope is nothing."""
     process = tree([[0, 0, 1, 1]], xi=xi, speed=speed)
@@ -191,7 +187,6 @@ class TestDescent:
         first, second = process.hierarchy.speeds
         return math.log(first / second)
 
-    @pytest.mark.slow
     def test_the_loss_falls_to_the_minimum_of_a_grid(self):
         probs, network, process, found, bounds = self.begun()
         whole = integrate_bound(process, probs, network, points=40) / 3
@@ -213,7 +208,6 @@ class TestDescent:
             probs
         )  # speeds that avoid what the network is bad at: a bound all the same
 
-    @pytest.mark.nightly
     @pytest.mark.statistical
     def test_the_loss_falls_by_estimates(self):
         probs, network, process, found, bounds = self.begun()

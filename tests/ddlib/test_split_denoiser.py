@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import (
     F64,
     FOUR_TOKENS,
@@ -62,7 +61,6 @@ def pairs(tokens):
     return torch.bincount(4 * tokens[:, 0] + tokens[:, 1], minlength=16).double()
 
 
-@pytest.mark.slow
 def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
     halves = Halves(LEVELS["masked"])
     network = DiT(7, V, 8, 1, 2)
@@ -74,7 +72,7 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
     assert not implements(halves, SplitDenoiser)
 
 
-@pytest.mark.parametrize("force", slow_but([False, True], True))
+@pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     """The words under the state, where the logits of all others do not matter."""
@@ -160,8 +158,8 @@ def test_child_logits_serve_each_of_several_masks(split):
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", slow_but(FOUR_TOKENS, "levels-xi"))
-@pytest.mark.parametrize("sampler", slow_but(["ancestral", "first"], "first"))
+@pytest.mark.parametrize("name", FOUR_TOKENS)
+@pytest.mark.parametrize("sampler", ["ancestral", "first"])
 def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name, sampler):
     """One sample against the distribution, two against each other.
 
@@ -181,7 +179,6 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_the_two_sample_test_detects_a_wrong_distribution():
     process = FOUR_TOKENS["masked"]
@@ -209,7 +206,6 @@ def test_positions_that_jump_together_are_drawn_apart():
     assert chi_square(counts, n / V**2, V**2 - 1) < 5
 
 
-@pytest.mark.slow
 def test_a_dit_is_evaluated_by_its_features_and_draws_the_tokens_of_its_logits():
     process = LEVELS["levels"]
     torch.manual_seed(0)
@@ -238,7 +234,7 @@ class Sparse(Halves):
         return self.features(z, t).take_along_dim(positions[..., None], 1)
 
 
-@pytest.mark.parametrize("compact", slow_but([False, True], True))
+@pytest.mark.parametrize("compact", [False, True])
 @every_pair
 def test_sparse_features_are_computed_at_jumping_positions_only(name, sampler, compact):
     """The tokens of the plain denoiser, and no sequence is evaluated at more positions than the

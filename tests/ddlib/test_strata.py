@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, seeded
 
 import ddlib as dd
@@ -132,7 +131,6 @@ def drawn(process, number, texts, length):
         ("masked", 64, 16), ("two levels", 100, 64), ("masked", 64, 64), ("masked", 100, 256), ("GIDD", 64, 64)
     ],
 )  # fmt: skip
-@pytest.mark.nightly
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
     """Times that share a shift have an error that no two of them show.
 
@@ -150,7 +148,6 @@ Of the others rare draws decide the variance.
 
 
 @pytest.mark.statistical
-@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "own"), KNOWN)
 def test_bounds_of_400_corpora_lie_within_their_intervals(name, own):
     process = PROCESSES[name]
@@ -162,7 +159,7 @@ def test_bounds_of_400_corpora_lie_within_their_intervals(name, own):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "two levels"))
+@pytest.mark.parametrize("name", PROCESSES)
 def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(name):
     process = PROCESSES[name]
     (uniform,), (own,) = (

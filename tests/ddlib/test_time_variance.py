@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import torch
-from cases import slow_but
 from fixtures import F64, seeded
 
 import ddlib as dd
@@ -125,24 +124,12 @@ def deviations(process, tokens, every):
 
 
 NAMES = list(sized(8))
-FAST = {("gaussian", 16), ("uniform", 8)}
-LONG = {(name, 256) for name in NAMES}
-"""Half a minute and more: at 256 states each exponential of a rate matrix counts, and each pair of
-token and state.
-"""
-
-
-def sizes():
-    for name in NAMES:
-        for case in ((name, states) for states in (8, 16, 64, 256)):
-            marks = (
-                () if case in FAST else pytest.mark.nightly if case in LONG else pytest.mark.slow
-            )
-            yield pytest.param(*case, marks=marks)
+SIZES = [(name, states) for name in NAMES for states in (8, 16, 64, 256)]
+"""At 256 states half a minute and more."""
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("name", "states"), list(sizes()))
+@pytest.mark.parametrize(("name", "states"), SIZES)
 def test_own_density_is_no_worse_than_uniform_times(name, states):
     """Ordinal noise under the density of 0.1.0: 1.5 to 4 times worse than uniform times."""
     process = sized(states)[name]
@@ -200,7 +187,7 @@ def caveat(process, density):
     ).per_token.caveat
 
 
-@pytest.mark.parametrize(("name", "number"), slow_but(REGISTERED, *REGISTERED[::3]))
+@pytest.mark.parametrize(("name", "number"), REGISTERED)
 def test_no_caveat_under_the_optimal_density_in_strata(name, number):
     process = registered(name, number)
     assert caveat(process, process.time_density(2, chance=0.2)) == ""
@@ -222,7 +209,7 @@ def coverage(process, own, runs=400):
 
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("own", slow_but([True, False], False))
+@pytest.mark.parametrize("own", [True, False])
 def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
     """The issue's case: under uniform times 0.15 was stated where runs deviated by 0.28."""
     share, stated = coverage(dd.processes.Uniform(5, Linear()), own)
@@ -237,15 +224,11 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
 
 
 @pytest.mark.statistical
-@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("own", [True, False], ids=["own density", "uniform times"])
 @pytest.mark.parametrize(
     ("name", "number"),  # half a minute for each rate matrix
-    [
-        pytest.param(*case, marks=pytest.mark.nightly) if case[0] == "rate_matrix" else case
-        for case in REGISTERED
-    ],
+    REGISTERED,
 )
 def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
     process = registered(name, number)
@@ -264,7 +247,6 @@ def test_intervals_have_their_coverage_or_a_caveat(name, number, own):
 
 
 @pytest.mark.statistical
-@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("name", ["gaussian", "walk"])
 def test_runs_of_ordinal_noise_deviate_less_under_their_own_density(name):

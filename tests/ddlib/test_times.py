@@ -6,7 +6,7 @@ Every one uniform; less variance than independent.
 import pytest
 import scipy.stats
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ METHODS = ["iid", "stratified", "antithetic"]
 every_method = pytest.mark.parametrize("method", METHODS)
 every_source = pytest.mark.parametrize("source", ["torch", "keyed"])
 # where each of thousands of seeds draws: with keys that takes a second
-each_source = pytest.mark.parametrize("source", slow_but(["torch", "keyed"], "torch"))
+each_source = pytest.mark.parametrize("source", ["torch", "keyed"])
 
 
 def times(n, method="stratified", source="torch", seed=0, start=0, **options):
@@ -189,7 +189,6 @@ def expected_level(process, t):
     return process.occupancies(t) @ torch.arange(len(process.levels), dtype=F64)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     process=strategies.processes(strategies.all_schedules()).filter(

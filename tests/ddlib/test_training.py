@@ -104,7 +104,6 @@ def test_gradients_reach_the_logits_and_leave_the_inputs_alone():
     assert all(torch.equal(a, b) for a, b in zip(kept, (logits, x, z, t), strict=True))
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     uniform = dd.processes.Uniform(6, dd.schedules.Linear())
     for process in (LEVELS, dd.presets.gidd(6, 0.3), dd.presets.hdlm(PARENTS), uniform):
@@ -115,7 +114,6 @@ def test_gradients_are_those_of_finite_differences():
         )
 
 
-@pytest.mark.slow
 def test_training_on_a_distribution_learns_it():
     """The whole loop on one token.
 

@@ -35,7 +35,6 @@ from ddlib.integrations.saved import draw_samples
 from ddlib_models import DiT
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("as_users_call"),
     pytest.mark.skipif(
         importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
@@ -292,7 +291,7 @@ needs_compiler = pytest.mark.skipif(
 inductor = pytest.param(
     {"backend": "inductor", "data": EVEN},
     id="inductor",
-    marks=[pytest.mark.nightly, needs_compiler],
+    marks=needs_compiler,
 )
 each_loop = pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
 

@@ -171,7 +171,6 @@ def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_
     assert finished.all() and torch.equal(rows.z, x)
 
 
-@pytest.mark.slow
 def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and_resumes():
     process = LEVELS["levels-xi"]
     total = 6
@@ -229,7 +228,6 @@ class OwnScore(Confidence):
     confidence = Collisions.confidence
 
 
-@pytest.mark.slow
 @given(
     st.one_of(st.sampled_from(list(LEVELS.values())[:-1]), plain_processes()),
     st.sampled_from(

@@ -77,28 +77,19 @@ def python(*arguments, **environment):
     return completed.stdout
 
 
-@pytest.mark.parametrize(
-    "chosen, of, least",
-    [
-        pytest.param("not slow", "kernels", 43, marks=pytest.mark.slow),
-        pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
-        pytest.param("not slow", "children", 5, marks=pytest.mark.nightly),
-        pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
-    ],
-)
-def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
+@pytest.mark.parametrize(("of", "least"), [("kernels", 61), ("children", 21)])
+def test_logic_in_the_interpreter(pytestconfig, of, least):
     """In a separate process: the variable must be set before Triton is imported, and excludes
     compiled kernels.
     """
     tests = Path(__file__).with_name(f"interpreted_{of}.py")
-    profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
-    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))
+    budget = f"--budget={pytestconfig.getoption('budget')}"
+    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", budget, str(tests))
     output = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
     (passed,) = re.findall(r"(\d+) passed", output)
     assert int(passed) > least
 
 
-@pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path):
     """To machine code of an H200, on its tensor cores, in the shared memory it has.
 

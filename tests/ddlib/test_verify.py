@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,9 +43,7 @@ PRESETS = {
     "levels-xi-speed": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.8, 0.6], speed=[1.0, 2.0, 0.7]),
 }
 pytestmark = pytest.mark.usefixtures("as_users_call")
-FULLY = slow_but(
-    PRESETS, nightly=[name for name in PRESETS if name not in ("gidd", "levels-xi-speed")]
-)
+FULLY = PRESETS
 
 
 @pytest.mark.parametrize("name", FULLY)
@@ -56,7 +54,6 @@ def test_every_preset_is_verified_at_full_level(name):
 
 
 # a schedule per edge takes 20 s of quadrature; examples of every class are in test_contracts.py
-@pytest.mark.nightly
 @settings(max_examples=examples(8))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted(process):
@@ -64,7 +61,6 @@ def test_right_processes_are_accepted(process):
     assert report.ok, report
 
 
-@pytest.mark.nightly
 @settings(max_examples=examples(40))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted_at_full_level(process):
@@ -85,7 +81,6 @@ FIFTY = [
 ]
 
 
-@pytest.mark.nightly  # beside other work on the machine it measures that too
 @pytest.mark.parametrize("process", FIFTY, ids=repr)
 def test_quick_takes_seconds_for_fifty_words(process):
     """On a slower processor, or a shared one, the better of two is compared with sums of fifty
@@ -118,7 +113,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LARGE, nightly=["mdlm", "gidd"]))
+@pytest.mark.parametrize("name", LARGE)
 def test_a_large_vocabulary_is_verified_on_a_small_copy_that_the_report_names(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
@@ -151,7 +146,6 @@ def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_pa
             assert right[0] == pytest.approx(right[1])
 
 
-@pytest.mark.nightly
 def test_a_process_that_offers_no_reduction_is_verified_as_it_is():
     generator = torch.full((60, 60), 1 / 60) - torch.eye(60)
     report = dd.verify(RateMatrix(generator, dd.schedules.Linear()))
@@ -192,7 +186,6 @@ def test_a_state_that_noise_never_leads_to_is_refuted():
     assert "states [4] have probability 0 given every token" in report.text()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("what", ["sample", "likelihood", "marginal", "weighted_divergence"])
 def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_given(what):
     class Broken(Masked):
@@ -224,7 +217,6 @@ def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_giv
     assert not report.ok and {check.topic for check in report.failures} == {"as given"}
 
 
-@pytest.mark.slow
 def test_a_fault_of_a_large_process_is_found_on_its_reduction():
     class Broken(Masked):
         def prior_kl(self, x, t=None):
@@ -233,7 +225,6 @@ def test_a_fault_of_a_large_process_is_found_on_its_reduction():
     assert not dd.verify(Broken(50_257, dd.schedules.Linear())).ok
 
 
-@pytest.mark.slow
 def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_time():
     class Broken(Hierarchical):
         def marginal(self, x, t):
@@ -267,10 +258,7 @@ def test_an_object_that_raises_is_refuted_by_its_exception():
 
 @pytest.mark.parametrize(
     "method",
-    slow_but(
-        ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"],
-        "sample_jump_times",
-    ),
+    ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"],
 )
 def test_verify_returns_a_report_for_any_exception(method):
     def broken(self, *arguments, **options):
@@ -281,7 +269,6 @@ def test_verify_returns_a_report_for_any_exception(method):
     assert any(f"KeyError: '{method}'" in check.note for check in report.failures)
 
 
-@pytest.mark.slow
 class Heavy(Hierarchical):
     """The weight of every level, times 1.1."""
 
@@ -333,7 +320,6 @@ def test_the_report_prints_the_claim_and_tolerance_of_every_check():
     )
 
 
-@pytest.mark.slow
 def test_the_report_is_json():
     class Broken(Masked):
         def prior_kl(self, x, t=None):
@@ -347,7 +333,6 @@ def test_the_report_is_json():
     )
 
 
-@pytest.mark.slow
 def test_a_verdict_does_not_change_and_disturbs_nothing():
     process = PRESETS["levels-xi-speed"]
     before = {name: buffer.clone() for name, buffer in process.named_buffers()}
@@ -379,7 +364,6 @@ def test_a_sampler_without_supported_processes_is_refused():
         dd.verify(Picky())
 
 
-@pytest.mark.slow
 def test_skipped_claims_have_a_reason():
     report = dd.verify(GIDD(4, 0.3))
     (path,) = [c for c in report.checks if c.name == "path"]
@@ -437,7 +421,6 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
     assert check.ok is False and "value has shape (1,), must be (3,)" in check.note
 
 
-@pytest.mark.slow
 def test_the_exit_status_of_the_command_line_is_the_verdict(capsys, monkeypatch, tmp_path):
     (tmp_path / "two_of_mine.py").write_text(
         "import ddlib as dd\n"

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
@@ -40,9 +39,7 @@ def test_every_registered_process_has_an_example_of_hundreds_of_states():
     assert ours <= classes, f"without an example: {ours - classes}"
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(LARGE, nightly=[name for name in LARGE if name != "hierarchical"])
-)
+@pytest.mark.parametrize("name", LARGE)
 def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     report = dd.verify(LARGE[name]())
     assert report.ok, report
@@ -55,7 +52,6 @@ def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
     } <= held
 
 
-@pytest.mark.nightly
 def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     class Plain(Uniform):
         def small_copy(self, vocab_size):
@@ -69,13 +65,11 @@ def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     }
 
 
-@pytest.mark.slow
 def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_by_the_claims_of_any_size():
     report = dd.verify(RateMatrix(gaussian(170, 2.0), dd.schedules.Linear()))
     assert report.ok and report.note == "no reduction: 170 states verified as given", report
 
 
-@pytest.mark.slow
 def test_the_claim_of_digits_names_the_exponential_that_keeps_them():
     class Eigen(RateMatrix):
         def transition(self, s, t):

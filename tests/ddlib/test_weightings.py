@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from example_processes import PROCESSES
 from fixtures import F64, seeded
 from fused_loss_inputs import agree, batch, close
@@ -130,10 +130,7 @@ def test_dynamic_weights_scale_with_their_height_and_keep_to_it():
     assert (found[weight == 0] == 0).all() and (found[z == 3] == 2.0).all()
 
 
-QUICK = ("gidd", "levels-xi")
-
-
-@pytest.mark.parametrize("name", slow_but(PROCESSES, *QUICK))
+@pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("length", [1, 64])
 def test_optimal_weights_make_every_time_as_loud(name, length):
     """In the middle of a cell of the table but for its floor.
@@ -219,7 +216,6 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
 """)
 
 
-@pytest.mark.slow
 def test_a_custom_rule_is_verified_or_refuted():
     assert dd.verify(Odd(lambda w: w.sqrt())).ok
     report = dd.verify(Odd(lambda w: w + 1))

@@ -15,30 +15,12 @@ MODULES = [
     import_module(path.stem).__name__ for path in sorted(Path(__file__).parent.glob("faults_*.py"))
 ]
 
-# particles run several sequences in place of one: each fault takes seconds
-LONG = [fault for fault in FAULTS if fault.module == "faults_particles"]
-SHORT = [fault for fault in FAULTS if fault not in LONG]
-
 # errors by which planted code fails that no longer fits the library
 STALE = ("TypeError", "AttributeError", "NameError", "unexpected field names")
 
 
-def how_often(i):
-    """Mark of a fault: every run tests one in 128, each commit one in 32, each night all."""
-    return () if i % 128 == 52 else pytest.mark.slow if i % 32 == 0 else pytest.mark.nightly
-
-
-EVERY = [
-    *(pytest.param(fault, marks=how_often(i)) for i, fault in enumerate(SHORT)),
-    *(
-        pytest.param(fault, marks=pytest.mark.nightly if i % 32 else pytest.mark.slow)
-        for i, fault in enumerate(LONG)
-    ),
-]
-
-
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("fault", EVERY, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_refuted(fault, monkeypatch):
     report = dd.verify(fault.plant(monkeypatch))
     assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"

@@ -5,7 +5,6 @@ Here Hugging Face's masked language models, in ten lines.
 
 import pytest
 import torch
-from cases import slow_but
 from torch import nn
 from transformers import AutoModelForMaskedLM, BertConfig, RobertaConfig
 
@@ -43,7 +42,7 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-@pytest.mark.parametrize("config", slow_but(CONFIGS.values(), CONFIGS["bert"]), ids=CONFIGS)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_masked_language_model_trains_and_samples_with_every_process(name, config):
     torch.manual_seed(0)
     process = PROCESSES[name]()

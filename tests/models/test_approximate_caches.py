@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import CAUSAL, write_all
 from hf_checkpoints import WORDS as HF_WORDS
 from hub_folders import save
@@ -50,7 +49,7 @@ SAMPLERS = [Ancestral(), Remask(0.5), Confidence(threshold=0.6)]
 
 
 @rules()
-@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[2]), ids=str)
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 def test_a_sequence_does_not_depend_on_the_others_of_the_batch(keep, sampler):
     """Sequences make their own calls, as those without a jump in a step make none, and count them
     alone.
@@ -83,7 +82,7 @@ def test_the_cache_is_approximate():
     assert not torch.equal(*(drawn(model, keep, Ancestral(), (16, 12)) for keep in ("dual", False)))
 
 
-@pytest.mark.parametrize("keep", slow_but(["prefix", "dual", "dual:refresh=2"], "dual"))
+@pytest.mark.parametrize("keep", ["prefix", "dual", "dual:refresh=2"])
 def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(keep):
     model = trained(num_states=3, vocab_size=2).double().eval()
     process = dd.presets.mdlm(2)

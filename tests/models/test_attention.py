@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 import torch
-from cases import slow_but
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused_with
@@ -52,7 +51,7 @@ RULES = [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)]
 
 
 @pytest.mark.parametrize("attend", HERE)
-@pytest.mark.parametrize("rule", slow_but(RULES, RULES[1]), ids=str)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_rule_sets_which_positions_attend_to_which(attend, rule):
     """For the first queries, and for those of each sequence."""
     _, k, v = heads(2, 16)
@@ -86,13 +85,13 @@ def packed_as_separate(
         assert torch.equal(model(z, t, offsets), packed[0])
 
 
-@pytest.mark.parametrize("time_conditioned", slow_but([True, False], False))
+@pytest.mark.parametrize("time_conditioned", [True, False])
 @pytest.mark.parametrize("attend", HERE)
 def test_packed_sequences_give_the_logits_of_separate_ones(attend, time_conditioned):
     packed_as_separate(attend, time_conditioned, torch.float32, 1e-5)
 
 
-@pytest.mark.parametrize("time_conditioned", slow_but([True, False], False))
+@pytest.mark.parametrize("time_conditioned", [True, False])
 @pytest.mark.parametrize("attend", HERE[:2])  # the compiled kernel has no float64
 def test_packed_sequences_give_the_logits_of_separate_ones_to_twelve_digits(
     attend, time_conditioned
@@ -119,7 +118,6 @@ def test_positions_restart_with_every_sequence():
     assert packing.owner.tolist() == [0] * 4 + [1] + [2] * 7 + [3] * 3
 
 
-@pytest.mark.slow
 def test_a_packed_model_compiles_to_one_graph():
     model = trained(**EVERYTHING)
     t = torch.rand(4)

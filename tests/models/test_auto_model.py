@@ -136,7 +136,6 @@ def test_another_class_is_refused(tmp_path):
         AutoModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.slow
 def test_transformers_is_imported_only_on_use():
     code = "import sys, ddlib_models; assert 'transformers' not in sys.modules"
     subprocess.run(

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import CAUSAL, ROWS, WORDS, check_use, write, write_causal
 from saving import SAVED, same
 from torch import nn
@@ -24,7 +23,7 @@ from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
 LENGTH = 8
 PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]
-kinds = pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama"))
+kinds = pytest.mark.parametrize("kind", CAUSAL)
 every_kind = pytest.mark.parametrize("kind", CAUSAL)
 
 
@@ -211,7 +210,7 @@ def test_padding_on_the_left_changes_nothing(folders, kind, how):
 
 
 @kinds
-@pytest.mark.parametrize("shift", slow_but([0, 1], 1))
+@pytest.mark.parametrize("shift", [0, 1])
 @torch.no_grad()
 def test_blocks_keep_the_contract_of_a_block_denoiser(folders, kind, shift):
     model = made(folders[kind], block_size=3, shift=shift)
@@ -334,13 +333,12 @@ def test_adapters_alone_learn_and_are_merged_when_saved(folders, tmp_path):
 
 
 @kinds
-@pytest.mark.parametrize("shift", slow_but([0, 1], 1))
+@pytest.mark.parametrize("shift", [0, 1])
 def test_it_trains_is_measured_and_samples(folders, kind, shift):
     process = dd.presets.hdlm(PARENTS)
     check_use(process, made(folders[kind], process.num_states, shift=shift), LENGTH)
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_it_compiles_as_one_graph(folders):
     model = made(folders["llama"], WORDS + 4, shift=1)

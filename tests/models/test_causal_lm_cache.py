@@ -7,7 +7,6 @@ import copy
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import CAUSAL, ROWS, WORDS, write_causal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ import ddlib as dd
 from ddlib_models.hf.causal_lm import causal_lm
 
 SIZE = 2
-kinds = pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama"))
+kinds = pytest.mark.parametrize("kind", CAUSAL)
 MODELS: dict[tuple, nn.Module] = {}
 
 

@@ -4,7 +4,7 @@ per block.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
@@ -133,7 +133,7 @@ def test_without_blocks_nothing_changes(length):
 
 
 @unfused
-@pytest.mark.parametrize("attend", slow_but([SDPA(), Flex()], SDPA()), ids=["sdpa", "flex"])
+@pytest.mark.parametrize("attend", [SDPA(), Flex()], ids=["sdpa", "flex"])
 def test_every_back_end_and_some_positions_only(attend):
     model, plain = (trained(block_size=3, attention=one).double() for one in (attend, SDPA()))
     x, z, t = text(8)
@@ -186,7 +186,6 @@ def test_the_last_layer_works_for_the_noisy_half_only():
     assert flops["DiT.head"] == 2 * tokens * d * WORDS
 
 
-@pytest.mark.slow
 def test_side_by_side_compiles_to_one_graph():
     model = trained(block_size=3)
     (x, z, t) = text(8)
@@ -194,11 +193,10 @@ def test_side_by_side_compiles_to_one_graph():
     torch.testing.assert_close(compiled(z, t.float(), clean=x), model(z, t.float(), clean=x))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:`torch.jit.script_method`"
 )
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_training_step_compiles(whole):
     """Layer by layer, as recipes do, and the whole network at once."""
     x, z, t = text(8)

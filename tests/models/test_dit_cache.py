@@ -89,7 +89,6 @@ def test_single_precision_and_a_back_end_of_blocks():
     torch.testing.assert_close(model.extend(z, t, model.prefill(x)), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
 @unfused
 @torch.no_grad()
 def test_flex_keeps_them_too():
@@ -229,7 +228,6 @@ def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
         model.extend(z, t, cache)
 
 
-@pytest.mark.nightly
 @torch.no_grad()
 def test_extending_compiles_to_one_graph():
     model = trained(block_size=4)

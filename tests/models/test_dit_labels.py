@@ -189,7 +189,6 @@ def test_files_hold_classes_only_where_there_are_some(tmp_path):
     )
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("label", [1, torch.tensor([1, 3, 2])])
 def test_calls_with_a_label_compile_to_one_graph(label):

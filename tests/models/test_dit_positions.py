@@ -195,7 +195,6 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
     assert trained().state_dict().keys() == trained(**KINDS[0]).state_dict().keys()
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("options", KINDS[:2])
 def test_they_compile_to_one_graph(options):

@@ -15,7 +15,6 @@ from ddlib.utils.validation import UsageWarning
 
 
 @pytest.mark.filterwarnings("ignore:pace is .*, and the denoiser .* has blocks")
-@pytest.mark.slow
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from([(2, 2), (2, 4), (3, 3)]), st.sampled_from([dd.samplers.Ancestral(), dd.samplers.Psi(0.5)]),

@@ -4,7 +4,7 @@ elsewhere.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hf_checkpoints import CONFIGS, write
 from hub_folders import MASK, TOKENS, ids, states
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib.typing import OwnTimes, SplitDenoiser
 from ddlib_models import hub
 
-KINDS = pytest.mark.parametrize("kind", slow_but(CONFIGS, "bert", "modernbert"))
+KINDS = pytest.mark.parametrize("kind", CONFIGS)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ KNOBS = [
 ]
 
 
-@pytest.mark.parametrize("name", slow_but(SAMPLERS, "ancestral", "confidence"))
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_no_sampler_draws_an_undrawn_token(folders, name):
     special = hub.load(folders["bert"]).special
     process = dd.presets.mdlm(TOKENS)

@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, scatter, states
 from safetensors.torch import load_file, save_file
@@ -70,7 +69,7 @@ KINDS = {
         lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), 0, 1,
     ),
 }  # fmt: skip
-CASES = pytest.mark.parametrize("kind", slow_but(KINDS, "sdar", "fast_dllm"))
+CASES = pytest.mark.parametrize("kind", KINDS)
 
 
 def published(folder, kind):
@@ -143,9 +142,7 @@ def test_logits_are_those_of_the_native_class_under_their_mask_and_shift(tmp_pat
     assert far(found, causal) > 1e-2
 
 
-@pytest.mark.parametrize(
-    "kind", slow_but([kind for kind, (*_, size, _) in KINDS.items() if size], "fast_dllm")
-)
+@pytest.mark.parametrize("kind", [kind for kind, (*_, size, _) in KINDS.items() if size])
 @torch.no_grad()
 def test_blocks_are_prefilled_and_extended(tmp_path, kind):
     network = published(tmp_path, kind)

@@ -102,7 +102,6 @@ def test_its_input_holds_its_last_logits_of_the_same_rows(theirs):
     )  # a new block
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_texts_go_on_from_a_prompt(theirs):
     folder, own = theirs
@@ -134,7 +133,6 @@ def test_texts_go_on_from_a_prompt(theirs):
     assert bool(found.total.isfinite().all())
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
     process, denoiser, _, _ = hub.load(theirs[0])

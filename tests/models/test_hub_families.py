@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
 from safetensors.torch import load_file, save_file
@@ -77,7 +76,7 @@ def compare(logits: torch.Tensor, own: torch.Tensor) -> None:
     assert bool((logits[..., MASK] == -torch.inf).all())
 
 
-@pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama", "qwen3"))
+@pytest.mark.parametrize("kind", CAUSAL)
 @torch.no_grad()
 def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     folder = save(tmp_path, CAUSAL[kind]())
@@ -195,7 +194,7 @@ def write_llada(folder, **changes):
     return network
 
 
-@pytest.mark.parametrize("few", slow_but([2, 1], 1))
+@pytest.mark.parametrize("few", [2, 1])
 @torch.no_grad()
 def test_llada_is_llama_under_other_names(tmp_path, few):
     network = write_llada(tmp_path, n_kv_heads=few)
@@ -219,7 +218,7 @@ OPTIONS += [
 OPTIONS += [("scale_logits", True)]
 
 
-@pytest.mark.parametrize(("key", "value"), slow_but(OPTIONS, ("attention_layer_norm", True)))
+@pytest.mark.parametrize(("key", "value"), OPTIONS)
 def test_features_beyond_llama_are_refused(tmp_path, key, value):
     write_llada(tmp_path)
     message = rf"{key}={value!r}: must be .* modeling_llada.LLaDAModelLM, then pass trust"
@@ -329,7 +328,7 @@ def test_a_copying_network_detects_the_shift(shift):
     assert wrong[0, shift + 1 :].tolist() != z[0, shift + 1 :].tolist()
 
 
-@pytest.mark.parametrize("tree", slow_but([None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], None))
+@pytest.mark.parametrize("tree", [None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]])
 def test_folders_written_by_ddlib(tmp_path, tree):
     torch.manual_seed(0)
     model = scatter(

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
 from safetensors.torch import save_file
@@ -113,7 +112,6 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     )
 
 
-@pytest.mark.slow
 def test_features_beyond_llama_are_read_by_trusted_code(theirs, monkeypatch, tmp_path):
     folder, _, _ = theirs
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
@@ -153,7 +151,6 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
         hub.load(tmp_path, family="other")
 
 
-@pytest.mark.slow
 def test_a_causal_class_that_stays_causal(tmp_path):
     config = MambaConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, state_size=4)
     with pytest.raises(
@@ -183,14 +180,13 @@ CAUSAL = "is causal and its mask cannot be turned off"
 SEEN = [(0, 0, CAUSAL), (0, 3, "is causal"), (5, 3, "attends beyond its blocks of 3")]
 
 
-@pytest.mark.parametrize(("ahead", "size", "message"), slow_but(SEEN, SEEN[0], SEEN[2]))
+@pytest.mark.parametrize(("ahead", "size", "message"), SEEN)
 def test_attention_is_probed_at_load(tmp_path, ahead, size, message):
     folder = save(tmp_path, llama())
     with pytest.raises(ValueError, match=message):
         hub.load(folder, family=hub.Family(lambda source: Causal(source, ahead)), block_size=size)
 
 
-@pytest.mark.slow
 def test_half_precision_returns_float32(tmp_path):
     folder = save(tmp_path, llama())
     whole, half = (

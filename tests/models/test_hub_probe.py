@@ -4,7 +4,7 @@ tokens.
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import build
@@ -24,7 +24,7 @@ PROCESSES = {
 BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
 
 
-@pytest.mark.parametrize("kind", slow_but(PROCESSES, "uniform"))
+@pytest.mark.parametrize("kind", PROCESSES)
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))
 def test_the_probe_separates_cavity_from_posterior(kind, seed, time):

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from ddlib.testing import check
@@ -79,7 +78,7 @@ def llada(x, prompt, block, steps):
 
 @pytest.mark.parametrize(
     ("prompt", "block", "steps"),
-    slow_but([(0, L, 5), (0, L, L), (0, L, 20), (0, 4, 6), (4, 4, 4)], (0, L, 5), (4, 4, 4)),
+    [(0, L, 5), (0, L, L), (0, L, 20), (0, 4, 6), (4, 4, 4)],
 )
 def test_lladas_loop(prompt, block, steps):
     x = torch.full((3, L), V)
@@ -120,7 +119,7 @@ def dream(x, steps, score, eps=1e-3):
 
 
 @pytest.mark.parametrize("name", SCORES)
-@pytest.mark.parametrize(("prompt", "steps"), slow_but([(0, 4), (3, 5), (0, L), (2, 30)], (3, 5)))
+@pytest.mark.parametrize(("prompt", "steps"), [(0, 4), (3, 5), (0, L), (2, 30)])
 def test_dreams_loop(name, prompt, steps):
     x = torch.full((1, L), V)
     x[:, :prompt] = torch.randint(V, (1, prompt), generator=torch.Generator().manual_seed(0))
@@ -161,7 +160,6 @@ def test_expected_numbers_in_a_hierarchy():
     assert all(0 <= found - float(want) < 4 for found, want in zip(left, mean, strict=True))
 
 
-@pytest.mark.nightly
 def test_expected_numbers_are_verified():
     check(dd.samplers.Confidence("probability", per_step="expected"))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from official_imports import GIDD, HDLM, MDLM, TRAINING, assert_same, load
 from official_states import (
     BASE,
@@ -74,7 +73,7 @@ def test_logits_are_those_of_the_authors_code(name):
     assert_logits(name, (REDUCED | TRUE_VOCABULARY)[name])
 
 
-@pytest.mark.parametrize("name", slow_but(TRUE, nightly=[*TRUE][1::2]))
+@pytest.mark.parametrize("name", TRUE)
 def test_logits_at_the_published_size(name):
     assert_logits(name, TRUE[name])
 

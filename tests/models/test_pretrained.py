@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from safetensors.torch import load_file, save_file
 from saving import PARENTS, SAVED, Small, flip, same
 from tiny import STATES, WORDS, inputs, trained
@@ -56,9 +55,7 @@ def saved(original, tmp_path) -> Path:
         dict(num_states=14, vocab_size=8, parents=TWO_LEVELS, time_conditioned=False),
     ],
 )
-@pytest.mark.parametrize(
-    "dtype", slow_but([torch.float32, torch.bfloat16, torch.float64], torch.bfloat16)
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_every_option_comes_back_bit_for_bit(tmp_path, options, dtype):
     model = trained(**options).to(dtype).eval()
     model.save_pretrained(tmp_path)

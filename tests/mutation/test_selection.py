@@ -19,7 +19,6 @@ def test_a_deselected_test_exists(option):
     assert f"def {name}(" in (ROOT / path).read_text()
 
 
-@pytest.mark.slow
 def test_the_selected_tests_are_collected():
     command = [
         sys.executable,

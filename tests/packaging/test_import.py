@@ -45,13 +45,11 @@ def loaded(module):
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.slow
 def test_import_ddlib_loads_no_heavy_package():
     names = {name.partition(".")[0] for name in loaded("ddlib")}
     assert {"torch", "ddlib"} <= names and not names & HEAVY
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["generate", "evaluate", "prepare"])
 def test_commands_that_do_not_train_load_nothing_for_training(command):
     assert not loaded(f"recipes.{command}") & TRAINING

@@ -75,7 +75,6 @@ def test_the_error_names_an_installation_without_recipes(tmp_path, monkeypatch):
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.slow
 def test_a_copy_runs_from_its_folder(tmp_path):
     lay_recipes(tmp_path)
     with (tmp_path / "recipes" / "train.py").open("a") as file:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from cases import slow_but
 
 BEGIN = """
 import random, sys, warnings
@@ -43,6 +42,6 @@ CODES = [
 ]
 
 
-@pytest.mark.parametrize("code", slow_but(CODES, *CODES[:2]))
+@pytest.mark.parametrize("code", CODES)
 def test_imports_and_calls_change_no_state_of_others(code: str) -> None:
     assert_unchanged(f"import ddlib as dd\n{code}")

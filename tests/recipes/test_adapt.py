@@ -121,7 +121,6 @@ def test_a_causal_model_becomes_a_diffusion_model_and_forgets_where_it_came_from
     assert saved.model.decoder.weight is table and len(table) == 277
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(llama):
     """The future that is seen is drawn anew at every step, from the step's own seed."""
     run("mdlm", "--steps", "8", "--model.anneal", "8")
@@ -142,7 +141,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(llama):
             run("mdlm", "--steps", "9", *changed)
 
 
-@pytest.mark.slow
 def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama):
     run("hdlm", "--steps", "4", "--process.clusters", "6", "--optimizer.lr", "0")
     saved = open_saved("run")
@@ -158,7 +156,6 @@ def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama
     assert torch.allclose(saved.model.clusters.weight[6], table.mean(0), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_adapters_train_resume_and_are_merged_on_publishing(llama):
     run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
     whole = curve(Path("run"))
@@ -176,7 +173,6 @@ def test_adapters_train_resume_and_are_merged_on_publishing(llama):
     )
 
 
-@pytest.mark.slow
 def test_it_learns_by_blocks(llama):
     """The network gets the blocks of the pace, and all of a text's in one call."""
     run("mdlm", "--steps", "8", "--pace", "blocks:size=4", "--model.anneal", "0")
@@ -184,14 +180,12 @@ def test_it_learns_by_blocks(llama):
     assert saved.model.block_size == 4 and bounds()[-1][1] < bounds()[0][1]
 
 
-@pytest.mark.slow
 def test_a_dit_from_scratch_reads_the_same_tokens_in_the_same_order(llama):
     run("scratch", "--steps", "2", "--model.dim", "16", "--model.depth", "1", "--model.heads", "2")
     saved = open_saved("run")
     assert type(saved.model).__name__ == "DiT" and saved.process.vocab_size == 271
 
 
-@pytest.mark.slow
 def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
     from recipes import prepare as command
 
@@ -211,7 +205,6 @@ def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
     assert open_saved("run").process.vocab_size == 271
 
 
-@pytest.mark.slow
 def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys):
     """0.1.0 cut the one at empty lines and the other at line ends, and only one of them printed
     what came of it.
@@ -279,7 +272,6 @@ def test_arguments_of_the_preparation_are_refused_for_prepared_text(llama, flag)
         adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL, *flag])
 
 
-@pytest.mark.slow
 def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llama):
     run("mdlm", "--steps", "1")
     Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
@@ -295,7 +287,6 @@ def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llam
     assert open_saved("run-2").recipe.data.folder == Path("data/adapt-llama-2")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", ["adapt", "owt"])
 def test_prepare_ends_with_a_command_that_begins_at_the_weights_beside_the_tokenizer(
     llama, module, capsys
@@ -346,7 +337,6 @@ def test_models_that_cannot_be_adapted_are_refused_before_any_text_is_prepared(l
     assert not Path("data").exists() and not Path("run").exists()
 
 
-@pytest.mark.nightly
 def test_other_models_and_too_little_text_are_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))

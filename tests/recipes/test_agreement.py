@@ -306,7 +306,6 @@ def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a
         open_saved(folder)
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True),

@@ -47,7 +47,6 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
     assert all(abs(int(part.sum()) - 10 * share) <= 1 for part in found.split(10))
 
 
-@pytest.mark.slow
 def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     run = Run.prepare(given(folder, "times"), World(0, 1, torch.device("cpu")))
     [batch], [noisy] = run.state.along.batches(), run.state.along.noisy(0)
@@ -59,7 +58,6 @@ def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     assert torch.equal(noisy.t[~random], noisy.rows.t[~random])
 
 
-@pytest.mark.slow
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)
@@ -75,15 +73,12 @@ def test_a_run_resumes_with_the_same_numbers(folder, whole):
 @pytest.mark.parametrize(
     ("size", "hardware"),
     [
-        pytest.param(
-            1, Hardware(micro_batch=2, threads=1), id="accumulated", marks=pytest.mark.nightly
-        ),
-        pytest.param(2, Hardware(threads=1), id="copies", marks=pytest.mark.nightly),
+        pytest.param(1, Hardware(micro_batch=2, threads=1), id="accumulated"),
+        pytest.param(2, Hardware(threads=1), id="copies"),
         pytest.param(
             2,
             Hardware(shard=True, micro_batch=2, threads=1),
             id="shards",
-            marks=pytest.mark.nightly,
         ),
     ],
 )

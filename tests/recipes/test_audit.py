@@ -47,7 +47,6 @@ def by_name(result):
     return {found["name"]: found for found in result["estimators"]}
 
 
-@pytest.mark.slow
 def test_a_run_that_was_trained_is_audited(tmp_path):
     data = text(tmp_path / "data")
     run = trained(recipe(data, tmp_path / "run", process=dict(kind="mdlm"), steps=4))
@@ -88,7 +87,6 @@ def test_one_command_prints_and_writes_the_table(masks, capsys):
     )
 
 
-@pytest.mark.slow
 def test_every_estimator_is_in_the_table_or_refused(masks, tmp_path):
     result = audit(options(masks, tmp_path), quiet())
     assert {*by_name(result), *result["refused"]} == {each.name for each in ESTIMATORS}
@@ -101,7 +99,6 @@ def test_every_estimator_is_in_the_table_or_refused(masks, tmp_path):
         assert found["less_chain"]["value"] == pytest.approx(difference, abs=1e-9)
 
 
-@pytest.mark.slow
 def test_the_numbers_are_those_of_the_library(tmp_path):
     published = publish_tiny(tmp_path / "packed", packed=True)
     result = audit(options(published, tmp_path, only=("least variance",)), quiet())
@@ -145,7 +142,6 @@ def test_estimators_without_support_are_named_and_the_rest_is_printed(wrong_clus
     assert all(one["less_chain"] is None for one in result["estimators"])
 
 
-@pytest.mark.slow
 def test_a_run_by_blocks_is_audited_by_blocks(tmp_path):
     published = publish_tiny(tmp_path / "blocks", pace="blocks:size=4")
     result = audit(options(published, tmp_path, only=("from 0, with ends", "pseudo")), quiet())

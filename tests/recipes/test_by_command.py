@@ -117,9 +117,7 @@ class Place:
         return output
 
 
-@pytest.fixture(
-    scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)]
-)
+@pytest.fixture(scope="module", params=["plug-in", "module"])
 def case(request, tmp_path_factory):
     parts, sampler, modules = CASES[request.param]
     place = Place(tmp_path_factory.mktemp(request.param), parts)
@@ -127,7 +125,6 @@ def case(request, tmp_path_factory):
     return place, sampler, modules
 
 
-@pytest.mark.nightly
 def test_killed_it_goes_on_to_the_same_bits(case):
     place = case[0]
     name = place.recipe("killed")
@@ -146,7 +143,6 @@ def test_killed_it_goes_on_to_the_same_bits(case):
         assert json.loads(starts[0])["versions"]["ddlib-ragged"] == "0.1.0"
 
 
-@pytest.mark.nightly
 def test_two_ranks_make_the_same_run_but_for_rounding(case):
     place = case[0]
     place.run("recipes.train", place.recipe("pair"), ranks=2)
@@ -157,7 +153,6 @@ def test_two_ranks_make_the_same_run_but_for_rounding(case):
     assert both[0] == pytest.approx(both[1], rel=1e-4) and len(both[0]) == 24
 
 
-@pytest.mark.nightly
 def test_it_is_measured_sampled_and_drawn(case):
     place, sampler, _ = case
     place.run(
@@ -191,7 +186,6 @@ def test_it_is_measured_sampled_and_drawn(case):
     assert (place.folder / "whole.png").stat().st_size > 10_000
 
 
-@pytest.mark.nightly
 def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_path):
     place, _, modules = case
     copied = tmp_path / "published"
@@ -222,7 +216,6 @@ def test_weights_alone_are_untrusted_until_their_modules_are_trusted(case, tmp_p
         copied.rename(place.folder / "runs" / "whole" / "weights")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["plug-in"], indirect=True)
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]
@@ -233,7 +226,6 @@ def test_it_trains_where_the_papers_do_too(case):
     )
 
 
-@pytest.mark.slow
 def test_a_plug_in_trains_resumes_and_opens(tmp_path, monkeypatch):
     """The short form of all of the above, in this process."""
     from recipes import prepare, train

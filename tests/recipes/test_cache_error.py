@@ -37,7 +37,6 @@ def opened(published):
     return LoadOptions().open(str(published.run), "cpu", "float32")
 
 
-@pytest.mark.slow
 def test_one_command_writes_the_errors_of_each_block(published, capsys):
     flags = [
         "--block",
@@ -78,7 +77,6 @@ def test_one_command_writes_the_errors_of_each_block(published, capsys):
     assert "block 3: total variation" in printed and "times as fast as without" in printed
 
 
-@pytest.mark.slow
 def test_a_single_sequence_has_no_error(published, options, capsys):
     found = cache_error(replace(options, caches=("dual",), sequences=1), make_console())
     assert (
@@ -89,7 +87,6 @@ def test_a_single_sequence_has_no_error(published, options, capsys):
     assert "±" not in capsys.readouterr().out and "NaN" not in options.out.read_text()
 
 
-@pytest.mark.slow
 def test_its_nats_are_those_of_the_likelihood(published, options):
     subject = subject_of(options, opened(published))
     exact = subject.nats(False)
@@ -126,7 +123,6 @@ def test_mismatches_are_refused_before_any_work(published, options, tmp_path, mo
         run(replace(options, run=str(blocks.run)))
 
 
-@pytest.mark.slow
 def test_the_option_of_samples_is_that_of_dd_sample(published):
     saved = opened(published)
     index = torch.arange(2)

@@ -38,12 +38,11 @@ def given(folder, name, **changes):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
         "hdlm",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mdlm", "hdlm-xi", "gidd")),
+        *(name for name in ("mdlm", "hdlm-xi", "gidd")),
     ],
 )
 def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
@@ -67,12 +66,11 @@ def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["hdlm", pytest.param("hdlm-xi", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", ["hdlm", "hdlm-xi"])
 @pytest.mark.parametrize(
     "hardware",
     [
-        pytest.param(Hardware(threads=1), marks=pytest.mark.nightly, id="copies"),
+        pytest.param(Hardware(threads=1), id="copies"),
         pytest.param(Hardware(shard=True, threads=1), id="shards"),
     ],
 )

@@ -29,7 +29,6 @@ def run(tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, tokenizer, capsys):
     found = run("--clusters", 20, 4, "--nested", "down", "--max-ratio", 3)
     out = tmp_path / "out"
@@ -46,7 +45,6 @@ def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, to
     assert "20 clusters, up" in shown and "20 clusters, down" in shown and "4 at random" in shown
 
 
-@pytest.mark.slow
 def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenizer):
     rng = np.random.default_rng(0)
     names = {tokenizer.decode([token]).strip().lower() for token in range(400)} - {""}
@@ -58,7 +56,6 @@ def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenize
     assert found.centroids[0].shape == (8, 5)
 
 
-@pytest.mark.slow
 def test_vectors_of_a_model_need_its_tokenizer(run, tmp_path, tokenizer):
     rows = torch.randn(405, 6, generator=torch.Generator().manual_seed(0))
     save_file({"embedding.weight": rows}, tmp_path / "model.safetensors")

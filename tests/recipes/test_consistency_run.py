@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from refusals import refuses
 from test_engine_reliability import killed_and_finished
 from training_runs import curve, losses, recipe, text, trained
@@ -49,7 +48,6 @@ def without_dropout(run, **changes):
     )
 
 
-@pytest.mark.slow
 def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
     shutil.copytree(whole, folder / "again")
     shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
@@ -62,7 +60,6 @@ def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
     assert one - half == pytest.approx(half - none, rel=1e-4) and half - none > 0.05
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("size", [1, 2])
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole, size):
     hardware = Hardware(threads=1, shard=size == 2)
@@ -82,9 +79,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(LAYOUTS, nightly=["copies, accumulated", "shards", "shards, accumulated"])
-)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, name):
     plain = without_dropout(given(folder, "plain"))
     if not plain.output.folder.exists():
@@ -100,7 +95,6 @@ def test_the_layout_changes_no_number(folder, name):
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 2 * 16 * 302])
 def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
     monkeypatch.setattr(consistency, "CHUNK", chunk)
@@ -131,14 +125,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(KINDS, "by blocks", "children"))
+@pytest.mark.parametrize("name", KINDS)
 def test_any_process_head_and_pace(folder, name):
     train(given(folder, f"kind-{name}", steps=2, **KINDS[name]))
     made = losses(folder / f"kind-{name}")
     assert len(made) == 2 and all(0 < loss < 60 for loss in made)
 
 
-@pytest.mark.slow
 def test_packed_rows(folder):
     run = given(folder, "packed", steps=6)
     run = without_dropout(replace(run, data=replace(run.data, packed=True, length=48)))
@@ -156,7 +149,6 @@ def test_packed_rows(folder):
     )
 
 
-@pytest.mark.slow
 def test_a_start_from_a_trained_run(folder):
     before = given(folder, "before", loss=Loss())
     train(before)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -151,9 +150,7 @@ def unread():
     return os.fdopen(write, "w")
 
 
-@pytest.mark.parametrize(
-    "words", slow_but([["recipes.train", "--help-all"], ["ddlib"]], nightly=[["ddlib"]]), ids=str
-)
+@pytest.mark.parametrize("words", [["recipes.train", "--help-all"], ["ddlib"]], ids=str)
 def test_a_reader_that_has_exited_ends_a_command_without_a_message(words):
     with unread() as out:
         ended = subprocess.run(

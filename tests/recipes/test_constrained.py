@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from pretrained_by_others import write
 from published import LENGTH, publish_tiny
 from tokenizers import Tokenizer, decoders, models
@@ -54,10 +53,8 @@ def lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("layout", slow_but(LAYOUTS, "packed"))
-@pytest.mark.parametrize(
-    "sampler", slow_but(["left_to_right", "ancestral", "confidence"], "left_to_right")
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sampler", ["left_to_right", "ancestral", "confidence"])
 def test_texts_match_the_pattern(tmp_path, layout, sampler):
     run = publish_tiny(tmp_path, **LAYOUTS[layout]).run
     out = tmp_path / "texts.jsonl"
@@ -128,7 +125,6 @@ def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
         assert bool(automaton.accepts(row)) == (shown == len(text))
 
 
-@pytest.mark.slow
 def test_prompts_of_several_lengths_and_gaps(run):
     prompts = ("The state", "We will build roads", "The [MASK:3] of our")
     patterns = (" [a-z]{3,9}!", " [a-z]{3,9}!", "The [a-z ]+ of our")
@@ -154,7 +150,6 @@ def test_a_sample_stops_at_its_end(saved):
     assert made.sequences == len(text) + 1 < LENGTH
 
 
-@pytest.mark.slow
 def test_an_answer_and_a_page(run, tmp_path):
     model = write(tmp_path / "a2d", "a2d")
     for text in drawn(model, regex="[0-9]{3}", prompt="The state", chat=True, samples=2, new=8):

@@ -196,7 +196,6 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
         prepare(local("a.parquet", "words.json", "texts.txt"), tmp_path / "out")
 
 
-@pytest.mark.slow
 def test_a_killed_prepare_leaves_no_folder_that_looks_complete(tmp_path):
     lines = (
         "import os, signal, recipes.data.writing as m",

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cases import slow_but
 from published import publish_tiny
 from refusals import refused_with
 from training_runs import curve, recipe, text
@@ -44,16 +43,13 @@ def mdlm(documents, length, bos, eos):
 
 @pytest.mark.parametrize(
     ("length", "split"),
-    slow_but(
-        [
-            (3, "validation"),
-            (16, "validation"),
-            (16, "train"),
-            (301, "train"),
-            (1024, "validation"),
-        ],
+    [
         (3, "validation"),
-    ),
+        (16, "validation"),
+        (16, "train"),
+        (301, "train"),
+        (1024, "validation"),
+    ],
 )
 def test_rows_are_those_of_mdlm(data, length, split):
     documents = getattr(data, split)
@@ -181,7 +177,6 @@ def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch
         )
 
 
-@pytest.mark.slow
 def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
     one = recipe(text(tmp_path / "data"), tmp_path / "run", start="text")
     one = replace(one, data=replace(one.data, wrap=True))

@@ -114,7 +114,6 @@ def drifting(folder, name, loss):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_a_process_of_ones_own_is_trained_better_by_default_than_with_the_clip_of_papers(tmp_path):
     bounds = {}

@@ -11,7 +11,6 @@ from recipes.model_io import open_saved
 
 # two runs at once, in separate processes; of the fast tests packed rows are accumulated, and ranks
 # evaluate
-pytestmark = pytest.mark.nightly
 
 LAYOUTS = {
     "accumulated": (1, Hardware(micro_batch=2, threads=1)),

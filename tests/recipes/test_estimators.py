@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import slow_but
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, integrate_bound, sequences
@@ -76,7 +75,7 @@ def expected(kind, estimator):
 FAST = [(kind, name) for kind, name in SERVED if "256" not in name]
 
 
-@pytest.mark.parametrize(("kind", "name"), slow_but(SERVED, *FAST))
+@pytest.mark.parametrize(("kind", "name"), SERVED)
 def test_krafts_sum_separates_likelihoods_and_bounds_from_other_numbers(kind, name):
     process, length = PROCESSES[kind]
     estimator = named(name)
@@ -139,9 +138,7 @@ def test_the_bound_is_that_of_the_library(kind):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("kind", "name"), slow_but(SERVED, *[case for case in FAST if case[0] == "masks"])
-)
+@pytest.mark.parametrize(("kind", "name"), SERVED)
 def test_draws_have_the_expectation_that_is_judged(kind, name):
     model = model_of(kind)
     estimator = named(name)
@@ -218,9 +215,7 @@ BLOCKED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "claim"), slow_but(BLOCKED, *[case for case in BLOCKED if "NELBO" not in case[0]])
-)
+@pytest.mark.parametrize(("name", "claim"), BLOCKED)
 def test_sequences_drawn_block_by_block_are_judged_too(name, claim):
     model = Model(dd.presets.mdlm(2), None, pace=dd.paces.Blocks(2))
     assert not unserved(named(name), model, 4)

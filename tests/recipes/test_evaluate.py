@@ -96,7 +96,6 @@ def test_every_document_counts_once_without_padding(options, published):
     )  # of a text of one token there may be no noise in either
 
 
-@pytest.mark.slow
 def test_the_same_bound_and_samples_whatever_the_batch(options):
     expected, words = measured(options)
     for batch in (1, 7):
@@ -139,7 +138,6 @@ def work(rank, port, options, folder):
         torch.save(measured(options, world), folder / f"{rank}.pt")
 
 
-@pytest.mark.slow
 def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
     port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
     multiprocessing.set_forkserver_preload(
@@ -154,7 +152,6 @@ def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
         assert drawn == words
 
 
-@pytest.mark.slow
 def test_the_first_sequences_are_a_part_of_all(options):
     everything, _ = measured(options)
     few, _ = measured(replace(options, sequences=3))
@@ -183,7 +180,6 @@ def test_the_bound_is_that_of_ddlib(options):
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, capsys, tmp_path):
     for given in (dict(bound_steps=7), dict(bound_levels="independent")):
         changed = replace(options, replicates=1, sequences=3, **given)
@@ -313,7 +309,6 @@ def scorer(tmp_path_factory, published):
     return tiny_scorer(tmp_path_factory.mktemp("scorer"), published.data.tokenizer)
 
 
-@pytest.mark.slow
 def test_an_error_without_a_finite_variance_is_named(options):
     """Under uniform times; not under the own density, or in steps."""
     changed = replace(options, replicates=1, samples=1, times="uniform", bound_levels="independent")
@@ -331,7 +326,6 @@ def test_the_report_counts_sequences_and_draws_of_every_bound(options, capsys):
     assert "bound: over 11 texts x 2 draws" in shown and "over 11 texts x 1 draw" in shown
 
 
-@pytest.mark.slow
 def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
     given = open_saved(published.run).recipe
     output = replace(
@@ -364,7 +358,6 @@ def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
         assert evaluation.validation(saved, data, many, other) is None
 
 
-@pytest.mark.slow
 def test_without_a_scorer_the_bound_is_still_reported(options):
     result = evaluate(options, ALONE)
     assert result["generative"] is None
@@ -389,7 +382,6 @@ def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measure
     assert "no folder ./no-such-folder" in line and "--scorer none" in line
 
 
-@pytest.mark.slow
 def test_without_a_judge_there_is_the_bound(options, monkeypatch, capsys):
     tries = []
     monkeypatch.setattr(

@@ -47,7 +47,6 @@ def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=AL
     )
 
 
-@pytest.mark.slow
 def test_it_is_that_of_ddlib_with_the_padding_given(published):
     likely = found(published, sequences=5)
     saved = open_saved(published.run)
@@ -75,7 +74,6 @@ def test_it_is_that_of_ddlib_with_the_padding_given(published):
     assert how["calls"] == own.calls == 2 * int(batch.mask.sum(1).max())  # two levels
 
 
-@pytest.mark.slow
 def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     whole = found(published, "left_to_right")
     for batch in (3, 11):
@@ -92,7 +90,6 @@ def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     assert few["nats_per_token"]["error"] > 0
 
 
-@pytest.mark.slow
 def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     saved = open_saved(published.run)
     data = published.data
@@ -128,7 +125,6 @@ def blocked(tmp_path_factory):
     return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
 
 
-@pytest.mark.slow
 def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkeypatch):
     saved = open_saved(blocked.run)
     data = blocked.data
@@ -173,7 +169,6 @@ def test_two_processes_share_the_texts(published):
     assert nats == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_fewer_steps_are_another_model(published):
     whole, fast = (found(published, steps=steps, sequences=3) for steps in (None, 4))
     assert (
@@ -212,7 +207,6 @@ def test_the_command_prints_the_likelihood(published, tmp_path, capsys):
     )
 
 
-@pytest.mark.slow
 def test_the_command_prints_the_cost_of_groups_and_orders(published, tmp_path, capsys):
     place = tmp_path / "result.json"
     flags = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 
 import ddlib as dd
@@ -118,7 +118,7 @@ FAST = [
 ]
 
 
-@pytest.mark.parametrize(("process", "sampler"), slow_but(PAIRS, *FAST))
+@pytest.mark.parametrize(("process", "sampler"), PAIRS)
 def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, sampler):
     process = PROCESSES[process]
     sampler = next(one for one in SAMPLERS if repr(one) == sampler)
@@ -246,7 +246,7 @@ CHANCES = [
 
 @pytest.mark.parametrize(
     ("name", "parameterization"),
-    slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior")),
+    CHANCES,
 )
 def test_a_chance_is_that_of_bayes_rule(name, parameterization):
     process = PROCESSES[name]

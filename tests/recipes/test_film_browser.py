@@ -13,7 +13,6 @@ from recipes.visualization import Filmed
 from recipes.visualization.page import Spelt, pack, page
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None, reason="no chromium on the path: apt-get install chromium"
     ),

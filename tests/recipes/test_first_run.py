@@ -75,7 +75,6 @@ def words_of(line):
     return module.removeprefix("recipes."), words
 
 
-@pytest.mark.slow
 def test_the_folder_alone_adopts_its_corpus_and_trains(here, capsys):
     prepare.main(LOCAL)
     module, words = printed(capsys)
@@ -98,7 +97,6 @@ def test_the_folder_alone_adopts_its_corpus_and_trains(here, capsys):
         COMMANDS[module].main([*words, *FAST, "--steps", "3"])
 
 
-@pytest.mark.slow
 def test_a_file_needs_no_more_than_the_folder(here):
     values = {
         "data": {"folder": "data/mine", "length": 16},
@@ -188,7 +186,6 @@ def test_the_printed_command_by_corpus(corpus, folder, command):
     assert f"python -m {command}\n" in prepare.advice(corpus, Path(folder)) + "\n"
 
 
-@pytest.mark.slow
 def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, capsys):
     clusters.main(
         [
@@ -233,7 +230,6 @@ def test_the_readmes_path_is_short_and_its_flags_exist(here):
     )
 
 
-@pytest.mark.slow
 def test_the_readmes_path_ends_in_samples(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = "\n".join(speech.text for speech in load_speeches(2015))

@@ -72,7 +72,6 @@ def test_a_rule_of_another_package(run, saved, tmp_path):
     assert repr(rule) == repr(Margin(saved.special.eos))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "length", ["rho_eos:start=3,step=1", "daedal:start=3,step=2,positions=4,max=18"]
 )

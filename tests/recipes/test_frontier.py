@@ -44,7 +44,6 @@ def run(options):
     return frontier(options, make_console())
 
 
-@pytest.mark.slow
 def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     words = ["--samplers", "confidence", "theta_trapezoidal", "--calls", "2", "5", "--samples", "3"]
     main([str(published.run), "--scorer", str(scorer), *words])
@@ -67,7 +66,6 @@ def test_one_command_writes_the_cells_and_the_figure(published, scorer, capsys):
     assert f"nats {cells[0]['nats']['value']:.3f}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_without_a_scorer_there_are_entropy_and_calls(options):
     cells = run(options)["cells"]
     assert [cell["sampler"] for cell in cells[::2]] == ["ancestral", "first_hitting", "confidence"]
@@ -75,7 +73,6 @@ def test_without_a_scorer_there_are_entropy_and_calls(options):
     assert options.out.with_suffix(".png").exists()
 
 
-@pytest.mark.slow
 def test_temperatures_and_spacings_have_cells(options, capsys):
     changed = replace(
         options, samplers=("ancestral", "confidence"), calls=(4,), temperature=(1.0, 0.5)
@@ -100,7 +97,6 @@ def test_temperatures_and_spacings_have_cells(options, capsys):
         replace(options, temperature=())
 
 
-@pytest.mark.slow
 def test_cells_of_the_same_settings_are_kept_and_others_measured_again(
     options, monkeypatch, capsys
 ):
@@ -123,7 +119,6 @@ def test_cells_of_the_same_settings_are_kept_and_others_measured_again(
     )
 
 
-@pytest.mark.slow
 def test_other_weights_are_measured_again(options, published, tmp_path, monkeypatch):
     changed = replace(
         options, run=str(shutil.copytree(published.run, tmp_path / "run")), samplers=("confidence",)
@@ -162,7 +157,6 @@ def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path
     assert [cell["sampler"] for cell in run(changed)["cells"]] == ["ancestral"]
 
 
-@pytest.mark.slow
 def test_blocks_share_the_calls(tmp_path):
     blocks = publish_tiny(tmp_path, pace="blocks:size=8")
     found = run(
@@ -198,7 +192,6 @@ def test_distinct_n_grams_are_counted_over_all_samples():
     assert quality([[1, 1, 1, 1]])["distinct"] == {"2": 1 / 3, "3": 1 / 2}
 
 
-@pytest.mark.slow
 def test_quality_of_nothing_is_none(tmp_path):
     nothing = quality([[], []], Scores(torch.zeros(2), torch.zeros(2, dtype=torch.int64), 0))
     assert nothing == {"nats": None, "entropy": None, "distinct": None}

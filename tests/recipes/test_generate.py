@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from huggingface_hub.errors import LocalEntryNotFoundError
 from published import LENGTH, publish_tiny
 from refusals import refused_with, refuses
@@ -275,9 +274,7 @@ def test_the_command_line(run, capsys):
 PROMPTS = ("We", "The state of our union is", "The [MASK:3] of our[MASK]")
 
 
-@pytest.mark.parametrize(
-    "sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral")
-)
+@pytest.mark.parametrize("sampler", ["ancestral", "confidence:threshold=0.5"])
 def test_each_of_several_prompts_gives_the_same_as_alone(run, sampler):
     options = dict(run=str(run), samples=2, sampling=Sampling(steps=2, sampler=sampler))
     alone = [

@@ -68,7 +68,6 @@ def run(folder, name):
     return losses(given.output.folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_are_as_they_were(folder, name):
     # not bit by bit: other processors multiply in another order

@@ -195,7 +195,6 @@ def test_rolling_counts_every_word_once(model):
     assert found[0] == found[1] < 0
 
 
-@pytest.mark.slow
 def test_text_is_written_behind_the_context_up_to_a_stop(model):
     many = {"until": [], "max_gen_toks": 6}
     requests = [
@@ -291,7 +290,6 @@ metric_list:
 """
 
 
-@pytest.mark.nightly
 def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
     questions = [
         ("The state of our", ["union", "people"], 0),

@@ -43,7 +43,6 @@ def test_rows_change_one_value_of_the_papers_default(options):
     )
 
 
-@pytest.mark.slow
 def test_rows_are_made_once_and_their_table_is_written(options, capsys):
     tables(options, make_console())
     bounds = json.loads((options.out / "tables.json").read_text())["rows"][0]["bound"]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cases import slow_but
 
 import recipes
 from recipes import lm1b, owt, train
@@ -147,7 +146,7 @@ def seconds(code):
     return time.perf_counter() - started, ended
 
 
-@pytest.mark.parametrize("module", slow_but(["owt", "lm1b", "train"], nightly=["lm1b", "train"]))
+@pytest.mark.parametrize("module", ["owt", "lm1b", "train"])
 def test_help_comes_within_three_seconds(module):
     """Half of that is torch's own import, which on a machine that is busy takes longer.
 

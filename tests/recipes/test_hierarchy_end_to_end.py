@@ -18,8 +18,6 @@ from recipes import clusters
 from recipes.data import text
 from recipes.embeddings import embeddings
 
-pytestmark = pytest.mark.slow
-
 WORDS = 1024
 LEVELS = (64, 16, 4)
 DIM = 32

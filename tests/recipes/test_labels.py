@@ -65,7 +65,6 @@ def trained(prepared):
     return prepared
 
 
-@pytest.mark.slow
 def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     result = evaluate(Options(run=str(trained / "run"), scorer="none", replicates=2), ALONE)
     given = result["bound"]["nats_per_token"]["value"]
@@ -85,7 +84,6 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     assert without > given + 0.03
 
 
-@pytest.mark.slow
 def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_label(tmp_path):
     """The sequences of one class are constant, those of the other uniform.
 
@@ -134,7 +132,6 @@ class ShareOfOdd:
         }
 
 
-@pytest.mark.slow
 def test_samples_are_measured_by_metrics_from_outside(trained, capsys):
     own = f"{__name__}:ShareOfOdd"
     sampling = Sampling(steps=6, label="odd")
@@ -176,7 +173,6 @@ def test_pictures_are_measured_in_the_features_of_a_classifier(tmp_path):
     assert metrics.measure(own, prepared, labels[:20])["class_accuracy"] > 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strength", [1.0, 2.0])
 def test_samples_have_the_label(trained, strength):
     saved = open_saved(trained / "run")
@@ -242,7 +238,6 @@ def test_speeds_are_learned_for_the_network_at_its_labels(prepared):
     assert torch.equal(seen[-1], batch.labels.repeat_interleave(2))
 
 
-@pytest.mark.slow
 def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     saved = open_saved(trained / "run")
     z = torch.full((3, 6), 4)
@@ -263,7 +258,6 @@ def test_a_network_from_a_loop_has_a_label_per_sequence_as_in_training():
     assert torch.equal(seen[0], torch.tensor([2, 2, 2]))
 
 
-@pytest.mark.slow
 def test_a_class_goes_by_its_name(trained):
     saved = open_saved(trained / "run")
     assert saved.class_of("odd") == 1

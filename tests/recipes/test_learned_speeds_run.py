@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from training_runs import losses, recipe, text, trained
 
 import ddlib as dd
@@ -54,7 +53,6 @@ def learned(folder):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
 def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
     run = given(tmp_path, steps=6)
@@ -68,7 +66,6 @@ def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
         open_saved(run.output.folder)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
 def test_another_run_starts_from_the_learned_speeds(tmp_path):
     train(given(tmp_path / "first", steps=3))
@@ -80,7 +77,6 @@ def test_another_run_starts_from_the_learned_speeds(tmp_path):
     assert torch.equal(learned(tmp_path / "second" / "hdlm"), speeds)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
 def test_nothing_is_written_where_nothing_is_learned(tmp_path):
     run = replace(given(tmp_path, steps=2), process=NOISE["hdlm"] | {"learn_speeds": False})
@@ -89,7 +85,7 @@ def test_nothing_is_written_where_nothing_is_learned(tmp_path):
     assert not list(open_saved(run.output.folder).process.parameters())
 
 
-@pytest.mark.parametrize("name", slow_but(NOISE, nightly=[*NOISE][1:]))
+@pytest.mark.parametrize("name", NOISE)
 @pytest.mark.usefixtures("prepared")
 def test_resumed_it_learns_the_same(name, tmp_path):
     run = given(tmp_path, name)
@@ -106,7 +102,6 @@ def test_resumed_it_learns_the_same(name, tmp_path):
     assert 0 < result["bound"]["nats_per_token"]["value"] < 8
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"]
 )
@@ -121,7 +116,6 @@ def test_the_layout_changes_no_number(hardware, tmp_path):
     assert torch.allclose(learned(two), learned(alone), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
 def test_a_speed_that_goes_to_nothing_stops_the_run(tmp_path):
     run = given(tmp_path, lr=30.0, steps=3)

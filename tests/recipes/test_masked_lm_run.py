@@ -67,7 +67,6 @@ def recipe(**changes):
     return "mine.yaml"
 
 
-@pytest.mark.slow
 def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     train.main([recipe()])
     whole = curve(Path("runs/bert"))
@@ -83,7 +82,6 @@ def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     assert tokens.shape == (2, 12) and tokens.max() < 274
 
 
-@pytest.mark.slow
 def test_options_that_the_model_lacks_are_refused_by_name(bert):
     for flags, message in (
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),

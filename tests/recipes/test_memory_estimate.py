@@ -131,13 +131,8 @@ def measured(path, run, size=1):
     return json.loads(path.read_text())
 
 
-FAST = ("two levels, bfloat16",)
-SLOWEST = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in RUNS]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOWEST)
-@pytest.mark.parametrize("tokens", [64, pytest.param(1024, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("tokens", [64, 1024])
 def test_the_estimate_is_within_15_percent(tmp_path, monkeypatch, name, tokens):
     """From one row and two, and from as many as there are in a step."""
     run = given(tmp_path, name)
@@ -152,7 +147,6 @@ def check(layout, found):
     assert all(0.85 < ratio < 1.15 for ratio in ratios), (ratios, layout, found)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 def test_two_processes_are_within_15_percent(tmp_path, shard):
     run = given(tmp_path, "masks")
@@ -160,7 +154,6 @@ def test_two_processes_are_within_15_percent(tmp_path, shard):
     check(memory.layouts(run, 2)[2 if shard else 1], measured(tmp_path / "peaks.json", run, 2))
 
 
-@pytest.mark.slow
 def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipes.engine.train", None)
@@ -176,7 +169,6 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "runs" / "smoke" / "owt").exists(), "no folder of the run is made"
 
 
-@pytest.mark.slow
 def test_rows_along_an_order_and_the_logits_of_a_teacher_count(tmp_path):
     run = replace(
         recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm")

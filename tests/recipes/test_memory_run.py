@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from rich.console import Console
 from training_runs import curve, losses, recipe, text, trained
 
@@ -137,7 +136,6 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     assert not lacking
 
 
-@pytest.mark.slow
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)
@@ -160,7 +158,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, nightly=["copies", "shards, accumulated"]))
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
@@ -181,14 +179,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(KINDS, "consistency"))
+@pytest.mark.parametrize("name", KINDS)
 def test_memory_trains_with_other_losses(folder, name):
     train(given(folder, f"kind-{name}", **KINDS[name]))
     made = losses(folder / f"kind-{name}")
     assert len(made) == 8 and all(0 < loss < 60 for loss in made)
 
 
-@pytest.mark.slow
 def test_packed_rows(folder):
     run = given(folder, "packed")
     run = replace(run, data=replace(run.data, packed=True, length=48))
@@ -215,7 +212,7 @@ def test_labels_are_dropped_from_both_passes():
     assert 0 < (seen[0] == network.labels.weight[3]).all(1).sum() < 64
 
 
-@pytest.mark.parametrize("precision", slow_but(["float32", "bfloat16"], "float32"))
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_samples_are_drawn_with_memory_on_request(whole, precision):
     saved = open_saved(whole.output.folder, precision=precision)
     torch.nn.init.normal_(saved.model.memory.weight)
@@ -243,7 +240,6 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
     assert torch.equal(drawn, wanted)
 
 
-@pytest.mark.slow
 def test_a_run_with_memory_starts_from_weights_without(folder):
     """The first loss is that of the same start without memory.
 
@@ -262,7 +258,6 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
         train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
 
 
-@pytest.mark.slow
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     """The cells are those of ``generate``.
 

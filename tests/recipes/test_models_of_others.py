@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from lm_eval.api.instance import Instance
 from pretrained_by_others import write
 from published import SENTENCES, publish_tiny
@@ -35,7 +34,7 @@ from recipes.model_io import LoadOptions, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
-EACH = pytest.mark.parametrize("kind", slow_but(KINDS, "modernbert"))
+EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 class Written(dict):
@@ -199,7 +198,6 @@ def test_a_template_that_fails_and_a_sampler_that_does_not_serve_end_in_a_line(f
 PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
 
 
-@pytest.mark.slow  # test_prompt.py has the property
 @pytest.mark.parametrize("kind", KINDS)
 def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kind, monkeypatch):
     options = dict(run=folders[kind], samples=2, new=6, sampling=Sampling(steps=2))
@@ -245,7 +243,6 @@ def test_a_causal_model_without_a_sign_of_training_with_masks_is_warned_of(folde
     open_saved(folders["a2d"])
 
 
-@pytest.mark.slow
 def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
     out = tmp_path / "out.jsonl"
     folder = folders["a2d"]
@@ -424,7 +421,6 @@ def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data)
     assert result["validation"] is None
 
 
-@pytest.mark.slow
 def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
     """DiffusionGemma: uniform noise, and an encoder for what is given."""
     folder = folders["gemma"]
@@ -493,7 +489,6 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
     )
 
 
-@pytest.mark.slow
 def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_path):
     values = dict(
         scorer=folders["causal"], samples=2, calls=(4, 40), samplers=("ancestral",), length=12
@@ -505,7 +500,6 @@ def test_calls_behind_a_beginning_that_is_read_apart_are_counted(folders, tmp_pa
     assert [(cell["steps"], cell["calls"]) for cell in cells] == [(1, 5), (13, 41)]
 
 
-@pytest.mark.slow
 def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
     options = EvaluateOptions(model=folders["modernbert"], data=data, scorer="none")
     by_blocks = replace(
@@ -519,7 +513,6 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
     assert result["likelihood"]["protocol"]["tokens"] == result["protocol"]["tokens"]
 
 
-@pytest.mark.slow
 def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
     other = publish_tiny(tmp_path).data.folder
     options = EvaluateOptions(model=folders["bert"], scorer="none")
@@ -532,7 +525,6 @@ def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_pa
     """)
 
 
-@pytest.mark.slow
 def test_zero_shot_tasks_take_them(folders):
     model = DiffusionLM(folders["modernbert"], samples=2)
     requests = [Instance("loglikelihood", {}, ("We", " will build"), 0, metadata=("task", 0, 1))]

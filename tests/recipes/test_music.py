@@ -146,7 +146,6 @@ def test_music21_is_named_where_it_is_missing(monkeypatch, tmp_path):
         write_midi(tmp_path / "tune.mid", TUNE, SYMBOLS)
 
 
-@pytest.mark.slow
 def test_a_score_and_its_midi_file_hold_the_notes(tmp_path):
     music21 = pytest.importorskip("music21")
     two = np.stack([TUNE, np.full(10, C4)], 1).ravel()

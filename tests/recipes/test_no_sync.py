@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -128,7 +127,7 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
     assert set(found) == EXPECTED[kind] | {READING}
 
 
-@pytest.mark.parametrize("kind", slow_but(EXPECTED, "gidd"))
+@pytest.mark.parametrize("kind", EXPECTED)
 def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     trained = run(TINY_PROFILE._replace(kind=kind))

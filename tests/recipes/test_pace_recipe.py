@@ -201,7 +201,6 @@ class OneTime(torch.nn.Module):
         return self.table[z]
 
 
-@pytest.mark.slow
 def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
     data = text(tmp_path / "data")
     speeds = dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True))
@@ -214,15 +213,11 @@ def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
             Run.prepare(recipe(data, tmp_path / "run", pace="blocks:4", **changes), ALONE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "pace",
     [
         "blocks:size=4",
-        *(
-            pytest.param(one, marks=pytest.mark.nightly)
-            for one in ("left_to_right", "random_order", "ramp:lag=2.0")
-        ),
+        *(one for one in ("left_to_right", "random_order", "ramp:lag=2.0")),
     ],
 )
 def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):

@@ -46,7 +46,6 @@ def test_the_bound_of_an_evaluation_does_not_depend_on_how_far_rows_are_filled_u
     close(found[0], found[2])
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_balanced_levels_have_the_same_mean_however_far_rows_are_filled_up():
     process = dd.presets.mdlm(12)

@@ -206,7 +206,6 @@ def test_the_page_gets_the_colours_of_its_states():
         pack(texts, [6, 6], TREE, lambda state: Spelt("s"), Picture((2, 2), VALUES))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path: apt-get install chromium")
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
 def test_the_page_draws_the_picture(tmp_path, shape):
@@ -247,7 +246,6 @@ features = arrays(
 )
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(features, features, st.randoms(use_true_random=False))
 def test_frechet_is_a_symmetric_distance_of_sets(left, right, random):
@@ -310,7 +308,6 @@ def classifier():
     return metrics.train_classifier(ids, labels, (6, 6), VALUES, epochs=6, batch=32)
 
 
-@pytest.mark.slow
 def test_the_classifier_learns_and_is_reproducible(classifier):
     ids, labels = stripes(200, seed=1)
     assert classifier.accuracy > 0.9 and metrics.class_accuracy(classifier, ids, labels) > 0.9

@@ -158,7 +158,6 @@ def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
     assert [axes.get_position().bounds for axes in beside] == [upper.get_position().bounds]
 
 
-@pytest.mark.slow
 def test_the_picture(tmp_path, capsys):
     runs = [
         str(write_run(tmp_path / name, shift, bounds=not shift))

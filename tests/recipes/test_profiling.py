@@ -25,7 +25,6 @@ def ranges(folder, rank=0):
     return {name: names.count(name) for name in names}
 
 
-@pytest.mark.slow
 def test_a_trace_has_the_parts_of_its_steps_and_the_run_is_the_same(tmp_path, capsys):
     for run in (given(tmp_path, "plain"), given(tmp_path, "traced", profile=2)):
         train(replace(run, steps=5, model=run.model | {"depth": 1}))
@@ -48,7 +47,6 @@ def test_a_trace_has_the_parts_of_its_steps_and_the_run_is_the_same(tmp_path, ca
     assert not (tmp_path / "plain" / "profile").exists()
 
 
-@pytest.mark.slow
 def test_a_run_that_ends_within_them_writes_those_it_made(tmp_path):
     run = given(tmp_path, "run", profile=5)
     train(replace(run, output=replace(run.output, profile=0)))
@@ -57,7 +55,6 @@ def test_a_run_that_ends_within_them_writes_those_it_made(tmp_path):
     assert ranges(tmp_path / "run")["forward"] == 1
 
 
-@pytest.mark.slow
 def test_the_flag_is_short(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("recipes.engine.train", lambda recipe, accept_changes: seen.append(recipe))

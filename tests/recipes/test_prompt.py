@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
@@ -73,7 +73,7 @@ def model(process, leaves_out=True, **changes):
     return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)
 
 
-@pytest.mark.parametrize("name", slow_but(SAMPLERS, "confidence"))
+@pytest.mark.parametrize("name", SAMPLERS)
 @settings(max_examples=examples(8), deadline=None)
 @given(
     kind=st.sampled_from(["masks", "tree"]),

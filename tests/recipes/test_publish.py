@@ -134,7 +134,6 @@ def test_generate_and_evaluate_take_it(tmp_path, pictures, capsys):
     )  # nothing was validated
 
 
-@pytest.mark.slow
 def test_a_network_of_another_class_is_built_from_the_values_that_are_given(tmp_path, pictures):
     process = dd.presets.gidd(6, 0.2)
     network = Dots(7, 6, width=12, gain=2.0)
@@ -275,7 +274,6 @@ def test_full_attention_trained_with_a_pace_of_blocks_stays_full_attention(tmp_p
         publish(tmp_path / "other", network, process, pictures, model=values)
 
 
-@pytest.mark.slow
 def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     process = dd.presets.mdlm(6)
     network = Dots(7, 6).train()
@@ -292,7 +290,6 @@ def test_the_network_and_its_mode_are_left_as_they_were(tmp_path, pictures):
     )
 
 
-@pytest.mark.slow
 def test_an_order_takes_the_shape_of_the_data_and_is_refused_where_there_is_none(
     tmp_path, pictures, capsys
 ):
@@ -357,7 +354,6 @@ publish("runs/mine", network, process, "data/rows", model={"kind": "my_net:Dots"
 """
 
 
-@pytest.mark.nightly
 def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_path):
     source = inspect.getsource(Dots)
     (tmp_path / "my_net.py").write_text(f"import torch\nfrom torch import nn\n\n\n{source}")

@@ -25,7 +25,6 @@ def smoke(ran):
     return ran[0]
 
 
-@pytest.mark.slow
 def test_numbers_are_printed_with_their_meaning(ran):
     shown = ran[1]
     assert re.search(
@@ -34,18 +33,15 @@ def test_numbers_are_printed_with_their_meaning(ran):
     assert re.search(r"step 12/12  loss [\d.]+ nats/token \(clipped at 2\)  ", shown)
 
 
-@pytest.mark.slow
 def test_texts_on_their_way_are_shown_as_everywhere(ran):
     assert "t = 1.000: _ _ _ _" in ran[1] and re.search("\u2039.+?\u203a", ran[1])
 
 
-@pytest.mark.slow
 def test_the_figure_is_a_png(smoke):
     assert smoke.figure.read_bytes().startswith(b"\x89PNG")
     assert smoke.figure.stat().st_size > 10_000
 
 
-@pytest.mark.slow
 def test_the_numbers_are_finite_and_near_the_unigram_entropy(smoke):
     assert set(smoke.bounds) == {"masked", "hierarchical"}
     for tally in [*smoke.bounds.values(), smoke.unigram]:
@@ -56,18 +52,15 @@ def test_the_numbers_are_finite_and_near_the_unigram_entropy(smoke):
         assert abs(tally.per_token.value - smoke.unigram.per_token.value) < 0.5
 
 
-@pytest.mark.slow
 def test_the_difference_is_that_of_the_bounds(smoke):
     gap = smoke.bounds["masked"].per_token.value - smoke.bounds["hierarchical"].per_token.value
     assert smoke.difference.per_token.value == pytest.approx(gap, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_the_samples_are_text(smoke):
     assert all(sample.strip() for samples in smoke.samples.values() for sample in samples)
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     again = quickstart.main(["--smoke", "--out", str(tmp_path)])
     assert again.samples == smoke.samples
@@ -76,7 +69,6 @@ def test_the_same_seed_gives_the_same_numbers(smoke, tmp_path):
     }
 
 
-@pytest.mark.slow
 def test_an_error_of_one_run_stops_the_other(tmp_path, monkeypatch):
     step = Run.step
     threads = torch.get_num_threads()

@@ -11,7 +11,6 @@ from operator import getitem
 
 import pytest
 import yaml
-from cases import slow_but
 from pydantic import TypeAdapter
 from refusals import refused_with, refuses
 from training_runs import smoke_text
@@ -55,17 +54,13 @@ def here(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name"),
     [
         *(("owt", name) for name in ("mdlm", "gidd", "hdlm-levels", "mdlm-paper")),
         ("lm1b", "mdlm"),
-        *(
-            pytest.param("owt", name, marks=pytest.mark.nightly)
-            for name in ("hdlm", "noisy", "bd3lm-16")
-        ),
-        *(pytest.param("lm1b", name, marks=pytest.mark.nightly) for name in NAMES[1:]),
+        *(pytest.param("owt", name) for name in ("hdlm", "noisy", "bd3lm-16")),
+        *(pytest.param("lm1b", name) for name in NAMES[1:]),
     ],
 )
 def test_smoke(here, monkeypatch, module, name):
@@ -333,7 +328,7 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize("process", VARIANTS, ids=str)
-@pytest.mark.parametrize("module", slow_but(MODULES, "owt"))
+@pytest.mark.parametrize("module", MODULES)
 def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
     recipe = replace(
         MODULES[module].small(), process=process, hardware=Hardware(micro_batch=4, shard=True)
@@ -465,11 +460,7 @@ REFUSED = {
 }
 
 
-QUICK = ("xi", "edges", "muon")
-EARLY = [
-    pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow)
-    for name, case in REFUSED.items()
-]
+EARLY = [pytest.param(*case, id=name) for name, case in REFUSED.items()]
 
 
 @pytest.mark.parametrize(("flags", "message"), EARLY)
@@ -498,14 +489,7 @@ NOISES = {
 }
 
 
-PAIRS = [
-    # each commit tests every schedule and every noise once, each night tests all pairs
-    pytest.param(
-        alpha, noise, marks=pytest.mark.slow if i % len(NOISES) == j else pytest.mark.nightly
-    )
-    for i, alpha in enumerate(sorted(registry.available("schedules")))
-    for j, noise in enumerate(NOISES)
-]
+PAIRS = [(alpha, noise) for alpha in sorted(registry.available("schedules")) for noise in NOISES]
 
 
 @pytest.mark.parametrize(("alpha", "noise"), PAIRS)

@@ -38,7 +38,6 @@ def test_a_folder_that_another_run_holds_is_refused_by_its_owner(tmp_path, monke
     assert not run.output.folder.exists(), "it is empty"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path, size):
     run = given(tmp_path, steps=100_000)
@@ -61,7 +60,6 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path,
     assert not (run.output.folder / OWNER).exists() and not (run.output.folder / LOCK).exists()
 
 
-@pytest.mark.slow
 def test_every_rank_of_a_second_run_is_refused(tmp_path):
     run = given(tmp_path, steps=100_000)
     first = start(run)
@@ -97,7 +95,6 @@ def test_a_folder_of_data_or_of_weights_is_no_folder_of_a_run(tmp_path):
         train(recipe(run.data.folder, weights))
 
 
-@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_save_has_not_saved(tmp_path):
     run = given(
         tmp_path, output=Output(folder=tmp_path / "run", save_every=1000, log_every=1), steps=1000

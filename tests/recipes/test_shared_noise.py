@@ -90,7 +90,6 @@ def test_a_balanced_batch_weighs_its_texts(network):
         torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.slow
 def test_a_run_with_balanced_levels_trains(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced"))
     train(given)

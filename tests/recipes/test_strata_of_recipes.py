@@ -41,7 +41,6 @@ def times(step, **share):
     return batch.index, noised(PROCESS, batch, 0, step, Loss()).piece_t
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
 def test_times_of_packed_pieces_are_in_strata():
     """Each at its place in time by the number of its first token, all first pieces of a step had

@@ -181,7 +181,7 @@ def test_levels_of_grey_next_to_each_other_fall_together_from_pictures_alone(
     assert "--data.length 36 --process.clusters" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["table", pytest.param("literal", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["table", "literal"])
 def test_names_of_a_csv_file_and_of_a_recipe_are_shown(
     kind, tmp_path, proteins, monkeypatch, capsys
 ):

@@ -597,7 +597,6 @@ def drawn(run, **options):
     return generate.generate(generate.Options(run=str(run), **options), make_console())
 
 
-@pytest.mark.slow
 def test_pictures_from_the_array_to_samples(tmp_path, capsys):
     data = prepare_ids(pictures(), 8, 16, tmp_path / "data")
     train(recipe(tmp_path / "data", 144))
@@ -655,7 +654,6 @@ def _last_bound(run):
     return [line for line in lines if json.loads(line)["kind"] == "bound"][-1]
 
 
-@pytest.mark.slow
 def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
     data = prepare(SymbolCorpus(source=smiles(), held_out=20), tmp_path / "data")
     train(recipe(tmp_path / "data", 16, packed=True))
@@ -701,7 +699,6 @@ def test_lines_of_different_lengths_without_an_end(tmp_path, capsys):
         drawn(tmp_path / "run", length=99)
 
 
-@pytest.mark.slow
 def test_lines_with_an_end_learn_their_lengths(tmp_path):
     data = prepare(SymbolCorpus(source=smiles(), held_out=20, ends=True), tmp_path / "data")
     train(recipe(tmp_path / "data", 12))
@@ -802,7 +799,6 @@ def test_help_states_defaults(capsys):
         assert shown in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("ids", ["pictures", "lines"])
 def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, ids, labels):
@@ -818,7 +814,6 @@ def test_the_printed_command_trains_on_labels_and_positions(tmp_path, capsys, id
     assert network.get("positions", "rope") == ("rope2d" if ids == "pictures" else "rope")
 
 
-@pytest.mark.slow
 def test_a_source_from_outside_becomes_data_and_a_run(tmp_path, capsys):
     words = [
         "source",

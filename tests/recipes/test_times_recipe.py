@@ -105,7 +105,6 @@ def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(proce
     torch.testing.assert_close(total, divided.mean())
 
 
-@pytest.mark.slow
 def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "uniform", steps=2, process={"kind": "mdlm"})
     runs = {}
@@ -157,7 +156,6 @@ def test_terms_keep_every_draw_and_its_time():
     )
 
 
-@pytest.mark.slow
 def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
     published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)

@@ -52,10 +52,7 @@ def torchrun(folder):
         )
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "shard", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["copies", "shards"]
-)
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
     given = recipe(
         text(tmp_path / "data"),

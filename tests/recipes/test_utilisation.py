@@ -36,7 +36,6 @@ def by_hand(run, rows=1, clean=False):
     return 6 * inside * tokens + attention + 6 * model.head.weight.numel() * length
 
 
-@pytest.mark.slow
 def test_operations_are_those_of_the_products(tmp_path):
     run = prepared(tmp_path)
     counted = utilisation.operations(run)
@@ -46,7 +45,6 @@ def test_operations_are_those_of_the_products(tmp_path):
     assert run.objective.training
 
 
-@pytest.mark.slow
 def test_blocks_at_once_are_two_sequences(tmp_path):
     run = prepared(tmp_path, pace="blocks:4")
     assert run.at_once
@@ -72,7 +70,6 @@ def test_the_peak_is_that_of_the_flag_or_of_the_name(monkeypatch):
     assert utilisation.device_peak(Hardware(bf16=True), cuda) is None
 
 
-@pytest.mark.slow
 def test_seconds_at_the_peak(tmp_path):
     run = prepared(tmp_path)
     known = replace(run.recipe, hardware=Hardware(threads=1, peak=1e-3))
@@ -81,7 +78,6 @@ def test_seconds_at_the_peak(tmp_path):
     assert utilisation.fastest(run) == pytest.approx(utilisation.operations(run) * 8 / 1e9)
 
 
-@pytest.mark.slow
 def test_a_run_records_the_utilisation_and_has_the_same_losses(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4)
     train(given)

@@ -8,14 +8,13 @@ import json
 
 import pytest
 import recorded_draws
-from cases import slow_but
 from public_interface import SUBJECTS, as_text, path_of
 
 EXACT = SUBJECTS | {"draws": recorded_draws.samples}
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("name", slow_but(EXACT, *(EXACT.keys() - {"draws", "flags"})))
+@pytest.mark.parametrize("name", EXACT)
 def test_names_flags_and_draws_are_as_recorded(name):
     recorded = path_of(name).read_text(encoding="utf-8")
     found = as_text(EXACT[name]())

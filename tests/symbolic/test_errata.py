@@ -9,7 +9,6 @@ import pytest
 import sympy as sp
 import torch
 from algebra import vanishes
-from cases import slow_but
 from errata import (
     ERRATA,
     Gamma,
@@ -42,10 +41,7 @@ def at_some_point(expression):
     )
 
 
-LONG = {"word-to-cluster", "xi-bias-sign", "word-to-mask"}
-
-
-@pytest.mark.parametrize("name", slow_but(ERRATA, *(ERRATA.keys() - LONG)))
+@pytest.mark.parametrize("name", ERRATA)
 def test_the_printed_formula_violates_its_identity(name):
     residuals = ERRATA[name].residuals(ERRATA[name].printed)
     assert max(abs(at_some_point(sp.sympify(residual))) for residual in residuals) > 1e-3
@@ -66,7 +62,6 @@ def test_at_gamma_one_too():
     assert survival().subs(u, v) == 1 and descendant_logits(1).subs(u, v) == 0
 
 
-@pytest.mark.slow
 def test_the_true_entries_solve_kolmogorovs_equation_for_any_schedule():
     t, s, r, w = sp.symbols("t s r w", positive=True)
     alpha = sp.Function("alpha")
@@ -98,7 +93,7 @@ def transition(descend, survive, g, point):
     )
 
 
-@pytest.mark.parametrize("g", slow_but([R(1, 2), 1, 2, 3], 1), ids=str)
+@pytest.mark.parametrize("g", [R(1, 2), 1, 2, 3], ids=str)
 def test_the_corrected_matrix_is_the_solution_of_kolmogorovs_equation_and_the_codes(g):
     process = dd.presets.hdlm([0, 0, 1, 2], gamma=float(g))
     solution = integrate_forward(process, THEN, NOW)

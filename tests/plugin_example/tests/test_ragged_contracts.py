@@ -23,10 +23,8 @@ def test_the_hierarchy_keeps_its_contract(xi):
 @pytest.mark.parametrize(
     "process",
     [
-        pytest.param(Ragged(BANDS, [2, 7], LogOdds(1.5), speed=0.5), marks=pytest.mark.slow),
-        pytest.param(
-            Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0), marks=pytest.mark.nightly
-        ),
+        pytest.param(Ragged(BANDS, [2, 7], LogOdds(1.5), speed=0.5)),
+        pytest.param(Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0)),
     ],
     ids=["bands", "tree"],
 )
@@ -34,13 +32,11 @@ def test_the_process_keeps_its_contract(process):
     check(process, level="quick")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("overshoot", [2.5])
 def test_the_sampler_keeps_its_contract(overshoot):
     check(Restart(overshoot))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("margin", [2])
 def test_the_rule_for_lengths_keeps_its_contract(margin):
     check(Margin(1, start=4, margin=margin, fill=0))

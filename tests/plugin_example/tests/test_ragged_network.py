@@ -59,7 +59,6 @@ def test_the_network_depends_on_the_time_and_sequences_do_not_mix():
         assert torch.allclose(network(z[i : i + 1], t[i : i + 1])[0], logits[i], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_it_learns_a_text_and_samples_it():
     process = Ragged(Bands([5, 1, 4, 2, 3, 1], 2, xi=0.9), [2, 7], LogOdds(1.5))
     torch.manual_seed(0)
