@@ -151,7 +151,6 @@ def test_a_killed_run_continues_to_the_same_result(arm, work, tmp_path, monkeypa
     assert steps == [4, 5]
 
 
-@pytest.mark.slow
 def test_the_study_runs_once_and_fills_the_page(tmp_path, monkeypatch):
     run.main(["--tiny", str(tmp_path)])
     result = json.loads((tmp_path / "results.json").read_text())
