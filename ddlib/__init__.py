@@ -13,6 +13,7 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 
     shapecheck.install("ddlib", "ddlib_models")
 
+from ddlib import config as parts
 from ddlib import (
     guidance,
     hierarchies,
@@ -25,7 +26,8 @@ from ddlib import (
     times,
     weightings,
 )
-from ddlib.arguments import values
+from ddlib.config import build, registry
+from ddlib.config.plain import values
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.consistency import bridge, consistency_loss
@@ -35,9 +37,6 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import mean_per_token, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
-from ddlib.plugins import config as parts
-from ddlib.plugins import registry
-from ddlib.plugins.config import build
 from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.order_costs import OrderCosts, order_costs
@@ -118,7 +117,7 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
         """Raise AttributeError with suggestions, without them for a private name."""
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        from ddlib.plugins.suggestions import missing
+        from ddlib.config.suggestions import missing
 
         raise AttributeError(missing(name, module))
 

@@ -23,8 +23,8 @@ import torch
 
 import ddlib
 from ddlib import presets
+from ddlib.config import registry
 from ddlib.plot import inspection
-from ddlib.plugins import registry
 from ddlib.verification.framework.blame import blamed
 
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of
@@ -86,6 +86,7 @@ class Guidance(Part):
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
         self.of_parts = _stated(denoisers or {}) if parameterization is None else parameterization
+        self.declare(parameterization=parameterization)
         layout_of(process, self.of_parts)  # raises if unknown
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Part, check_extra_state, extra_state, made_by
+from ddlib.config.part import Part, made_by
+from ddlib.config.state import check_extra_state, extra_state
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top

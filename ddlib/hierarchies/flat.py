@@ -18,6 +18,7 @@ class Flat(Hierarchy):
 
     def __init__(self, vocab_size: int, masks: int = 1) -> None:
         super().__init__([to_masks(check_count("vocab_size", vocab_size), masks)])
+        self.declare(masks=masks)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

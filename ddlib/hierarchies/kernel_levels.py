@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.arguments import made_by
+from ddlib.config.part import made_by
 from ddlib.hierarchies.base import Hierarchy, reduction
 from ddlib.hierarchies.kernels import Dense, Kernel
 from ddlib.hierarchies.maps import to_masks
@@ -54,12 +54,12 @@ class Kernels(Hierarchy):
             )
         found = [kernel_of(each, f"kernels[{i}]") for i, each in enumerate(kernels)]
         super().__init__(_to_mask(found), speed, learn_speeds)
+        self.declare(speed=speed, learn_speeds=learn_speeds)
 
-    def arguments(self) -> Mapping[str, Any]:
-        found = dict(super().arguments())
-        if "kernels" in found:
-            found["kernels"] = [kernel.plain_values() for kernel in self.maps]
-        return found
+    @property
+    def kernels(self) -> list[Any]:
+        """The kernels as plain values, that to the mask included."""
+        return [kernel.plain_values() for kernel in self.maps]
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -115,6 +115,7 @@ class Blur(Kernels):
             require(low < high, f"widths[{i + 1}] is {high:g}, must be above widths[{i}] = {low:g}")
         steps = [math.sqrt(high**2 - low**2) for low, high in pairwise([0.0, *checked])]
         super().__init__([_gaussian(size, step, cyclic) for step in steps], speed, learn_speeds)
+        self.size = size
         self.widths = tuple(checked)
         self.cyclic = cyclic
 
@@ -201,13 +202,10 @@ class Soft(Kernels):
     ) -> None:
         super().__init__([kernel_of(memberships, "memberships")], speed, learn_speeds)
 
-    def arguments(self) -> Mapping[str, Any]:
-        found = dict(super().arguments())
-        return (
-            found | {"memberships": self.maps[0].plain_values()}
-            if "memberships" in found
-            else found
-        )
+    @property
+    def memberships(self) -> Any:
+        """The probabilities of clusters given tokens as plain values."""
+        return self.maps[0].plain_values()
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

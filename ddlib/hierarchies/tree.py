@@ -1,6 +1,6 @@
 """Trees of any depth over the tokens."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from ddlib.hierarchies.base import Hierarchy
@@ -82,25 +82,19 @@ class Tree(Hierarchy):
             maps.append(edge)
         maps.append(to_masks(maps[-1].num_parents, masks))
         super().__init__(maps, speed, learn_speeds)
+        chosen = [edge.parents for edge in maps[:-1]]
+        self.declare(
+            parents=chosen[0] if "parents" in vectors else chosen,
+            xi=rates if isinstance(xi, Iterable) else xi,
+            speed=speed,
+            vocab_size=vocab_size,
+            learn_speeds=learn_speeds,
+            masks=masks,
+            names=names,
+        )
         self.fingerprint = fingerprint
         if (found := checked_names(names, self.levels[1:-1])).members:
             self._names = found
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Constructor arguments, with lists of the parents.
-
-        An object such as ``Clusters`` is not a plain value.
-        """
-        found = dict(super().arguments())
-        vectors = [edge.parents for edge in self.maps[:-1]]
-        own = (
-            type(self).__init__ is Tree.__init__
-        )  # else a subclass may have another argument of this name
-        if own and "parents" in found and not any(vector.is_meta for vector in vectors):
-            found["parents"] = (
-                vectors[0] if "parents" in parent_vectors(found["parents"]) else vectors
-            )
-        return found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

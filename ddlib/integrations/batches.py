@@ -9,8 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ddlib.arguments import described
-from ddlib.arguments.compared import difference
+from ddlib.config import described, difference
 from ddlib.integrations.positions import POSITION
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess

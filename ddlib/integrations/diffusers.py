@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddlib.config import build, registry
 from ddlib.parameterization.logits import Parameterization
-from ddlib.plugins import registry
-from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.logit_processors import Truncation

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddlib.arguments import values
+from ddlib.config import build
+from ddlib.config.plain import values
 from ddlib.integrations.batches import Targets, check_process
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_loader
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.saved import draw_samples, is_sharded, write_samples
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
-from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.typing import Tokens

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from ddlib.config import build
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import LossOptions, training_loss
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
-from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser
 from ddlib.utils.random import KeyedGenerator

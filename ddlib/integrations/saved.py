@@ -8,9 +8,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ddlib.arguments import values
-from ddlib.plugins import registry
-from ddlib.plugins.config import build
+from ddlib.config import build, registry
+from ddlib.config.plain import values
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import sample
 from ddlib.typing import Denoiser, Tokens

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
 from ddlib.times.draws import Place, latest, placed, rounded

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.schedules import Schedule
@@ -109,16 +108,3 @@ def check_supports(schedules: Sequence[Schedule]) -> None:
             f"no schedule acts from t = {reached:g} to {start:g}, must be at least one",
         )
         reached = max(reached, end)
-
-
-def place_of(modules: torch.nn.Module, constant: Tensor) -> Tensor:
-    """Move ``constant`` to the device of the first other constant, parameter or buffer of the
-    module.
-    """
-    tensors = (
-        value
-        for module in modules.modules()
-        for value in (*vars(module).values(), *module.buffers(False))
-    )
-    other = next((v for v in tensors if isinstance(v, Tensor) and v is not constant), constant)
-    return constant.to(other.device)

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Part, check_extra_state, extra_state
+from ddlib.config.part import Part
+from ddlib.config.state import check_extra_state, extra_state
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import optimal_times
-from ddlib.processes.argument_checks import place_of
 from ddlib.processes.broadcasting import (
     columns_at,
     each_time,
@@ -93,6 +93,7 @@ class ForwardProcess(Float64Module, Part):
     Args:
         vocab_size: number of tokens V; states 0..V-1 are the tokens.
         num_states: number of states S >= V.
+        device: device of the constants, if an argument of the subclass determines it.
     """
 
     # ---- required of a subclass
@@ -117,11 +118,20 @@ class ForwardProcess(Float64Module, Part):
     get_extra_state = extra_state
     set_extra_state = check_extra_state
 
-    def __init__(self, vocab_size: int, num_states: int) -> None:
+    def __init__(
+        self, vocab_size: int, num_states: int, device: torch.device | None = None
+    ) -> None:
         super().__init__()
+        implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
+        if implemented and not self.closed_form:  # it would silently never be used
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} implements weighted_divergence and has closed_form = False, must set it "
+                "to True"
+            )
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
-        self._place = torch.zeros((), dtype=torch.int64)
+        self._place = torch.zeros((), dtype=torch.int64, device=device)
         self.hierarchy = (
             None  # no default of the class: it would hide the submodule that a subclass sets
         )
@@ -216,20 +226,6 @@ class ForwardProcess(Float64Module, Part):
         Override where the constructor needs arguments.
         """
         return [cls()]  # type: ignore[call-arg] # the constructor of a subclass may need no argument
-
-    def _finish(self) -> None:
-        """Move the constant that marks the device to the device of the other constants, which
-        arguments may decide.
-        """
-        if "_place" in vars(self):  # else a subclass has not called super().__init__
-            self._place = place_of(self, self._place)
-        implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
-        if implemented and not self.closed_form:  # it would silently never be used
-            name = type(self).__name__
-            raise TypeError(
-                f"{name} implements weighted_divergence and has closed_form = False, must set it "
-                "to True"
-            )
 
     def check_inputs(
         self,

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import made_by
+from ddlib.config.part import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.hierarchies.base import dense, reach, reach_of_tokens
 from ddlib.processes.base import reduction

@@ -53,11 +53,13 @@ class LevelProcess(ForwardProcess):
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]) -> None:
         schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
         check_tree(hierarchy, *schedules)
-        super().__init__(hierarchy.vocab_size, hierarchy.num_states)
+        super().__init__(hierarchy.vocab_size, hierarchy.num_states, hierarchy.starts.device)
         self.hierarchy = hierarchy
         self._schedules = schedules
         if len(schedules) == 1:
             self.schedule = schedules[0]
+        else:
+            self.declare(schedule=schedules)
         self._fixed = (
             self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
             if hierarchy.learned is None

@@ -27,6 +27,7 @@ class Masked(Hierarchical):
 
     def __init__(self, vocab_size: int, schedule: Schedule, masks: int = 1) -> None:
         super().__init__(Flat(vocab_size, masks), schedule)
+        self.declare(masks=masks)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -76,6 +76,7 @@ class PerWord(ForwardProcess):
         check_schedule(schedule)
         values = _numbers(powers)
         super().__init__(len(values), len(values) + 1)
+        self.declare(powers=values, learn_speeds=learn_speeds)
         self.schedule = schedule
         self.learned = PositiveParameter("powers", values) if learn_speeds else None
         slowest = min(check_positive("powers", values))

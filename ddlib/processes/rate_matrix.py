@@ -1,7 +1,7 @@
 """Process with an arbitrary constant rate matrix."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from jaxtyping import Float64
@@ -63,7 +63,9 @@ class RateMatrix(ForwardProcess):
             "tokens. A state that is "
             "never left, such as a mask, is usually no token: tokens first, then the mask",
         )
-        super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
+        size = len(rates)
+        super().__init__(size if vocab_size is None else vocab_size, size, rates.device)
+        self.declare(vocab_size=vocab_size)
         self.schedule = schedule
         self.exponential = exponential
         schedule.check_resolves("matrix", exponential.unsettled)
@@ -74,14 +76,6 @@ class RateMatrix(ForwardProcess):
     def matrix(self) -> StateMatrix:
         """The rates per unit of -log alpha, (S, S) float64, row = from."""
         return self.exponential.matrix
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments with rates in float64.
-
-        Rows of a float32 matrix sum to 0 within its rounding only.
-        """
-        found = dict(super().arguments())
-        return found | {"matrix": self.matrix} if "matrix" in found else found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -51,7 +51,8 @@ class ResamplingProcess(ForwardProcess):
         frequency: Any = None,
     ) -> None:
         check_tree(hierarchy, schedule)
-        super().__init__(hierarchy.vocab_size, hierarchy.num_states)
+        super().__init__(hierarchy.vocab_size, hierarchy.num_states, hierarchy.starts.device)
+        self.declare(p_uniform=p_uniform, frequency=frequency)
         self.hierarchy = hierarchy
         self.schedule = schedule
         self.p_uniform = checked_shares(p_uniform, hierarchy.depth)

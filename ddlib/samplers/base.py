@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.constraints import Automaton

@@ -93,6 +93,7 @@ class Remask(Sampler):
         ]
         self.lift = None if lift is None else tuple(factors)
         self.force_transition = force_transition
+        self.declare(t_on=t_on, t_off=t_off, plateau=plateau)
         for name, value in (("t_on", t_on), ("t_off", t_off), ("plateau", plateau)):
             if rule == "loop":
                 value = _LOOP[name] if value is None else value

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.utils.bisection import bisected
 from ddlib.utils.derivative import derivative
 from ddlib.utils.imports import imported

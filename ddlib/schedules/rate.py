@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import compiled, digits, exact_text, parsed
+from ddlib.schedules.symbolic import Compiled, digits, exact_text, parsed
 from ddlib.utils.bisection import bisected
 from ddlib.utils.validation import require
 
@@ -68,6 +68,7 @@ class Rate(Schedule):
     def __init__(self, formula: str | sympy.Expr) -> None:
         self._expression = parsed(formula)
         self.formula = str(self._expression)
+        self.declare(formula=formula)
         self._grid, self._rates, self._hazards = _panels(self._expression, self.formula)
         self.check()
 
@@ -229,7 +230,7 @@ def _in_float64(rate: sympy.Expr) -> Callable[[Tensor], Tensor]:
 
     The function returns NaN if torch has no function of that name.
     """
-    function = compiled(rate)
+    function = Compiled(rate)
     try:
         function(torch.full((1,), 0.5, dtype=torch.float64))
     except (AttributeError, NameError, TypeError, NotImplementedError):

@@ -3,7 +3,7 @@
 import ast
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -97,17 +97,32 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
     )
 
 
-def compiled(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
-    """Compile an expression to a torch function of one tensor.
+class Compiled:
+    """Torch function of one tensor, compiled from an expression; equal if the expressions are.
 
     Constants become tensors of the input's shape.
     """
-    # torch.exp(1) raises an error: exact numbers of sympy are evaluated first
-    folded = expression.replace(
-        lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20)
-    )
-    function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
-    return lambda t: function(t) * torch.ones_like(t)
+
+    def __init__(self, expression: sympy.Expr) -> None:
+        self.expression = expression
+        # torch.exp(1) raises an error: exact numbers of sympy are evaluated first
+        folded = expression.replace(
+            lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20)
+        )
+        self._function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        result: Tensor = self._function(t) * torch.ones_like(t)
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Compiled) and bool(self.expression == other.expression)
+
+    def __hash__(self) -> int:
+        return hash(self.expression)
+
+    def __reduce__(self) -> Any:
+        return Compiled, (self.expression,)  # compiled functions do not pickle
 
 
 @contextmanager
@@ -139,7 +154,7 @@ def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] 
     series does not. Returns None if there is no such series, as for exp(-t / (1 - t)), or if the
     series agrees with the formula nowhere.
     """
-    formula = compiled(expression)
+    formula = Compiled(expression)
     exact = sympy.lambdify(TIME, expression, modules="mpmath")
     with digits(60):
         try:
@@ -235,12 +250,14 @@ class Symbolic(Schedule):
             self._expression.has(TIME), f"formula {formula} is constant, must decrease from 1 to 0"
         )
         self.formula = str(self._expression)
+        self.declare(formula=formula)
         for point, value in ((0, 1), (1, 0)):
             end, exact = limit(self._expression, point, value)
             require(exact, f"formula {formula} tends to {end} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
-        self._alpha, self._alpha_prime = compiled(self._expression), compiled(derivative)
-        self._rate = compiled(
+        self._alpha = Compiled(self._expression)
+        self._alpha_prime = Compiled(derivative)
+        self._rate = Compiled(
             -sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME)
         )
         self._end, self._late = _tail(self._expression) or (0.0, [0.0, 1.0])
@@ -276,6 +293,3 @@ class Symbolic(Schedule):
         slope = [k * c for k, c in enumerate(self._late)][1:]
         late = _horner(slope, 1 - t) / _horner(self._late, 1 - t)
         return torch.where(1 - t < self._end, late, self._rate(t))
-
-    def __reduce__(self) -> Any:
-        return type(self), (self._expression,)  # compiled functions do not pickle

@@ -4,7 +4,7 @@ object.
 
 from typing import Any
 
-from ddlib.plugins.registry import GROUPS, PROVED, get
+from ddlib.config.registry import GROUPS, PROVED, get
 from ddlib.utils.validation import require
 from ddlib.verification import Report, verify
 

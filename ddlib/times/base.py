@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.utils.bisection import bisected
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require

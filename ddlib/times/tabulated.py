@@ -60,7 +60,9 @@ class Tabulated(TimeDensity):
                 "would bias the bound"
             )
         shares = masses / masses.max()
-        self.edges, self.masses = edges, shares / shares.sum()
+        self.edges = edges
+        self.masses = shares / shares.sum()
+        self.declare(masses=masses)  # as given: normalised ones change when normalised again
         self._heights = self.masses / widths
         # the last entry is 1 up to rounding; set it to exactly 1
         self._reached = torch.cat(

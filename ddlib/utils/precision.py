@@ -31,6 +31,12 @@ class Float64Module(nn.Module):
             if name not in _OWN and isinstance(value, Tensor):
                 yield name, value
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_inference():
+            with torch.inference_mode(False):  # autograd never saves tensors of inference mode
+                value = value.clone()
+        super().__setattr__(name, value)
+
     def _apply(self, fn: Any, recurse: bool = True) -> "Float64Module":
         def exact(tensor: Tensor) -> Tensor:
             moved: Tensor = fn(tensor)

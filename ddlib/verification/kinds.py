@@ -1,4 +1,4 @@
-"""Kinds of parts: base class, claims, and whether classes are registered by entry points."""
+"""Kinds of parts that ``dd.verify`` checks: base class and claims."""
 
 from typing import Any, NamedTuple
 
@@ -21,8 +21,6 @@ class Kind(NamedTuple):
     """Module in ``ddlib.verification.claims`` whose ``verify(subject, full)`` returns the checks of
     an object and a
     note. It is imported on demand, since claims import sympy."""
-    registered: bool = True
-    """True if classes are plug-ins: entry points in the group ``ddlib.<kind>``."""
 
 
 KINDS = {
@@ -35,6 +33,9 @@ KINDS = {
     "correctors": Kind(Corrector, "samplers.corrector"),
     "lengths": Kind(Length, "samplers.length"),
     "weightings": Kind(Weighting, "objective.weighting"),
-    "guidance": Kind(Guidance, "samplers.guidance", registered=False),
+    "guidance": Kind(Guidance, "samplers.guidance"),
 }
-"""All kinds by name. A new kind is a line here, and a module of claims."""
+"""All kinds by name. A new kind is a line here, and a module of claims.
+
+Its classes are plug-ins if it is a line in ``ddlib.config.registry`` too.
+"""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
 from ddlib.utils.repr import shown

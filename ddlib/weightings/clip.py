@@ -31,6 +31,7 @@ class Clip(Weighting):
     """
 
     def __init__(self, high: float | None = None, *, low: float = 0.0) -> None:
+        self.declare(high=high)
         high = math.inf if high is None else high  # in a YAML file, null stands for no limit
         for name, value in (("high", high), ("low", low)):
             if isinstance(value, bool) or not isinstance(value, Real):

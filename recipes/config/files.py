@@ -57,7 +57,7 @@ def read_recipe(path: Path) -> Recipe:
         FileNotFoundError: no such file.
         ValueError: a folder; no YAML; an unknown key, with the nearest known one; a value of
             another type; a plug-in that is not installed, with the command that installs it.
-        PermissionError: see ``ddlib.plugins.registry.trusting``.
+        PermissionError: see ``ddlib.config.registry.trusting``.
     """
     if path.is_dir():
         raise ValueError(

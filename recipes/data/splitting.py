@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from ddlib.plugins.registry import Source
+from ddlib.config.registry import Source
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.prepared import SPLITS
 from recipes.data.sequences import ENDS, Sequences

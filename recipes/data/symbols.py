@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.plugins.registry import Source
+from ddlib.config.registry import Source
 from recipes.data.agreement import IDS
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.overlap import check_files, shared

@@ -11,7 +11,7 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.arguments.compared import difference
+from ddlib.config import difference
 from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import Pretrained

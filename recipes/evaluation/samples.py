@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ddlib import parts
-from ddlib.plugins.registry import is_registered
+from ddlib.config.registry import is_registered
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE

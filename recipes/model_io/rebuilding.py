@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.arguments.names import kind_of
+from ddlib.config import kind_of
 from ddlib_models import Pretrained
 from recipes.config import ModelContext, Recipe, RunContext
 from recipes.data import Layout

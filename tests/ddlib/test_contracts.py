@@ -6,7 +6,7 @@ Its examples go through every check of its kind.
 import pytest
 
 import ddlib as dd
-from ddlib.plugins.registry import PROVED, available
+from ddlib.config.registry import PROVED, available
 from ddlib.testing import check, check_registered
 
 pytestmark = pytest.mark.usefixtures("as_users_call")

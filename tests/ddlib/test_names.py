@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 import ddlib as dd
-from ddlib.plugins.suggestions import ALIASES, missing
+from ddlib.config.suggestions import ALIASES, missing
 
 
 def test_dir_is_the_surface():

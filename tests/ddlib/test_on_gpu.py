@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.plugins.registry import available, get
+from ddlib.config.registry import available, get
 from ddlib_models import DiT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("as_users_call")]

@@ -47,7 +47,7 @@ def test_the_tools_are_one_list():
 def test_no_entry_point_leads_out_of_the_wheel():
     for group, points in PROJECT["entry-points"].items():
         for name, target in points.items():
-            # ddlib.plugins.registry hides sources and metrics if the recipes are not installed
+            # ddlib.config.registry hides sources and metrics if the recipes are not installed
             packages = (
                 "ddlib",
                 "ddlib_models",

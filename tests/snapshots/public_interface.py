@@ -23,7 +23,7 @@ from unittest import mock
 import yaml
 
 import ddlib as dd
-from ddlib.plugins.config import keys
+from ddlib.config import keys
 from recipes import (
     adapt,
     cache_error,

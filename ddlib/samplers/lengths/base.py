@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.arguments import Part
+from ddlib.config.part import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State
@@ -174,6 +174,7 @@ class Length(Part):
         self.token, self.start = check_count("token", token, 0), check_count("start", start)
         self.block = None if block is None else check_count("block", block)
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
+        self.declare(fill=fill)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
-from ddlib.arguments import Part, apart, rebuilt, written
+from ddlib.config.comparison import apart, rebuilt
+from ddlib.config.part import Part
+from ddlib.config.plain import written
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 

@@ -45,6 +45,7 @@ class Bands(Hierarchy):
         rank = frequency.argsort(descending=True, stable=True).argsort()
         to_band = parent_map(rank * bands // len(rank), xi, name="bands")
         super().__init__([to_band, _to_mask(bands)], speed)
+        self.declare(counts=counts, bands=bands, xi=xi, speed=speed)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -62,6 +63,7 @@ class Straight(Hierarchy):
 
     def __init__(self, vocab_size: int, speed: float = 1.0) -> None:
         super().__init__([_to_mask(vocab_size)], [speed])
+        self.declare(speed=speed)
 
 
 def _to_mask(size: int) -> Map:

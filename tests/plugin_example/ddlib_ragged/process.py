@@ -125,6 +125,7 @@ class Ragged(ForwardProcess):
             "least one",
         )
         super().__init__(size, climb.num_states + len(punctuation))
+        self.declare(hierarchy=hierarchy, punctuation=punctuation, speed=speed)
         self.schedule = schedule
         is_mark = torch.zeros(size, dtype=torch.bool)
         is_mark[list(punctuation)] = True

@@ -1,11 +1,15 @@
 """Construction of objects from plain values."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from typing import Any
 
-from ddlib.plugins import registry
-from ddlib.plugins.config.signature import REQUIRED, Key, check, expand, fills, keys, parameters
+import torch
+
+from ddlib.config import registry
+from ddlib.config.part import Part
+from ddlib.config.signature import REQUIRED, Key, check, expand, fills, keys, parameters
 
 
 def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
@@ -179,7 +183,8 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
                 where = f"{place}.{parameter.name}: "
                 raise ValueError(where + str(error).removeprefix(where)) from error
     try:
-        found = target(**arguments)
+        with _with_numbers(group):
+            found = target(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from error
     except RuntimeError as error:
@@ -195,6 +200,18 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
         what = "callable" if wanted is None else f"a {registry.package_of(group)}.{wanted.__name__}"
         raise TypeError(f"{place}: {values['kind']} returns {found!r}, must be {what}")
     return found
+
+
+def _with_numbers(group: str) -> AbstractContextManager[Any]:
+    """Context manager in which the constants of a part have numbers, not only a shape.
+
+    Models are created on meta before their weights are loaded, but files of weights contain no
+    constants.
+    """
+    kind = registry.made(group)
+    part = kind is not None and issubclass(kind, Part)
+    on_meta = torch.get_default_device().type == "meta"
+    return torch.device("cpu") if part and on_meta else nullcontext()
 
 
 def _is_one(group: str, given: Any) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddlib.arguments.compared import apart, difference, rebuilt
-from ddlib.arguments.plain import described
+from ddlib.config.comparison import apart, difference, rebuilt
+from ddlib.config.plain import described
 
 _PLAIN = 1024
 """Largest size in bytes of an uncompressed description.
@@ -42,10 +42,10 @@ def check_extra_state(self: Any, state: Any) -> None:
     """
     saved = _read(state, type(self).__name__)
     now = json.loads(json.dumps(described(self)))
-    found = "" if saved is None else difference(saved, now)
-    if found and not _is_made_by(self, saved):
+    message = "" if saved is None else difference(saved, now)
+    if message and not _is_made_by(self, saved):
         raise ValueError(
-            f"the state dict is of another {type(self).__name__}: {found}; load it into one with "
+            f"the state dict is of another {type(self).__name__}: {message}; load it into one with "
             "the arguments there"
         )
 

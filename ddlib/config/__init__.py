@@ -1,4 +1,4 @@
-"""Configuration: construction of objects from plain values such as ``{kind: tree, xi: 0.9}``.
+"""Configuration: objects as plain values such as ``{kind: tree, xi: 0.9}``, and back.
 
 The same values work in Python, YAML and on the command line. ``kind`` is a name that ``python -m
 ddlib`` lists, or the path ``package.module:object`` of a class or function. The other keys are the
@@ -11,7 +11,23 @@ Values that depend on the run, such as the number of tokens, are filled in by na
 ``build``.
 """
 
-from ddlib.plugins.config.building import build, origins, read
-from ddlib.plugins.config.signature import REQUIRED, RUN, Key, check, expand, keys, parse
+from ddlib.config.building import build, origins, read
+from ddlib.config.comparison import difference
+from ddlib.config.plain import described, kind_of
+from ddlib.config.signature import REQUIRED, RUN, Key, check, expand, keys, parse
 
-__all__ = ["REQUIRED", "RUN", "Key", "build", "check", "expand", "keys", "origins", "parse", "read"]
+__all__ = [
+    "REQUIRED",
+    "RUN",
+    "Key",
+    "build",
+    "check",
+    "described",
+    "difference",
+    "expand",
+    "keys",
+    "kind_of",
+    "origins",
+    "parse",
+    "read",
+]

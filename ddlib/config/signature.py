@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-from ddlib.plugins import registry
+from ddlib.config import registry
 from ddlib.typing import Denoiser
 
 RUN = "run"

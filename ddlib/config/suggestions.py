@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from types import ModuleType
 
-import ddlib
-from ddlib.plugins import registry
+from ddlib.config import registry
 
 ALIASES = {
     "absorbing": ("Masked",),
@@ -49,7 +48,7 @@ def missing(name: str, module: str = "ddlib") -> str:
     if "__path__" in vars(sys.modules[module]) and find_spec(f"{module}.{name}") is not None:
         return f"{message} before it is imported: import {module}.{name}"
     places: dict[str, list[str]] = {}
-    for public, place in _places():
+    for public, place in _places(sys.modules[module.partition(".")[0]]):
         places.setdefault(_plain(public), []).append(place)
     meant = ALIASES.get(_plain(name), ())
     near = [
@@ -65,7 +64,7 @@ def missing(name: str, module: str = "ddlib") -> str:
     )
 
 
-def _places() -> Iterator[tuple[str, str]]:
+def _places(ddlib: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield every public name and its qualified name.
 
     First of ddlib, then of its packages, then registered names.

@@ -13,17 +13,33 @@ from importlib.metadata import Distribution, EntryPoint, packages_distributions,
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ddlib.arguments import declared
-from ddlib.processes import ForwardProcess
+from ddlib.config.plain import declared
 from ddlib.utils.validation import require
-from ddlib.verification.kinds import KINDS
 
-_BASES: dict[str, type[Any] | None] = {
-    **{name: kind.base for name, kind in KINDS.items() if kind.registered},
-    **dict.fromkeys(("backbones", "presets", "families", "sources", "metrics")),
+_BASES = {
+    "schedules": "ddlib.schedules:Schedule",
+    "hierarchies": "ddlib.hierarchies:Hierarchy",
+    "processes": "ddlib.processes:ForwardProcess",
+    "times": "ddlib.times:TimeDensity",
+    "paces": "ddlib.paces:Pace",
+    "samplers": "ddlib.samplers:Sampler",
+    "correctors": "ddlib.samplers:Corrector",
+    "lengths": "ddlib.samplers:Length",
+    "weightings": "ddlib.weightings:Weighting",
 }
+"""Base class of each kind whose plug-ins are classes.
 
-GROUPS = tuple(_BASES)
+By its path, since these packages import this one.
+"""
+
+_MADE = {
+    "presets": "ddlib.processes:ForwardProcess",
+    "sources": "ddlib.config.registry:Source",
+    "metrics": "ddlib.config.registry:Metrics",
+}
+"""Class of the objects of each kind whose plug-ins are functions or classes that return them."""
+
+GROUPS = (*_BASES, "backbones", "presets", "families", "sources", "metrics")
 """Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``.
 
 A backbone is a class or function that returns
@@ -31,7 +47,7 @@ a callable ``(z, t) -> logits``, a preset a function that returns a process, a f
 that returns a record of ``ddlib_models.hub``, a source a class or function that returns a
 ``Source``, metrics likewise."""
 
-PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
+PROVED = tuple(_BASES)
 """Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
 
 
@@ -68,9 +84,6 @@ class Metrics(Protocol):
             labels: (N,) class that each sample was drawn for; None for samples of no class.
         """
         ...
-
-
-_MADE: dict[str, type[Any]] = {"presets": ForwardProcess, "sources": Source, "metrics": Metrics}
 
 
 class Origin(NamedTuple):
@@ -188,7 +201,7 @@ def made(kind: str) -> type[Any] | None:
 
     None for backbones, which are arbitrary callables.
     """
-    return _base(kind) or _MADE.get(kind)
+    return _base(kind) or _class(_MADE.get(kind, ""))
 
 
 def package_of(kind: str) -> str:
@@ -253,7 +266,7 @@ def _place(kind: str, name: str) -> tuple[str, str]:
 
 def _also(kind: str) -> Sequence[str]:
     """Return the other kinds whose entry points return objects of this kind."""
-    return [other for other, base in _MADE.items() if base is _BASES.get(kind)]
+    return [other for other, path in _MADE.items() if path == _BASES.get(kind)]
 
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
@@ -277,7 +290,13 @@ def _base(kind: str) -> type[Any] | None:
         ValueError: unknown kind.
     """
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
-    return _BASES[kind]
+    return _class(_BASES.get(kind, ""))
+
+
+def _class(path: str) -> type[Any] | None:
+    """Return the class at ``package.module:object``; None for an empty path."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name) if path else None
 
 
 def _is_here(point: EntryPoint) -> bool:

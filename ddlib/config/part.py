@@ -1,0 +1,102 @@
+"""Base class of objects that plain values describe: those of their constructor's arguments."""
+
+import inspect
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+class Part(ABC):  # noqa: B024 # its subclasses, the bases of the kinds, have abstract methods
+    """Base class of processes, their components, and samplers.
+
+    An object is described by its class and its constructor's arguments. Each argument is an
+    attribute of the same name. An argument that the object stores in another form is passed to
+    ``declare``.
+
+    Example:
+        >>> class Square(Part):
+        ...     def __init__(self, power, names):
+        ...         self.power = power
+        ...         self.declare(names=names)
+        >>> Square(2, ["a"]).arguments()
+        {'power': 2, 'names': ('a',)}
+    """
+
+    def declare(self, **arguments: Any) -> None:
+        """Store constructor arguments that are not attributes of the same names and values.
+
+        Tensors, arrays and lists are copied.
+        """
+        declared = {name: _copied(value) for name, value in arguments.items()}
+        # by the dictionary: frozen classes forbid __setattr__
+        vars(self)["_declared"] = vars(self).get("_declared", {}) | declared
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the constructor's arguments by name, defaults included.
+
+        Raises:
+            TypeError: an argument that is neither an attribute nor declared.
+        """
+        declared = vars(self).get("_declared", {})
+        maker = maker_of(self)
+        found = {}
+        for name in _parameters(maker):
+            if name not in declared and not hasattr(self, name):
+                made = type(self).__name__
+                raise TypeError(
+                    f"{made} has no attribute {name!r}, must have one for each argument of "
+                    f"{maker.__name__}: create it by {made}(...), which stores {name} under its "
+                    "name or passes it to self.declare"
+                )
+            found[name] = declared[name] if name in declared else getattr(self, name)
+        return found
+
+
+def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Describe ``part`` as the result of a function at the top level of a module; return it.
+
+    This is for objects that are not made by calling their class.
+    """
+    vars(part)["_maker"] = function
+    part.declare(**arguments)
+    return part
+
+
+def maker_of(part: Part) -> Callable[..., Any]:
+    """Return the class or function that makes a part from its arguments."""
+    maker: Callable[..., Any] = vars(part).get("_maker", type(part))
+    return maker
+
+
+@cache
+def _parameters(maker: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of arguments, those that a constructor passes on as ``**more`` included."""
+    if not isinstance(maker, type):
+        return tuple(inspect.signature(maker).parameters)
+    names: list[str] = []
+    for base in maker.__mro__[:-1]:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        plain = (each for each in parameters if each.kind is not each.VAR_KEYWORD)
+        names += [each.name for each in plain if each.kind is not each.VAR_POSITIONAL]
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
+            break
+    return tuple(dict.fromkeys(names))
+
+
+def _copied(value: Any) -> Any:
+    """Copy an argument, so that later changes of it have no effect; parts are not copied."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(map(_copied, value))
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value

@@ -1,1 +1,0 @@
-"""Plug-ins: registered names, and objects built from plain values."""
