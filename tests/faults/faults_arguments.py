@@ -60,11 +60,24 @@ def the_constructor_draws_the_powers_at_random(patch):
     class Broken(PerWord):
         def __init__(self, schedule, size):
             super().__init__(schedule, (torch.rand(size) + 0.5).tolist())
+            self.size = size
 
         def small_copy(self, vocab_size):
             return type(self)(self.schedule, vocab_size)
 
     return Broken(Linear(), 5)
+
+
+@fault("every argument is stored")
+def the_size_is_not_stored(patch):
+    class Broken(Masked):
+        def __init__(self, size):
+            super().__init__(size, Linear())
+
+        def small_copy(self, vocab_size):
+            return type(self)(vocab_size)
+
+    return Broken(5)
 
 
 @fault("a schedule does not depend on earlier objects", Polynomial, 2.0)

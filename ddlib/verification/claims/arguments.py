@@ -21,15 +21,31 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 
 
 def _unknown(part: Part) -> str:
-    """Return the reason why the values of a part cannot be compared; empty if they can."""
+    """Return the reason why the values of a part cannot be compared; empty if they can.
+
+    Empty too if an argument is not stored, which is a fault.
+    """
     try:
         written(part)
+    except TypeError as error:
+        return "" if _not_stored(part) else str(error)
+    return ""
+
+
+def _not_stored(part: Part) -> str:
+    """Return the reason why the arguments of a part are not known; empty if they are."""
+    try:
+        part.arguments()
     except TypeError as error:
         return str(error)
     return ""
 
 
 def _values(part: Part, point: Point) -> Iterator[Comparison]:
+    reason = _not_stored(part)
+    yield stated("the arguments of the constructor", not reason, reason)
+    if reason:
+        return
     again = rebuilt(part, json.loads(json.dumps(written(part))))
     found = apart(part, again)
     message = f"{found} is not what the constructor creates from the same arguments"
