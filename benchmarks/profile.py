@@ -34,7 +34,7 @@ from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral
 from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.base import State as Place
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.recipe import with_parts
 from recipes.data import Batch, Prepared, examples
@@ -197,7 +197,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
     wrapper, times = (
-        ModelWrapper(process, model, compact=True),
+        Model(process, model, compact=True),
         torch.linspace(1, 0, count + 1, dtype=torch.float64),
     )
     free = torch.ones(shape, dtype=torch.bool, device=size.device)

@@ -22,7 +22,7 @@ import ddlib as dd
 from benchmarks.head import GPT2
 from benchmarks.measuring import command_line, report, seconds
 from ddlib.samplers.runtime.loop import BlockContexts
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import reuse_of
 from ddlib_models import DiT
 from ddlib_models.dit.presets import small
@@ -71,7 +71,7 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
     """
     words = model.vocab_size
     process = dd.presets.mdlm(words)
-    wrapper = ModelWrapper(process, model)
+    wrapper = Model(process, model)
     start = length // block // 2 * block
     x, mask = torch.randint(words, (1, length)), process.num_states - 1
     here, behind = torch.full((1, block), mask), torch.full((1, length - start - block), mask)
@@ -80,11 +80,11 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
         torch.ones_like(here, dtype=torch.bool),
     )
 
-    def placed(keep: bool | str) -> ModelWrapper:
+    def placed(keep: bool | str) -> Model:
         contexts = BlockContexts(wrapper, block, reuse_of(keep))
         return wrapper.within(contexts.at(x[:, :start], behind, behind, times))
 
-    def called(network: ModelWrapper) -> Tensor:
+    def called(network: Model) -> Tensor:
         (found,) = network.at(here, torch.full((1,), 0.5), everywhere)
         return found.token_logits(torch.zeros(block, dtype=torch.int64))
 

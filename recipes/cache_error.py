@@ -33,7 +33,7 @@ from ddlib.paces import Blocks
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.likelihood import block_runs, read_steps
 from ddlib.samplers.ordered import OrderedSampler, levels
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from recipes.config import at_least
 from recipes.console import check_file, command, make_console, plain_errors
@@ -121,7 +121,7 @@ class Subject:
         """
         saved = self.saved
         found = []
-        network = ModelWrapper(saved.process, saved.denoiser, saved.parameterization)
+        network = Model(saved.process, saved.denoiser, saved.parameterization)
         given = network, self.x, self.order, self.free, self.pace
         runs = (block_runs(*given, rule, self.steps, None) for rule in (False, keep))
         for (here, exact), (_, cached) in zip(*runs, strict=True):

@@ -19,7 +19,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.runtime.loop import check_guided
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import (
@@ -293,7 +293,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     def _run(
         self, free: Tensor, generator: Generator, answer: "_Answer | None" = None, sharp: Any = None
     ) -> SamplingContext:
-        network = ModelWrapper(self.process, answer or _Answer(self), self._parameterization)
+        network = Model(self.process, answer or _Answer(self), self._parameterization)
         sharpening = sharp or Truncation()
         check_guided(network, self.sampler, plain=sharpening.idle)
         times = self.times.to(free.device)

@@ -13,7 +13,7 @@ from ddlib.config.part import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.constraints import Automaton
-from ddlib.samplers.runtime.model import ModelWrapper, Predictions
+from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
@@ -40,16 +40,14 @@ class State(NamedTuple):
 class SamplingContext:
     """Inputs of a sampler in one call of ``sample``; immutable.
 
-    A step evaluates ``predict`` at states and times, applies ``sharpen`` to every distribution that
+    A step evaluates ``network`` at states and times, applies ``sharpen`` to every distribution that
     it draws from, and draws with ``generator`` alone. ``at(run, k)`` is the k-th time of the grid.
     """
 
     process: ForwardProcess
     """The forward process, whose noise is reversed."""
-    predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` (B, L, V) of the cavity distribution at every position, float32 or
-    float64, checked.
-    """
+    network: Model
+    """The denoiser, evaluated at some positions, or by ``predict`` at all."""
     sharpen: Sharpen
     """Log-probabilities (..., n) after temperature and truncation.
 
@@ -73,14 +71,11 @@ class SamplingContext:
     on_draw: Callable[[Predictions, Int64[Tensor, "N"]], None] = ignore
     """Called with the network's output at positions that descend and the states drawn there."""
 
-    @property
-    def network(self) -> ModelWrapper:
-        """``predict`` as a wrapper that can be evaluated at a subset of the positions."""
-        return (
-            self.predict
-            if isinstance(self.predict, ModelWrapper)
-            else ModelWrapper(self.process, self.predict)
-        )
+    def predict(self, z: Tokens, t: Times) -> Logits:
+        """Compute the logits (B, L, V) of the cavity distribution at every position, float32 or
+        float64, checked.
+        """
+        return self.network(z, t)
 
     @property
     def steps(self) -> int:

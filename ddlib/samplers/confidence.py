@@ -169,9 +169,11 @@ class Confidence(OrderedSampler):
         if self.edit is None:
             return super().step(run, state, k)
         (expected, left), level = state.memo, levels(run, state.z)
-        run.network.cache_last = run.network.context.repeatable
         edited = state.z.clone()
-        for part in run.network.at(state.z, state.t, run.free & (level == 0) & (left > 0)[:, None]):
+        # at the masks too, so that one call serves both
+        where = (level > 0) | (run.free & (left > 0)[:, None])
+        for both in run.network.at(state.z, state.t, where):
+            part = both.take(level[both.b, both.i] == 0)
             best, token = part.token_logits(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
             edited[part.b, part.i] = torch.where(best > self.edit, token, part.z)
         changed = edited != state.z

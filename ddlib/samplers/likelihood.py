@@ -14,7 +14,7 @@ from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext,
 from ddlib.samplers.base import level_process
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.loop import BlockContexts
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
@@ -116,7 +116,7 @@ def likelihood(
         f"steps is {steps} and group is {group}, only one may be given",
     )
     free = free_positions(process, x, order, mask, given)
-    network = ModelWrapper(process, denoiser, parameterization, compact)
+    network = Model(process, denoiser, parameterization, compact)
     calls = 0
     terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for here, run in block_runs(network, x, order, free, pace, keep, steps, group):
@@ -184,7 +184,7 @@ def free_positions(
 
 
 def block_runs(
-    network: ModelWrapper,
+    network: Model,
     x: Tokens,
     order: Sampler,
     free: Bool[Tensor, "B L"],
@@ -247,7 +247,7 @@ def block_runs(
         yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
 
 
-def _block(network: ModelWrapper, pace: Pace | None, length: int) -> int:
+def _block(network: Model, pace: Pace | None, length: int) -> int:
     """Return the number of positions of a block, and check that pace, length and denoiser fit."""
     if pace is None or isinstance(pace, Together):
         return length

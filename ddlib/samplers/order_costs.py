@@ -12,7 +12,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Confidence, LeftToRight, OrderedSampler, Sampler, SamplingContext, State
 from ddlib.samplers.likelihood import Step, ancestors_of, block_runs, free_positions, read_steps
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 
@@ -112,7 +112,7 @@ def order_costs(
         )
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, OrderedSampler)
-    network = ModelWrapper(process, denoiser, parameterization, compact)
+    network = Model(process, denoiser, parameterization, compact)
     first = LeftToRight(order.force_transition)
     nats = torch.zeros(3, len(x), dtype=torch.float64, device=x.device)
     calls = 0

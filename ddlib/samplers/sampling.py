@@ -23,7 +23,7 @@ from ddlib.samplers.runtime.loop import (
     draw_along_pace,
     draw_tokens,
 )
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.stopping import Ending
 from ddlib.samplers.time_grid import check_times, equal_times
@@ -227,9 +227,7 @@ def sample(
     )
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
-    model = ModelWrapper(
-        process, denoiser, parameterization, compact, processors if processors else None
-    )
+    model = Model(process, denoiser, parameterization, compact, processors if processors else None)
     if memory:
         check_memory(model.capabilities, sampler, pace, compact)
         model = model.within(MemoryContext(denoiser))

@@ -191,7 +191,6 @@ class Settled(Ending):
         unsure = run.free & ((z >= process.vocab_size) | process.replaceable(z))
         tokens = z.clone()
         entropies = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        run.network.cache_last = run.network.context.repeatable
         for part in run.network.at(z, t, unsure):
             logits = part.token_logits(torch.zeros_like(part.z))
             log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[

@@ -13,7 +13,7 @@ from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.ordered import OrderedSampler, check_order, finite_log, model_time
-from ddlib.samplers.runtime.model import ModelWrapper, Predictions
+from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.typing import Denoiser, PaddingMask, Times, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
 from ddlib.utils.validation import check_count, check_padding, check_shape
@@ -102,7 +102,7 @@ class TrainingRows:
         self.index: Tensor = torch.arange(len(x), device=x.device) if index is None else index
         check_shape("index", self.index, (len(x),), "(B,), the number of each row")
         self.total = len(x) if total is None else check_count("total", total)
-        self._network = ModelWrapper(process, _not_called, parameterization)
+        self._network = Model(process, _not_called, parameterization)
         self._unique = all(
             process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1)
         )
@@ -327,7 +327,7 @@ class TrainingRows:
         self, output: Tensor, denoiser: Denoiser | None, where: Bool[Tensor, "B L"]
     ) -> Iterator[Predictions]:
         """Yield the output at some positions as the samplers take it."""
-        network = ModelWrapper(self.process, denoiser or _not_called, self.parameterization)
+        network = Model(self.process, denoiser or _not_called, self.parameterization)
         network.head.check(output, self.z, self.z.shape[1])
         for some in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = some.unbind(1)

@@ -231,7 +231,7 @@ def _distributions(
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
-        by = replace(run, predict=predictions.network)
+        by = replace(run, network=predictions.network)
         for some, first, which, log_probs in child_log_probs(
             by, predictions.take(rows), level[rows], False
         ):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.samplers.runtime.model import ModelWrapper, Predictions
+from ddlib.samplers.runtime.model import Evaluation, Model, Predictions
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -58,45 +58,36 @@ class StepOutputs:
                 left = left & ~found
 
 
-class Listening(ModelWrapper):
-    """Model wrapper that records its outputs."""
+class Listening(Model):
+    """Model that records its outputs."""
 
     heard: StepOutputs
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
-        last = self._last
         logits = super().__call__(z, t)
-        self.heard.call(self._ran(last, z))
         b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
-        plain = ModelWrapper(
-            self.process, self
-        )  # these are cavity logits, for any parameterization
+        # these are cavity logits, for any parameterization
+        plain = Model(self.process, self)
         self.heard.evaluate(
             Predictions(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z)
         )
         return logits
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
-        last = self._last
-        for number, predictions in enumerate(super().at(z, t, where)):
-            if number == 0:  # all outputs come from one call
-                all_rows = self.cache_last or not self.compact
-                self.heard.call(self._ran(last, z) if all_rows else where.any(-1))
+        for predictions in super().at(z, t, where):
             self.heard.evaluate(predictions, len(z))
             yield predictions
 
-    def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
-        """Return for each row whether it was evaluated anew.
-
-        Not where it repeats the output ``last``.
-        """
-        return torch.full_like(
-            z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool
-        )
+    def evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
+        last = self._last
+        evaluation = super().evaluate(z, t, where)
+        if evaluation is not last:
+            self.heard.call(evaluation.known.any(1))
+        return evaluation
 
 
-def listen(network: ModelWrapper, recorder: StepOutputs) -> None:
-    """Record all outputs of this model wrapper in ``recorder``."""
-    # in place, not by another wrapper: other code around the sampler uses the same object
+def listen(network: Model, recorder: StepOutputs) -> None:
+    """Record all outputs of this model in ``recorder``."""
+    # in place, not by another model: other code around the sampler uses the same object
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
     network.heard = recorder

@@ -21,7 +21,7 @@ from ddlib.samplers import (
     SamplingContext,
     SelfCorrection,
 )  # fmt: skip
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Cosine, Geometric
 from ddlib.verification.framework.inputs import frequencies, tally
 
@@ -219,7 +219,7 @@ def context(process, denoiser, shape, seed=0, free=None, compact=True):
     """The context of a call of ``sample`` at t = 1."""
     free = torch.ones(shape, dtype=torch.bool) if free is None else free
     generator = dd.KeyedGenerator(seed, 0, torch.arange(shape[0]))
-    network = ModelWrapper(process, denoiser, compact=compact)
+    network = Model(process, denoiser, compact=compact)
     return SamplingContext(process, network, unchanged, at(1.0), free, generator)
 
 

@@ -191,13 +191,13 @@ def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
 def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
     process = LEVELS["levels"]
     counts = []
-    right = dd.samplers.runtime.model.ModelWrapper.at
+    right = dd.samplers.runtime.model.Model.at
 
     def at(self, z, t, where):
         counts.append(where.sum(-1).tolist())
         return right(self, z, t, where)
 
-    monkeypatch.setattr(dd.samplers.runtime.model.ModelWrapper, "at", at)
+    monkeypatch.setattr(dd.samplers.runtime.model.Model, "at", at)
     dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
     assert counts == [[1, 1]] * 12
     counts.clear()

@@ -42,7 +42,7 @@ class NoHost(TorchDispatchMode):
 @pytest.mark.xfail(raises=TypeError, strict=True, reason="not met yet: steps of fixed capacity")
 @pytest.mark.parametrize("sampler", [Ancestral(), Remask(0.5), Confidence()], ids=repr)
 def test_a_step_of_fixed_capacity_never_waits_for_the_device(sampler):
-    """One graph serves all steps: calls have one shape, and no size depends on what is drawn."""
+    """All steps are one graph: calls have one shape, and no size depends on what is drawn."""
     shapes = set()
     inner = Halves(PROCESS)
 

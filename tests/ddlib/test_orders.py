@@ -15,7 +15,7 @@ from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
 from ddlib.samplers.confidence import _largest, entropy
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Linear
 
 ORDERS = {
@@ -301,7 +301,7 @@ def test_only_sibling_logits_are_computed(products):
 def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     process = LEVELS["levels"]  # six words in four clusters in two
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
-    network = ModelWrapper(process, Halves(process))
+    network = Model(process, Halves(process))
     for predicted in network.at(z, torch.ones(1, dtype=F64), z > 0):
         logits, which = predicted.under()
     assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (

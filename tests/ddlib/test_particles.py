@@ -45,7 +45,7 @@ from ddlib.samplers import (
     ThetaTrapezoidal,
 )  # fmt: skip
 from ddlib.samplers.particles import Constant, systematic
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Cosine
 from ddlib.testing import check, strategies
 from ddlib.testing.oracle import exact_cavity
@@ -74,7 +74,7 @@ def tilted(reward, scale, probs=PAIR):
 
 def whole(process, sampler, rows, steps, generator, probs=PAIR):
     """All particles of a call of ``sample`` with the exact network, in the end."""
-    network = ModelWrapper(process, exact_cavity(process, probs))
+    network = Model(process, exact_cavity(process, probs))
     free = torch.ones(rows, probs.ndim, dtype=torch.bool)
     run = SamplingContext(
         process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator
@@ -284,7 +284,7 @@ def test_all_particles_copy_the_only_one_of_positive_weight():
     """The row's states, its memo, and nothing of other rows."""
     process = LEVELS["levels"]
     sampler = Particles(FirstHitting(), ramp, 3)
-    network = ModelWrapper(process, Halves(process))
+    network = Model(process, Halves(process))
     free = torch.ones(2, 5, dtype=torch.bool)
     run = SamplingContext(
         process,

@@ -9,7 +9,7 @@ from refusals import refuses
 from ddlib.processes import Masked, unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State
 from ddlib.samplers.particles import Cloud
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.sampler import CLAIMS, runs
 
@@ -74,7 +74,7 @@ def test_particles_are_picked_with_their_rows():
     process = LEVELS["levels"]
     sampler = Particles(FirstHitting(), ramp, 3, 1.0)
     run = SamplingContext(
-        process, ModelWrapper(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
+        process, Model(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
         torch.ones(2, 5, dtype=torch.bool), seeded(),
     )  # fmt: skip
     state = sampler.step(run, sampler.init(run), 0)

@@ -10,6 +10,7 @@ from ddlib.processes import LevelProcess
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
 from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reverse_step import move, transition_log_prob
 from ddlib.utils.random import rand
 
@@ -106,7 +107,7 @@ def the_entropy_bound_subtracts_the_largest_entropy_twice(select, self, score, l
 def logits_are_reused_in_every_second_step(step, self, run, state, k):
     memo, logits_before = state.memo if k else (state.memo, None)
     logits = run.predict(state.z, state.t) if logits_before is None or k % 2 == 0 else logits_before
-    stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
+    stale = type(run)(**{**vars(run), "network": Model(run.process, lambda z, t: logits)})
     after = step(stale, state._replace(memo=memo), k)
     return after._replace(memo=(memo, logits))
 

@@ -8,6 +8,7 @@ from planting import clamped, fault
 from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State, TauLeaping
 from ddlib.samplers.base import at
+from ddlib.samplers.runtime.model import Model
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
 
@@ -49,7 +50,7 @@ def truncation_is_ignored_and_temperature_is_not(step, self, run, state, k):
 @fault("the network is evaluated at the current t and z", Ancestral)
 def the_network_is_called_only_once(step, self, run, state, k):
     logits = run.predict(state.z, state.t) if state.memo is None else state.memo
-    stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
+    stale = type(run)(**{**vars(run), "network": Model(run.process, lambda z, t: logits)})
     return step(stale, state._replace(memo=None), k)._replace(memo=logits)
 
 

@@ -116,7 +116,7 @@ def steps_are_drawn_without_guidance(patch):
     def guided_step(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)
         network.step_log_probs = lambda z, t, s, rows: unguided(z[rows], t[rows], s[rows])
-        return right(type(run)(**{**vars(run), "predict": network}), z, t, s)
+        return right(type(run)(**{**vars(run), "network": network}), z, t, s)
 
     patch.setattr(sys.modules["ddlib.samplers.ancestral"], "guided_step", guided_step)
     return plain

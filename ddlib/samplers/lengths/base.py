@@ -117,12 +117,11 @@ class Canvas:
         context = RaggedContext(
             network.denoiser, lengths, self.run.process.vocab_size, network.compact
         )
-        return replace(self, run=replace(self.run, predict=network.within(context)))
+        return replace(self, run=replace(self.run, network=network.within(context)))
 
     def outlook(self, token: int) -> Outlook:
         """Evaluate the network; a step from the same states shares its call."""
         process, (z, t, _), network = self.run.process, self.state, self.run.network
-        network.cache_last = True
         is_end = self.inside & (z == token)
         best = torch.ones_like(z, dtype=torch.float64)
         end = is_end.to(torch.float64)

@@ -1,1 +1,1 @@
-"""Machinery of a sampling run: the model wrapper, the loop over steps, the reverse step."""
+"""Machinery of a sampling run: the model, the loop over steps, the reverse step."""

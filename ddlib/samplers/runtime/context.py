@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from torch.nn.functional import linear
 
 from ddlib.samplers.runtime.model import FullContext
 from ddlib.samplers.runtime.reuse import Reuse
@@ -35,10 +34,6 @@ class MemoryContext(FullContext):
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__(denoiser)
         self.memory: Tensor | None = None
-
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        weight, bias = self.denoiser.output_weights()  # type: ignore[attr-defined]
-        return linear(self.features(z, t, rows).to(weight.dtype), weight, bias)
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         rows = torch.ones_like(z[:, 0], dtype=torch.bool) if rows is None else rows
@@ -314,5 +309,5 @@ class RaggedContext(FullContext):
             if output is None:
                 output = found.new_zeros(len(z), width, found.shape[-1])
             output[mine, : found.shape[1]] = found if self.compact else found[mine]
-        assert output is not None  # the wrapper is called where there are positions to draw
+        assert output is not None  # the model is called where there are positions to draw
         return output

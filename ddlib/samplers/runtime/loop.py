@@ -17,7 +17,7 @@ from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.lengths import Length
 from ddlib.samplers.runtime.context import CachedContext, ReusingContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
-from ddlib.samplers.runtime.model import FullContext, ModelWrapper
+from ddlib.samplers.runtime.model import FullContext, Model
 from ddlib.samplers.runtime.resizing import Resizing
 from ddlib.samplers.runtime.reuse import Reuse
 from ddlib.samplers.stopping import Ending
@@ -140,13 +140,13 @@ def draw_along_pace(run: SamplingCall, pace: Pace) -> Tokens:
 
 
 def check_guided(
-    network: ModelWrapper, sampler: Sampler, plain: bool, endings: Sequence[Ending] = ()
+    network: Model, sampler: Sampler, plain: bool, endings: Sequence[Ending] = ()
 ) -> None:
     """Raise TypeError for a denoiser with a step distribution that the sampler or the options do
     not support.
 
     Args:
-        network: the model wrapper of a call of ``sample``.
+        network: the model of a call of ``sample``.
         sampler: the sampler.
         plain: whether all options that change token distributions have their defaults.
         endings: the stopping criteria.
@@ -289,7 +289,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         context = contexts.at(fixed[:, :start], after, behind, times)
         block = replace(
             run,
-            predict=run.network.within(context),
+            network=run.network.within(context),
             fixed=fixed[:, here],
             free=free[:, here],
             generator=noise,
@@ -308,13 +308,13 @@ class BlockContexts:
     """Contexts of the model input, one block after the other.
 
     Args:
-        network: the model wrapper of the whole sequence.
+        network: the model of the whole sequence.
         size: positions of a block.
         keep: whether a ``BlockDenoiser`` caches its computations for earlier blocks, or the rule of
             an approximate cache. A ``BlockDenoiser`` uses the exact cache instead.
     """
 
-    def __init__(self, network: ModelWrapper, size: int, keep: bool | Reuse) -> None:
+    def __init__(self, network: Model, size: int, keep: bool | Reuse) -> None:
         self.denoiser = network.denoiser
         able = network.capabilities
         # the denoiser ignores everything behind its own blocks

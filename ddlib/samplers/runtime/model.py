@@ -1,7 +1,7 @@
-"""Model wrapper that evaluates only the rows and positions that change."""
+"""Denoiser that is evaluated only at the rows and positions that change."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddlib.parameterization.capabilities import Capabilities, Output
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
@@ -69,13 +69,34 @@ class FullContext:
         return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
-class ModelWrapper:
-    """Wrapper of a denoiser whose output is the checked logits of the cavity distribution, float32
-    or float64.
+class Evaluation(NamedTuple):
+    """Output of the denoiser at some positions, with the states and times that it depends on."""
+
+    z: Int64[Tensor, "B L"]
+    t: Times
+    known: Bool[Tensor, "B L"]
+    """True at the positions that were evaluated."""
+    output: Float[Tensor, "n m K"]
+    """Features of a split denoiser, logits of another."""
+    place: Int64[Tensor, "B L"]
+    """Row of each known position in ``output.flatten(0, 1)``."""
+
+    def holds(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> bool:
+        """Return whether it has the output at these positions, for equal rows and times."""
+        if self.z.shape != z.shape or self.t.shape != t.shape:
+            return False
+        equal = (self.z == z).all(1) & (self.t == t).view(len(z), -1).all(1)
+        return not bool((where & ~(self.known & equal[:, None])).any())
+
+
+class Model:
+    """Denoiser as samplers evaluate it: checked logits of the cavity distribution, float32 or
+    float64.
 
     A call ``(z, t) -> logits`` evaluates every position. ``at`` evaluates selected positions: the
     denoiser runs only on the sequences that contain them, and only their logits are used and
-    checked. With a ``SplitDenoiser`` no other logits are computed.
+    checked. With a ``SplitDenoiser`` no other logits are computed. The last output is kept, and
+    returned for positions that it has at equal states and times.
 
     Args:
         process: the forward process.
@@ -88,11 +109,6 @@ class ModelWrapper:
 
     Raises:
         ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
-    """
-
-    cache_last: bool = False
-    """True if the model is evaluated at all positions and the output of the last call is kept for
-    identical inputs.
     """
 
     def __init__(
@@ -118,16 +134,15 @@ class ModelWrapper:
                 process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree
             )
         self._trains = self.capabilities.in_training
-        self._last: tuple[Tokens, Times, Tensor] | None = None
+        self._last: Evaluation | None = None
         self._descents: dict[tuple[bool, bool], Tensor] = {}
 
     def within(self, context: FullContext) -> Self:
-        """Return a wrapper of the same denoiser whose input has another context."""
-        wrapper = copy.copy(self)
-        wrapper.context = context
-        wrapper.cache_last = False
-        wrapper._last = None
-        return wrapper
+        """Return a model of the same denoiser whose input has another context."""
+        model = copy.copy(self)
+        model.context = context
+        model._last = None
+        return model
 
     def step_log_probs(
         self, z: Tokens, t: Times, s: Times, rows: Bool[Tensor, "B"]
@@ -140,16 +155,10 @@ class ModelWrapper:
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
-        if self.cache_last:
-            output = _widened(self._whole(z, t), z).flatten(0, 1)
-            flat = z.flatten()
-            output = self.head.logits(output, flat, torch.zeros_like(flat), False).view(
-                *z.shape, -1
-            )
-        else:
-            times = t.to(torch.get_default_dtype())
-            output = _widened(self._evaluated(z, lambda z: self.context.logits(z, times)), z)
-        logits = cavity_logits(self.process, output, z, t, self.parameterization)
+        output = self.evaluate(z, t, torch.ones_like(z, dtype=torch.bool)).output
+        output = pad(output, (0, 0, 0, z.shape[1] - output.shape[1]))  # of a context's width
+        rows = self.head.all_logits(output.flatten(0, 1)).view(*z.shape, -1)
+        logits = cavity_logits(self.process, rows, z, t, self.parameterization)
         change = self.logit_processors
         return (
             logits
@@ -170,25 +179,34 @@ class ModelWrapper:
         """
         if not bool(where.any()):
             return
-        kept = (
-            where.any(-1) if self.compact and not self.cache_last else torch.ones_like(where[:, 0])
-        )
-        if self.cache_last:
-            output = self._whole(z, t)
-            column = torch.arange(z.shape[1], device=z.device).expand_as(z)
-        else:
-            times = t.to(torch.get_default_dtype())
-            output, column = self.capabilities.at_rows(
-                kept, lambda i: self._run(z[i], times[i], where[i], i)
-            )
+        evaluation = self.evaluate(z, t, where)
+        output = evaluation.output.flatten(0, 1)
         whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
-        slot = kept.cumsum(0) - 1
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = chunk.unbind(1)
             times = t[b] if t.ndim == 1 else t[b, i]
-            yield Predictions(
-                self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, whole[b]
-            )
+            place = evaluation.place[b, i]
+            yield Predictions(self, output[place], b, i, z[b, i], times, whole[b])
+
+    def evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
+        """Evaluate the denoiser at selected positions, at least one, or return its last output
+        where that has them.
+        """
+        if self._last is not None and self._last.holds(z, t, where):
+            return self._last
+        self._last = None  # so that its memory is free for the next
+        rows = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
+        times = t.to(torch.get_default_dtype())
+        output, column = self.capabilities.at_rows(
+            rows, lambda i: self._run(z[i], times[i], where[i], i)
+        )
+        slot = rows.cumsum(0) - 1
+        column = column[slot]
+        known = rows[:, None] & (where if self._is_sparse else column < output.shape[1])
+        place = slot[:, None] * output.shape[1] + column
+        evaluation = Evaluation(z.clone(), t.clone(), known, output, place)
+        self._last = evaluation if self.context.repeatable else None
+        return evaluation
 
     def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         """Return the pairs of levels, from (rows) and to (columns), with descents that need child
@@ -254,72 +272,56 @@ class ModelWrapper:
         """True if fewer logits may be faster; logit processors need all of them."""
         return self.process.device.type == "cpu" and self.logit_processors is None
 
-    def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B n K"]:
-        """Return the output at the positions of its ``width``, evaluated once for identical states
-        and times.
-        """
-        last = self._last
-        if last is None or not (torch.equal(last[0], z) and torch.equal(last[1], t)):
-            output, _ = self._run(
-                z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool)
-            )
-            last = z.clone(), t.clone(), output
-            self._last = last
-        return last[2]
+    @property
+    def _is_sparse(self) -> bool:
+        """True if features are computed at selected positions alone, which is faster on a CPU."""
+        return self.capabilities.is_sparse and self.process.device.type == "cpu"
 
     def _run(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None = None
-    ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        """Compute features (B, n, D) of a split denoiser, logits (B, n, K) of another, and the
-        column of each position.
+        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
+    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
+        """Compute features or logits of some rows, and the column of each position in them.
 
-        They have all positions, n = L, except for a ``SparseDenoiser`` on a CPU: there the selected
-        positions come first, and others pad the shorter rows.
+        A warning if the network is in training mode, a named error if it lacks states.
         """
-        return self._evaluated(z, lambda z: self._output(z, t, where, kept))
-
-    def _evaluated(self, z: Tokens, call: Callable[[Tokens], Output]) -> Output:
-        """Evaluate the network at states.
-
-        a warning if it is in training mode, a named error if it lacks states.
-        """
+        call = self._selected if self._is_sparse else self._all
         try:
             if not self._trains:
-                return call(z)
+                return call(z, t, where, rows)
             with self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood"):
-                return call(z)
+                return call(z, t, where, rows)
         except IndexError:
-            self.capabilities.check_states(self.process, z, call)
+            self.capabilities.check_states(self.process, z, lambda z: call(z, t, where, rows))
             raise
 
-    def _output(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
-    ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        column = torch.arange(z.shape[1], device=z.device).expand_as(z)
-        number = self.context.width(z.shape[1])
-        if not self.capabilities.is_split:
-            output = self.context.logits(z, t, kept)
-        elif self.capabilities.is_sparse and z.device.type == "cpu":
-            column = where.cumsum(1) - 1
-            number = int(column.max()) + 1
-            positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
-            output = self.context.features_at(z, t, positions, kept)
-        else:
-            output = self.context.features(z, t, kept)
-        self.head.check(output, z[:, : self.context.width(z.shape[1])], number)
+    def _all(
+        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
+    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
+        """Evaluate the denoiser at all positions of a context's width."""
+        is_split = self.capabilities.is_split
+        output = (self.context.features if is_split else self.context.logits)(z, t, rows)
+        width = self.context.width(z.shape[1])
+        self.head.check(output, z[:, :width], width)
+        return output, torch.arange(z.shape[1], device=z.device).expand_as(z)
+
+    def _selected(
+        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
+    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
+        """Evaluate a ``SparseDenoiser`` at the selected positions, which come first in each row;
+        others pad the shorter rows.
+        """
+        column = where.cumsum(1) - 1
+        number = int(column.max()) + 1
+        positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
+        output = self.context.features_at(z, t, positions, rows)
+        self.head.check(output, z, number)
         return output, column
-
-
-def _widened(output: Tensor, z: Tokens) -> Tensor:
-    """Append zeros to an output at the first positions only; later checks reject other shapes."""
-    absent = z.shape[1] - output.shape[1] if output.ndim == 3 else 0
-    return pad(output, (0, 0, 0, absent)) if absent > 0 else output
 
 
 class Predictions(NamedTuple):
     """Model output at N positions; logits are computed on demand."""
 
-    network: ModelWrapper
+    network: Model
     output: Float[Tensor, "N K"]
     """Features of a split denoiser, logits of another."""
     b: Int64[Tensor, "N"]

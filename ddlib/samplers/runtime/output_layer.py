@@ -35,6 +35,10 @@ class FullOutput:
         check_columns(self.process, self.layout, output, z.shape)
         check_devices(logits=output, z=z)
 
+    def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Compute all logits of the rows ``hidden``."""
+        return hidden
+
     def logits(
         self,
         hidden: Float[Tensor, "N D"],
@@ -42,7 +46,7 @@ class FullOutput:
         target: Int64[Tensor, "N"],
         force: bool,
     ) -> Float[Tensor, "N K"]:
-        """Compute all logits of the rows ``hidden``.
+        """Compute the logits of the rows ``hidden``.
 
         On a CPU -inf at tokens that descents from ``z`` ignore.
         """
@@ -139,6 +143,10 @@ class Head(FullOutput):
                 f"({rule[1:].split(',')[0]},) = ({size},)",
             )
 
+    def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        logits = self.product(hidden)
+        return logits if self.layout.rows is None else logits[:, self.layout.rows]
+
     def logits(
         self,
         hidden: Float[Tensor, "N D"],
@@ -147,8 +155,7 @@ class Head(FullOutput):
         force: bool,
     ) -> Float[Tensor, "N K"]:
         if isinstance(self.layout, Children) or hidden.device.type != "cpu":
-            logits = self.product(hidden)  # one kernel launch instead of several per cluster
-            return logits if self.layout.rows is None else logits[:, self.layout.rows]
+            return self.all_logits(hidden)  # one kernel launch instead of several per cluster
         distinct, which = distinct_pairs(z, target)
         columns = [self._token_columns(state, to, force) for state, to in distinct]
         if all(tokens is None for tokens in columns):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unchanged
 from ddlib.samplers import SamplingContext, sample
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
@@ -97,7 +97,7 @@ def context(
     compact: bool = False,
 ) -> SamplingContext:
     """Return the context of a ``sample`` call without a prompt."""
-    network = ModelWrapper(process, denoiser, meaning, compact)
+    network = Model(process, denoiser, meaning, compact)
     return SamplingContext(
         process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddlib.samplers import Corrector, SamplingContext
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.model import Model
 from ddlib.typing import Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -83,7 +83,7 @@ def _calls(case: Case, point: Point) -> Iterator[Comparison]:
         return exact(z, t)
 
     run = _context(case, PAIR, 64, generator)
-    run = SamplingContext(**{**vars(run), "predict": ModelWrapper(case.process, counted)})
+    run = SamplingContext(**{**vars(run), "network": Model(case.process, counted)})
     z = _corrected(case, run, _states(case, PAIR, 0.6, 64, generator), 0.6)
     yield Comparison(
         "states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0

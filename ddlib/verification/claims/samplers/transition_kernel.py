@@ -13,6 +13,7 @@ from torch import Tensor
 from ddlib.processes import unchanged
 from ddlib.processes.examples import three
 from ddlib.samplers import Sampler, SamplingContext, State
+from ddlib.samplers.runtime.model import Model
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
@@ -53,7 +54,8 @@ def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     z = states.repeat_interleave(each, 0)
     everywhere = torch.ones_like(z, dtype=torch.bool)
     generator = torch.Generator().manual_seed(6 + k)
-    call = SamplingContext(run.process, predict, unchanged, _GRID, everywhere, generator)
+    network = Model(run.process, predict)
+    call = SamplingContext(run.process, network, unchanged, _GRID, everywhere, generator)
     t = float(_GRID[k])
     s = float(_GRID[k + 1])
     drawn = run.subject.step(call, State(z, at(t, len(z))), k).z
