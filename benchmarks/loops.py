@@ -34,7 +34,6 @@ from torch.utils.data import DataLoader
 
 import ddlib as dd
 from benchmarks.measuring import RESULTS, command_line, medians, report, require_equal
-from benchmarks.table import Page
 from ddlib.parameterization.logits import output_layer
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches
@@ -42,6 +41,7 @@ from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.logging import read_metrics
+from studies.page import Page
 
 WARM, BARE = 5, "bare loop, the engine's loss"
 """Steps before the first that is timed; the loop that others are compared with."""
@@ -352,7 +352,7 @@ def tables(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{about}."])
 
 
-PAGE = Page("performance", "loops", tables)
+PAGE = Page("performance", "benchmarks/loops.py", tables)
 
 
 def main(words: Sequence[str] | None = None) -> None:

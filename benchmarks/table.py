@@ -9,15 +9,13 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measuring import FRESH, RESULTS
 from benchmarks.rows import CPU, GPU, SAMPLERS, Measured, Row, middle, read
+from studies.page import DOCS, fill, page, ruler
 
-DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
 BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
 HEAD = "| row | against | target | measured | verdict |"
@@ -44,11 +42,6 @@ def render(results: Path = RESULTS) -> str:
             ("GPU", GPU, gpu),
         )
     )
-
-
-def ruler(head: str) -> str:
-    """Return the line under the head of a table."""
-    return "|" + " --- |" * (head.count("|") - 1)
 
 
 def line(measured: Measured) -> str:
@@ -92,66 +85,6 @@ def where(rows: Iterable[Row], results: Path) -> str:
     return f"{'; '.join(found)}." if found else "not measured yet."
 
 
-def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return the text with the table between its markers.
-
-    Raises:
-        ValueError: a marker is missing.
-    """
-    if begin not in text or end not in text:
-        raise ValueError(f"the page must hold the lines {begin} and {end}")
-    before, rest = text.split(begin)
-    # a page of two tables has two end markers
-    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end, 1)[1]}"
-
-
-def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
-    """Insert a table between a page's markers."""
-    path.write_text(page(path.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Page:
-    """Page of a result file: its tables stand between two marks.
-
-    Args:
-        name: name of the page and of its result file.
-        source: module that the first mark names.
-        tables: returns the tables of a result.
-        draw: draws the pictures of a result into a folder.
-    """
-
-    name: str
-    source: str
-    tables: Callable[[dict[str, Any]], str]
-    draw: Callable[[dict[str, Any], Path], None] | None = None
-
-    @property
-    def marks(self) -> tuple[str, str]:
-        """Lines before and after the tables."""
-        return f"<!-- tables: benchmarks/{self.source}.py -->", "<!-- end of tables -->"
-
-    def write(self, path: Path, docs: Path | None) -> None:
-        """Fill the page of a folder, and draw its pictures, from a result file.
-
-        Without a folder print the tables.
-        """
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if docs is None:
-            print(self.tables(result))
-            return
-        fill(docs / f"{self.name}.md", self.tables(result), *self.marks)
-        if self.draw is not None:
-            (docs / "images").mkdir(exist_ok=True)
-            self.draw(result, docs / "images")
-
-
-def measure(value: dict[str, Any], sign: str = "") -> str:
-    """Format a value and its error, from a ``Measure`` or an evaluation's estimate."""
-    error = value["standard_error"] if "standard_error" in value else value["error"]
-    return f"{value['value']:{sign}.3f} ± {error:.3f}"
-
-
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -166,13 +99,13 @@ def main() -> None:
         old = PAGE.read_text(encoding="utf-8")
         sys.exit(
             0
-            if page(old, tables) == old
+            if page(old, tables, BEGIN, END) == old
             else f"{PAGE.name}: run python -m benchmarks.table --docs docs"
         )
     if options.docs is None:
         print(tables)
     else:
-        fill(options.docs / PAGE.name, tables)
+        fill(options.docs / PAGE.name, tables, BEGIN, END)
 
 
 if __name__ == "__main__":

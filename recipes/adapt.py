@@ -44,7 +44,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
     Their numbers of steps and learning rates are for short runs on one machine.
 
     The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA;
-    ``docs/adapt.md`` cites both.
+    ``docs/studies/adapt.md`` cites both.
 
     Args:
         name: name of the causal model.

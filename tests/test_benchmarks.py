@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import ddlib as dd
 from benchmarks import (
     attention,
-    deviations,
     gpu_head,
     gpu_losses,
     head,
     kernels,
     loops,
     noising,
-    pooled,
     products,
     profile,
     rows,
@@ -32,9 +29,14 @@ from benchmarks import (
     training,
     utilisation,
 )
-from benchmarks.measuring import over_ours, report, require_equal, seconds
+from benchmarks.measuring import RESULTS, over_ours, report, require_equal, seconds
 
 ROOT = Path(__file__).parent.parent
+
+
+def written(text, results=RESULTS):
+    """Return a page with the table of these results."""
+    return table.page(text, table.render(results), table.BEGIN, table.END)
 
 
 @pytest.mark.parametrize("kind", head.KINDS)
@@ -295,58 +297,24 @@ def test_another_setting_of_the_allocator_stands_beside_and_gives_no_verdict(tmp
 
 def test_the_table_takes_the_place_between_its_markers(tmp_path):
     page = f"before\n\n{table.BEGIN}\nold\n{table.END}\n\nafter\n"
-    new = table.page(page, table.render(tmp_path))
+    new = written(page, tmp_path)
     assert new.startswith("before") and new.endswith("after\n") and "old" not in new
     assert new.count("| unmeasured |") == len(rows.CPU) + len(rows.SAMPLERS) + len(rows.GPU)
-    assert table.page(new, table.render(tmp_path)) == new
+    assert written(new, tmp_path) == new
     another = f"another\n{table.END}\nlast\n"
-    assert table.page(new + another, table.render(tmp_path)) == new + another
+    assert written(new + another, tmp_path) == new + another
     with pytest.raises(ValueError, match="must hold the lines"):
-        table.page("no markers", "")
+        written("no markers", tmp_path)
 
 
 def test_the_page_agrees_with_the_results():
     page = table.PAGE.read_text(encoding="utf-8")
-    assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
+    assert written(page) == page, "run python -m benchmarks.table"
 
 
-def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
-    measured = deviations.row("masks", deviations.processes(8)["masks"], True, runs=4, sequences=8)
-    assert measured["truth"] == pytest.approx(math.log(8), abs=1e-6) and measured["tails"][0] < 1
-    assert "| masks | 9 | own density | 0." in deviations.rows({"runs": [measured]})
-    stored = json.loads((ROOT / "benchmarks" / "results" / "deviations.json").read_text())
-    assert deviations.rows(stored) in deviations.PAGE.read_text()
-    own = [one for one in stored["runs"] if one["times"] == "own density"]
-    assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(
-        deviations.processes()
-    )
-
-
-def test_shares_that_a_clip_keeps_have_their_closed_form():
-    """Clip(c) of 1/t keeps min(1, c t).
-
-    For two levels at gamma = 1 it keeps c over their flux, 1 - log(1 - t).
-    """
-    masks = dd.presets.mdlm(8)
-    tree = dd.processes.Hierarchical(
-        dd.hierarchies.Tree([torch.arange(64) // 8]), dd.schedules.Linear()
-    )
-    times = pooled.TIMES
-    *at_times, total = pooled.kept_by_clip(masks, 2.0, "standard")
-    assert at_times == pytest.approx([min(1, 2 * t) for t in times])
-    assert total == pytest.approx(0.75, abs=1e-5)
-    *at_times, total = pooled.kept_by_clip(tree, 2.0, "standard")
-    noisy = [2 * t / (1 - math.log(1 - t)) for t in times]
-    assert at_times == pytest.approx(noisy)
-    assert total == pytest.approx(0.5, abs=1e-3)
-
-
-def test_gaps_are_pooled_over_distinct_pairs_of_runs():
-    gaps = pooled.gap_of_trees(8)
-    assert len(gaps) == 5, "the runs of scales with seed 1 are those of orders"
-    assert pooled.mean_with_error(gaps).startswith(
-        "+0.0540 ± 0.0029 (5 runs, 95 % interval ± 0.008)"
-    )
+def test_the_page_has_the_table_of_loops():
+    stored = json.loads((RESULTS / "loops.json").read_text())
+    assert loops.PAGE.tables(stored) in table.PAGE.read_text(encoding="utf-8")
 
 
 def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import corpus, public_domain
-from benchmarks import corpus_sources as sources
-from benchmarks.packages import KING_JAMES, Package, deb_files, tar_file
 from recipes.data import poems
+from studies.corpus import build as corpus
+from studies.corpus import public_domain, sources
+from studies.corpus.packages import KING_JAMES, Package, deb_files, tar_file
 
 BYTES = {chr(byte if 33 <= byte < 127 else 256 + byte): byte for byte in range(128)} | {
     "<|endoftext|>": 128
@@ -30,7 +30,7 @@ def saved(value):
 def test_the_unpickler_reads_arrays_and_refuses_every_other_class():
     found = poems.unpickled(saved({"text": [np.arange(3)], "more": (np.ones(2), 5, "a")}))
     assert [array.tolist() for array in found] == [[0, 1, 2], [1.0, 1.0]]
-    for value, name in ((zlib.crc32, "zlib.crc32"), (Package, "benchmarks.packages.Package")):
+    for value, name in ((zlib.crc32, "zlib.crc32"), (Package, "studies.corpus.packages.Package")):
         with pytest.raises(pickle.UnpicklingError, match=f"refused .*{name.split('.')[-1]}"):
             poems.unpickled(saved(value))
     with pytest.raises(pickle.UnpicklingError, match=r"refused builtins\.eval"):

@@ -157,8 +157,6 @@ of persons.
 AS_WRITTEN = (
     "errata.md",
     "draws.md",
-    "signal.md",
-    "mending.md",
 )  # proofs and protocols, which are not edited
 
 
@@ -173,9 +171,10 @@ def test_a_page_uses_the_terms_of_the_field(page):
     )
 
 
-RESULTS = re.search(
-    r":caption: Results\n\n(.*?)\n```", (ROOT / "docs" / "index.md").read_text(), re.S
-)[1].split()
+RESULTS = [
+    *(f"studies/{page.stem}" for page in sorted((ROOT / "docs" / "studies").glob("*.md"))),
+    "performance",
+]
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -183,6 +182,13 @@ def test_a_results_page_begins_with_question_answer_and_command(name):
     _, _, *lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
     assert [line.split("**")[1] for line in lines[:3]] == ["Question", "Answer", "Command"]
     assert not lines[3]
+
+
+def test_each_study_has_a_row_of_the_findings():
+    findings = (ROOT / "docs" / "findings.md").read_text()
+    named = {name for name in RESULTS if f"| []({name}.md) |" in findings}
+    assert named == {*RESULTS} - {"performance"}
+    assert all(f"\n{name}\n" in findings for name in named), "add the page to the contents"
 
 
 def test_sections_of_the_theory_that_docstrings_cite_exist():

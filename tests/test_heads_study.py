@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import ddlib as dd
-from benchmarks.corpus import FILE
 from recipes.embeddings.starting import log_probs
+from studies.corpus.build import FILE
 from studies.heads import pages, run, training
 from studies.heads.models import ADAPTIVE, AR, CLIP, FLAT, HDLM, MASKS, Adaptive, Arm, Model
 from studies.heads.sizes import TINY, Sizes

@@ -5,12 +5,15 @@ Noun phrases and statements, in the terms of the field.
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+FINISHED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["extend-exclude"]
+"""Folders of finished studies, which are records."""
 PACKAGES = [
     *sorted(
         f"ddlib/{folder.name}"
@@ -24,6 +27,15 @@ PACKAGES = [
     "studies",
     "tests",
 ]
+
+
+def sources(package: str) -> list[Path]:
+    """Return the Python files of a package, without those of finished studies."""
+    root = ROOT / package
+    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    return [file for file in files if not any(file.is_relative_to(ROOT / one) for one in FINISHED)]
+
+
 SHARE = 0.03
 """Allowed share of docstrings of a package with an idiom, and of titles of classes and functions
 that are clauses.
@@ -92,8 +104,7 @@ def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_use_the_terms_of_the_field(package):
-    root = ROOT / package
-    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    files = sources(package)
     assert files, f"{package}: no Python files"
     count = 0
     modules = []
@@ -150,7 +161,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 def test_messages_use_the_terms_of_the_field(package):
     found = [
         f"{file.relative_to(ROOT)}:{line}: [{idiom[0]}] {text}"
-        for file in sorted((ROOT / package).rglob("*.py"))
+        for file in sources(package)
         for line, text in messages(file)
         if (idiom := IDIOM.search(text) or PERSON.search(text))
     ]
@@ -165,8 +176,7 @@ def test_pages_docstrings_and_messages_are_plain_english():
         for n, line in enumerate(page.read_text("utf-8").splitlines(), 1)
     ]
     for package in PACKAGES:
-        root = ROOT / package
-        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+        for file in sources(package):
             found = [*messages(file), *((line, text) for _, line, text in docstrings(file))]
             texts += [(file, line, text) for line, text in found]
     assert len(pages) > 50

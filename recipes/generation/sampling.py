@@ -45,7 +45,7 @@ class Sampling:
     """Approximate cache at a pace of blocks.
 
     Prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
-    default exact caches alone; recipes.cache_error measures the error."""
+    default exact caches alone."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options.
 

@@ -13,7 +13,7 @@ from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
 from studies.heads.sizes import Sizes
 from studies.heads.text import TREES
 
-PAGE = Path(__file__).parents[2] / "docs" / "heads.md"
+PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
 END = "<!-- end of tables -->"
 MISSING = "not yet run"

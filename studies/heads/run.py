@@ -1,4 +1,4 @@
-"""Run of the study of output layers, and its tables in docs/heads.md.
+"""Run of the study of output layers, and its tables in docs/studies/heads.md.
 
     python -m studies.heads.run WORK --tokens FILE   # what the result file lacks, then the tables
     python -m studies.heads.run WORK --sealed FILE   # the finished runs on the sealed text
@@ -6,7 +6,7 @@
     python -m studies.heads.run --pages              # the tables alone
     python -m studies.heads.run --tiny FOLDER        # all of it, in seconds
 
-FILE holds compressed GPT-2 tokens, as ``python -m benchmarks.corpus`` writes them. The same command
+FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build`` writes them. The same command
 continues after a kill. The protocol is protocol.md. One thread.
 """
 
@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.corpus import FILE
-from benchmarks.smoke import sources
 from recipes.engine.provenance import provenance
+from studies.corpus.build import FILE
 from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
 from studies.heads.pages import BEGIN, END, PAGE, filled, tables
 from studies.heads.sizes import TINY, Sizes
@@ -38,6 +37,7 @@ from studies.heads.training import (
     train,
     weights_path,
 )
+from studies.smoke import sources
 
 RESULTS = Path(__file__).parent / "results.json"
 HEADS = (FLAT, ADAPTIVE, *TREES)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.corpus import spans
+from studies.corpus.build import spans
 
 HELD_OUT = "moby_dick"
 """The source outside of the training text."""

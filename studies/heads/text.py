@@ -65,7 +65,7 @@ def prepare(work: Path, packed: Path, sizes: Sizes) -> None:
 
     Args:
         work: folder of the study.
-        packed: compressed tokens of ``benchmarks.corpus``.
+        packed: compressed tokens of ``studies.corpus.build``.
         sizes: sizes of the study.
     """
     if (work / "trees.pt").exists():

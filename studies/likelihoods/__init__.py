@@ -1,1 +1,1 @@
-"""Study of estimators of the likelihood. Protocol: protocol.md; page: docs/likelihoods.md."""
+"""Study of estimators of the likelihood. Protocol: protocol.md; page: docs/studies/likelihoods.md."""

@@ -1,4 +1,4 @@
-"""Run of the study of likelihoods, and its tables in docs/likelihoods.md.
+"""Run of the study of likelihoods, and its tables in docs/studies/likelihoods.md.
 
     python -m studies.likelihoods.run              # what results.json lacks, then the tables
     python -m studies.likelihoods.run --tiny       # a few sequences, in seconds
@@ -37,7 +37,7 @@ from studies.likelihoods.statistics import covered
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-PAGE = HERE.parents[1] / "docs" / "likelihoods.md"
+PAGE = HERE.parents[1] / "docs" / "studies" / "likelihoods.md"
 BEGIN = "<!-- tables: python -m studies.likelihoods.run -->"
 TRAINED = "<!-- tables: python -m studies.likelihoods.run --trained WORK -->"
 END = "<!-- end of tables -->"

@@ -11,11 +11,11 @@ import torch
 from fixtures import F64, seeded
 
 import ddlib as dd
-from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
 from ddlib import registry
 from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.claims.objective.times import bound_moment
+from studies.deviations.run import covered, exact, gaussian, processes, repeated, walk
 
 EDGES = torch.linspace(-16, 16, 129, dtype=F64)
 T, STEP = ((EDGES[1:] + EDGES[:-1]) / 2).sigmoid(), EDGES.sigmoid().diff()

@@ -26,7 +26,6 @@ import ddlib as dd
 from ddlib.config import keys
 from recipes import (
     adapt,
-    cache_error,
     clusters,
     evaluate,
     frontier,
@@ -217,7 +216,7 @@ def command_flags():
     }
     found |= {
         f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help")
-        for m in (cache_error, frontier, plot, prepare, quickstart)
+        for m in (frontier, plot, prepare, quickstart)
     }
     trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
     words = {name: name.split() for name in variants()}

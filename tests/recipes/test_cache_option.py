@@ -1,0 +1,33 @@
+"""The option of approximate caches: samples with it are those of ``dd.sample``."""
+
+import pytest
+import torch
+from published import publish_tiny
+
+import ddlib as dd
+from recipes.generation.sampling import Sampling, draw
+from recipes.model_io import LoadOptions
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    # in a single layer keys and values depend on their own position alone, and every cache is exact
+    return publish_tiny(tmp_path_factory.mktemp("caches"), depth=2)
+
+
+def test_the_option_of_samples_is_that_of_dd_sample(published):
+    saved = LoadOptions().open(str(published.run), "cpu", "float32")
+    index = torch.arange(2)
+    for keep in ("dual", "prefix:refresh=2", None):
+        sampling = Sampling(sampler="confidence", steps=3, pace="blocks:size=6", keep=keep)
+        words = draw(saved, sampling, 0, index, 24)
+        want = dd.sample(
+            saved.process, saved.denoiser, (2, 24), dd.samplers.Confidence(), 3, pace=dd.paces.Blocks(6),
+            keep=keep or True, parameterization=saved.parameterization,
+            generator=dd.KeyedGenerator(0, 2**62, index),
+        )  # fmt: skip
+        assert torch.equal(words, want)
+    with pytest.raises(ValueError, match="keep='dual': keep is 'dual' and pace is Together"):
+        draw(saved, Sampling(keep="dual"), 0, index, 24)
+    with pytest.raises(ValueError, match="keep is 'dual:4'"):
+        Sampling(keep="dual:4")
