@@ -31,7 +31,6 @@ from ddlib.config.plain import values
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.consistency import bridge, consistency_loss
-from ddlib.objective.learned_speeds import speed_loss
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import mean_per_token, training_loss
@@ -87,7 +86,6 @@ __all__ = [
     "sample_times",
     "samplers",
     "schedules",
-    "speed_loss",
     "times",
     "token_logits",
     "training_loss",

@@ -41,7 +41,7 @@ def gidd(vocab_size: int, p_uniform: float) -> GIDD:
     return GIDD(vocab_size, p_uniform=p_uniform, gamma=1.0)
 
 
-def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWord:
+def genmd4(counts: Any, ratio: float = 4.0) -> PerWord:
     """Masked diffusion with a power of the linear schedule per token (GenMD4, Shi et al., 2024).
 
     The powers depend on the frequency rank of the token; tokens of equal frequency have equal
@@ -51,13 +51,12 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
         counts: (V,) frequency of each token.
         ratio: power of the most frequent token over that of the rarest, in [0.01, 100]. Above 1
             frequent tokens are masked first and unmasked last, below 1 rare ones are.
-        learn_speeds: whether the powers are learned, with these initial values.
 
     Raises:
         ValueError: counts that are not one number >= 0 per token; a ratio outside its limits.
 
     Example:
-        >>> genmd4([900, 5, 5, 80], ratio=4.0, learn_speeds=False).powers
+        >>> genmd4([900, 5, 5, 80], ratio=4.0).powers
         tensor([2.0000, 0.6300, 0.6300, 1.2599], dtype=torch.float64)
     """
     check_number("ratio", ratio, 0.01, 100, "in [0.01, 100]")
@@ -71,13 +70,11 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     below = torch.searchsorted(order, seen)
     above = torch.searchsorted(order, seen, right=True)
     place = (below + above - len(seen)).to(torch.float64) / 2 / max(len(seen) - 1, 1)
-    return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
+    return PerWord(Linear(), (ratio**place).tolist())
 
 
 @_trained_with("clip:2")
-def hdlm(
-    parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool = False, names: Any = None
-) -> Hierarchical:
+def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, names: Any = None) -> Hierarchical:
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
@@ -85,7 +82,6 @@ def hdlm(
             takes it.
         gamma: speed of the tokens' jump; clusters jump at speed 1.
         xi: probability that a token jumps to its cluster rather than to another one.
-        learn_speeds: whether the speeds are learned, with these initial values.
         names: names of the clusters, as in ``Tree``.
     """
     check_number("gamma", gamma, LOW, HIGH, RULE)
@@ -94,7 +90,7 @@ def hdlm(
         levels == 1,
         f"parents holds {levels} levels of clusters, must hold one; use hdlm_levels for more",
     )
-    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds, names=names)
+    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), names=names)
 
 
 @_trained_with("clip:2")
@@ -102,16 +98,13 @@ def hdlm_levels(
     parents: Any,
     xi: float | Sequence[float] = 1.0,
     speed: Sequence[float] | None = None,
-    learn_speeds: bool = False,
     names: Any = None,
 ) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear schedule.
 
     Arguments as in ``Tree``.
     """
-    return Hierarchical(
-        Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names), Linear()
-    )
+    return Hierarchical(Tree(parents, xi=xi, speed=speed, names=names), Linear())
 
 
 def staged(
@@ -171,7 +164,6 @@ def hdlm_noisy(
     counts: Any = (),
     xi: float | Sequence[float] = 1.0,
     speed: Sequence[float] | None = None,
-    learn_speeds: bool = False,
     names: Any = None,
 ) -> Noisy:
     """Hierarchical diffusion as ``hdlm_levels``, with tokens or clusters that are resampled at
@@ -184,8 +176,7 @@ def hdlm_noisy(
             uniformly.
         xi: as in ``Tree``.
         speed: as in ``Tree``.
-        learn_speeds: as in ``Tree``.
         names: as in ``Tree``.
     """
-    tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds, names=names)
+    tree = Tree(parents, xi=xi, speed=speed, names=names)
     return Noisy(tree, Linear(), p_uniform, None if counts is None or not len(counts) else counts)

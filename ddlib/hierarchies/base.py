@@ -18,7 +18,7 @@ from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top
 from ddlib.typing import PerToken, StateMatrix, Tokens
-from ddlib.utils.positive import PositiveParameter, check_positive
+from ddlib.utils.positive import check_positive
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
@@ -37,7 +37,6 @@ class Hierarchy(Named, Float64Module, Part):
         maps: one ``Kernel`` per edge, lowest first, in a tree of the class ``Map``; the last one
             leads to the mask.
         speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
-        learn_speeds: whether the speeds are learned; ``speeds`` are then the initial values.
 
     Raises:
         ValueError: maps that do not chain, a top level whose states depend on the token, or bad
@@ -52,7 +51,6 @@ class Hierarchy(Named, Float64Module, Part):
         self,
         maps: Sequence[Kernel],
         speeds: Sequence[float] | None = None,
-        learn_speeds: bool = False,
     ) -> None:
         super().__init__()
         require(
@@ -71,8 +69,7 @@ class Hierarchy(Named, Float64Module, Part):
             f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to "
             "the mask last",
         )
-        self._speeds = check_positive("speed", speeds)
-        self.learned = PositiveParameter("speed", self._speeds) if learn_speeds else None
+        self.speeds = check_positive("speed", speeds)
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
         self.maps = cast(Sequence[Kernel], nn.ModuleList(maps))
         n = len(maps)
@@ -86,21 +83,12 @@ class Hierarchy(Named, Float64Module, Part):
         ].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
 
     starts: Tensor
-    learned: PositiveParameter | None
-    """Module that computes the speeds from its parameters if they are learned, else None."""
+    speeds: tuple[float, ...]
+    """Speed of each edge, the edge to the mask last."""
     fingerprint: str | None = None
     """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or
     None.
     """
-
-    @property
-    def speeds(self) -> tuple[float, ...]:
-        """Speed of each edge, the edge to the mask last; the current values if speeds are learned.
-
-        Raises:
-            ValueError: a learned speed has become 0 or infinite.
-        """
-        return self._speeds if self.learned is None else tuple(self.learned().tolist())
 
     @property
     def depth(self) -> int:
@@ -228,7 +216,7 @@ class Hierarchy(Named, Float64Module, Part):
         maps = [
             edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)
         ]
-        Hierarchy.__init__(other, maps, self.speeds, self.learned is not None)
+        Hierarchy.__init__(other, maps, self.speeds)
         made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
         return made
 
@@ -252,9 +240,7 @@ class Hierarchy(Named, Float64Module, Part):
             fields.append(
                 f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})"
             )
-        if self.learned is not None:
-            fields.append(f"speed={self.learned!r}")
-        elif set(self.speeds) != {1.0}:
+        if set(self.speeds) != {1.0}:
             fields.append(f"speed={self.speeds}")
         if self.fingerprint is not None:
             fields.append(f"fingerprint={self.fingerprint[:12]}")

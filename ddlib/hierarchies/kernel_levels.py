@@ -30,7 +30,6 @@ class Kernels(Hierarchy):
             which the edge to the mask is implied: a ``Dense``, ``Sparse``, ``Banded`` or ``Map``;
             or plain values, a matrix or a mapping of the arguments of ``Sparse`` or ``Banded``.
         speed: one number per edge, the edge to the mask last. Default all 1.
-        learn_speeds: whether the speeds are learned, as in ``Tree``.
 
     Raises:
         TypeError: a kernel of another kind.
@@ -46,15 +45,14 @@ class Kernels(Hierarchy):
         self,
         kernels: Sequence[Any],
         speed: Sequence[float] | None = None,
-        learn_speeds: bool = False,
     ) -> None:
         if isinstance(kernels, Kernel | Mapping | str) or not isinstance(kernels, Sequence):
             raise TypeError(
                 f"kernels is a {type(kernels).__name__}, must be a list of one kernel for each edge"
             )
         found = [kernel_of(each, f"kernels[{i}]") for i, each in enumerate(kernels)]
-        super().__init__(_to_mask(found), speed, learn_speeds)
-        self.declare(speed=speed, learn_speeds=learn_speeds)
+        super().__init__(_to_mask(found), speed)
+        self.declare(speed=speed)
 
     @property
     def kernels(self) -> list[Any]:
@@ -81,7 +79,6 @@ class Blur(Kernels):
         widths: standard deviation of each blurred level, in tokens, increasing.
         cyclic: True if the first value follows the last: hours, angles, pitches of an octave.
         speed: as in ``Kernels``, one per edge: ``len(widths) + 1`` numbers.
-        learn_speeds: as in ``Kernels``.
 
     Raises:
         TypeError, ValueError: a size below 2; no width, one below 0.1, or widths that do not
@@ -99,7 +96,6 @@ class Blur(Kernels):
         widths: Sequence[float],
         cyclic: bool = False,
         speed: Sequence[float] | None = None,
-        learn_speeds: bool = False,
     ) -> None:
         check_count("size", size, 2)
         require(
@@ -114,7 +110,7 @@ class Blur(Kernels):
         for i, (low, high) in enumerate(pairwise(checked)):
             require(low < high, f"widths[{i + 1}] is {high:g}, must be above widths[{i}] = {low:g}")
         steps = [math.sqrt(high**2 - low**2) for low, high in pairwise([0.0, *checked])]
-        super().__init__([_gaussian(size, step, cyclic) for step in steps], speed, learn_speeds)
+        super().__init__([_gaussian(size, step, cyclic) for step in steps], speed)
         self.size = size
         self.widths = tuple(checked)
         self.cyclic = cyclic
@@ -125,7 +121,7 @@ class Blur(Kernels):
         size = max(2, min(self.vocab_size, vocab_size // len(self.widths)))
         scale = max(size / self.vocab_size, 0.4 / self.widths[0])
         widths = [width * scale for width in self.widths]
-        small = Blur(size, widths, self.cyclic, self.speeds, self.learned is not None)
+        small = Blur(size, widths, self.cyclic, self.speeds)
         made: Self = made_by(small, reduction, hierarchy=self, vocab_size=vocab_size)
         return made
 
@@ -187,7 +183,6 @@ class Soft(Kernels):
         memberships: (V, C) probability of each cluster given the token, rows sum to 1; or a mapping
             of the arguments of ``Sparse``, for a few clusters per token of many.
         speed: one number for each of the two edges. Default all 1.
-        learn_speeds: as in ``Kernels``.
 
     Raises:
         TypeError, ValueError: as ``Kernels``.
@@ -197,10 +192,8 @@ class Soft(Kernels):
         (3, 2, 1)
     """
 
-    def __init__(
-        self, memberships: Any, speed: Sequence[float] | None = None, learn_speeds: bool = False
-    ) -> None:
-        super().__init__([kernel_of(memberships, "memberships")], speed, learn_speeds)
+    def __init__(self, memberships: Any, speed: Sequence[float] | None = None) -> None:
+        super().__init__([kernel_of(memberships, "memberships")], speed)
 
     @property
     def memberships(self) -> Any:

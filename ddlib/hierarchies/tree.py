@@ -22,8 +22,6 @@ class Tree(Hierarchy):
         vocab_size: checked against ``len(parents[0])`` when given.
         fingerprint: hash of the vocabulary the parents were made for; ``check_vocabulary`` compares
             it.
-        learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial
-            values; see ``PositiveParameter``.
         masks: number of masks K, as in ``Flat``.
         names: names of the clusters for display: a list for each vector in ``parents``, the list
             alone for one vector, or a mapping from the name of each level to its list. Default
@@ -51,7 +49,6 @@ class Tree(Hierarchy):
         speed: Sequence[float] | None = None,
         vocab_size: int | None = None,
         fingerprint: str | None = None,
-        learn_speeds: bool = False,
         masks: int = 1,
         names: Any = None,
     ) -> None:
@@ -81,14 +78,13 @@ class Tree(Hierarchy):
             )
             maps.append(edge)
         maps.append(to_masks(maps[-1].num_parents, masks))
-        super().__init__(maps, speed, learn_speeds)
+        super().__init__(maps, speed)
         chosen = [edge.parents for edge in maps[:-1]]
         self.declare(
             parents=chosen[0] if "parents" in vectors else chosen,
             xi=rates if isinstance(xi, Iterable) else xi,
             speed=speed,
             vocab_size=vocab_size,
-            learn_speeds=learn_speeds,
             masks=masks,
             names=names,
         )

@@ -176,9 +176,5 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     process.check_inputs(z=z, t=t)
     check_logits(logits, z.shape, process.vocab_size)
     check_finite(logits)
-    evidence = process.token_evidence(z, t)
-    possible = (
-        evidence > 0
-    )  # before the log, so that gradients of learned speeds are 0 at impossible tokens
-    log_evidence = torch.where(possible, torch.where(possible, evidence, 1.0).log(), -torch.inf)
+    log_evidence = process.token_evidence(z, t).log()
     return logits.log_softmax(-1) + log_evidence.to(logits.dtype)

@@ -26,7 +26,7 @@ class Chord(Schedule):
 
     Args:
         schedule: the other schedule.
-        speed: gamma, positive; a tensor has gradients.
+        speed: gamma, positive.
         low: time from which the survival is linear.
         high: time up to which it is linear, more than ``low``.
     """
@@ -115,6 +115,6 @@ def finite_flux(schedule: Schedule, speed: float | Tensor) -> Schedule:
             result = Chord(result, speed, start, start + width)
     if end < 1:
         early, late = schedule.hazard(end - near).tolist()
-        if float(torch.as_tensor(speed).detach()) * (late - early) / per_e_fold < _FINITE:
+        if float(speed) * (late - early) / per_e_fold < _FINITE:
             result = Chord(result, speed, end - width, end)
     return result

@@ -44,7 +44,7 @@ class ScheduleChain(LevelChain):
     Args:
         schedules: one per edge, the edge above the tokens first, see
             ``argument_checks.check_schedules``.
-        speeds: one positive power per edge; a tensor has gradients.
+        speeds: one positive power per edge.
     """
 
     speeds: Tensor
@@ -54,8 +54,7 @@ class ScheduleChain(LevelChain):
     ) -> None:
         super().__init__()
         self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
-        each = self.speeds if self.speeds.requires_grad else self.speeds.tolist()
-        self.schedules = tuple(map(finite_flux, schedules, each))
+        self.schedules = tuple(map(finite_flux, schedules, self.speeds.tolist()))
 
     def inside(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self._before(super().inside(t))
@@ -67,7 +66,7 @@ class ScheduleChain(LevelChain):
         time = torch.zeros_like(exponentials[..., 0])
         entries = []
         for schedule, hazard in zip(
-            self.schedules, (exponentials / self.speeds.detach()).unbind(-1), strict=True
+            self.schedules, (exponentials / self.speeds).unbind(-1), strict=True
         ):
             time = schedule.time_of(schedule.hazard(time) + hazard).clamp(0, 1).maximum(time)
             entries.append(time)
@@ -202,7 +201,7 @@ class EdgeChain(ScheduleChain):
             grid = torch.cat(
                 [grid, start + (end - start) * halves, end - (end - start) * halves, last[None]]
             )
-        speeds = self.speeds.detach()
+        speeds = self.speeds
         grid = grid.unique()
         while True:
             passed = (self._hazards(grid) * speeds).diff(dim=0).nan_to_num(0.0, posinf=0.0)
@@ -268,10 +267,7 @@ class EdgeChain(ScheduleChain):
         return normalised(torch.stack(rows, -2).clamp_min(0) @ _moves(ends))
 
     def _distinct(self, function: Callable[..., Tensor], *times: Float64[Tensor, "*n"]) -> Tensor:
-        """Evaluate ``function`` once for each distinct time.
-
-        a learned speed's gradient is that of the sum.
-        """
+        """Evaluate ``function`` once for each distinct time."""
         if not all(map(visible, times)) or any(time.requires_grad for time in times):
             return function(*times)
         columns, which = distinct_times(*times)

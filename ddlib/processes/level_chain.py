@@ -92,9 +92,6 @@ class LevelExponential(Float64Module):
     every entry, however small, has full relative accuracy. The number of squarings is fixed, so no
     GPU synchronisation is needed.
 
-    Derivatives by the rates pass through the same operations, except through ``Lambda``, on which
-    the exponential does not depend.
-
     Args:
         matrix: (n, n) rates, upper triangular, row = from; rows sum to 0.
 
@@ -111,7 +108,7 @@ class LevelExponential(Float64Module):
             torch.equal(matrix, matrix.triu()),
             "matrix has rates below its diagonal, must be upper triangular: use MatrixExponential",
         )
-        exits = -matrix.detach().diagonal()
+        exits = -matrix.diagonal()
         leaving = exits[exits > 0]
         # The eigenvalues of a triangular matrix are its diagonal, so the slowest exit is the
         # slowest decay. Past this duration every remaining probability is below 1e-299: negligible,
@@ -146,7 +143,7 @@ class PowerChain(LevelChain):
 
     Args:
         schedule: the schedule alpha.
-        speeds: one positive power per edge; a tensor has exact gradients, near equal speeds too.
+        speeds: one positive power per edge.
     """
 
     speeds: Tensor
@@ -170,7 +167,7 @@ class PowerChain(LevelChain):
         return self.generator(elapsed(self.schedule, s, t))
 
     def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
-        hazard = (exponentials / self.speeds.detach()).cumsum(-1)
+        hazard = (exponentials / self.speeds).cumsum(-1)
         reached = hazard <= self.schedule.hazard(torch.ones_like(self.speeds[0]))
         return torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
 

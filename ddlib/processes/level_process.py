@@ -1,7 +1,6 @@
 """Base class of processes with a hierarchy and a schedule, whose levels are a Markov chain."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -49,6 +48,8 @@ class LevelProcess(ForwardProcess):
     """
 
     hierarchy: Hierarchy
+    chain: LevelChain
+    """Markov chain of the levels."""
 
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]) -> None:
         schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
@@ -60,10 +61,9 @@ class LevelProcess(ForwardProcess):
             self.schedule = schedules[0]
         else:
             self.declare(schedule=schedules)
-        self._fixed = (
-            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
-            if hierarchy.learned is None
-            else None
+        speeds = torch.tensor(hierarchy.speeds, dtype=torch.float64)
+        self.chain = (
+            PowerChain(schedules[0], speeds) if len(schedules) == 1 else chain_of(schedules, speeds)
         )
 
     @property
@@ -74,21 +74,6 @@ class LevelProcess(ForwardProcess):
     def breaks(self) -> list[float]:
         chain = self.chain
         return breaks(chain.schedules) if isinstance(chain, ScheduleChain) else super().breaks
-
-    @property
-    def chain(self) -> LevelChain:
-        """Markov chain of the levels.
-
-        Built at each access where speeds are learned, so that gradients reach them.
-        """
-        learned = self.hierarchy.learned
-        return cast(LevelChain, self._fixed) if learned is None else self._chain(learned())
-
-    def _chain(self, speeds: Float64[Tensor, "n"]) -> LevelChain:
-        """Markov chain of the levels with these speeds."""
-        if len(self.schedules) == 1:
-            return PowerChain(self.schedules[0], speeds)
-        return chain_of(self.schedules, speeds)
 
     def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
         """Return a_i(t), the probability of each level, (..., n + 1), at times of any shape."""

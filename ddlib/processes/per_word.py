@@ -32,7 +32,7 @@ from ddlib.typing import (
     Tokens,
 )
 from ddlib.utils.categorical import draw, draw_logits
-from ddlib.utils.positive import PositiveParameter, check_positive
+from ddlib.utils.positive import check_positive
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
@@ -56,8 +56,6 @@ class PerWord(ForwardProcess):
     Args:
         schedule: the schedule alpha.
         powers: one positive number per token, in [0.001, 1000]; all 1 is ``Masked``.
-        learn_speeds: True if ``powers`` are the initial values of parameters, which ``speed_loss``
-            trains; see ``PositiveParameter``.
 
     Raises:
         TypeError: a schedule of another kind, or powers that are not numbers.
@@ -67,41 +65,27 @@ class PerWord(ForwardProcess):
     closed_form = True
 
     schedule: Schedule
-    fixed: Tensor | None
-    learned: PositiveParameter | None
+    powers: Float64[Tensor, "V"]
+    """Exponents gamma, one per token."""
 
-    def __init__(
-        self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False
-    ) -> None:
+    def __init__(self, schedule: Schedule, powers: Sequence[float] | Tensor) -> None:
         check_schedule(schedule)
         values = _numbers(powers)
         super().__init__(len(values), len(values) + 1)
-        self.declare(powers=values, learn_speeds=learn_speeds)
+        self.declare(powers=values)
         self.schedule = schedule
-        self.learned = PositiveParameter("powers", values) if learn_speeds else None
         slowest = min(check_positive("powers", values))
         schedule.check_resolves(
             f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration)
         )
-        self.fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
-
-    @property
-    def powers(self) -> Float64[Tensor, "V"]:
-        """Exponents gamma, one per token; learned ones have gradients.
-
-        Raises:
-            ValueError: a learned power is 0 or infinite.
-        """
-        found: Tensor | None = self.fixed if self.learned is None else self.learned()
-        assert found is not None
-        return found
+        self.powers = torch.tensor(values, dtype=torch.float64)
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return a process with this many of the powers, evenly spaced in order of size."""
         size = min(vocab_size, self.vocab_size)
         kept = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
-        powers = self.powers.detach().cpu().sort().values[kept]
-        return type(self)(self.schedule, powers.tolist(), self.learned is not None)
+        powers = self.powers.cpu().sort().values[kept]
+        return type(self)(self.schedule, powers.tolist())
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -109,7 +93,6 @@ class PerWord(ForwardProcess):
             cls(Linear(), [1.0, 1.0, 1.0]),
             cls(Cosine(), [0.5, 2.0, 1.0, 1.5]),
             cls(Geometric(), [2.0, 0.7, 1.0]),
-            cls(Linear(), [0.6, 3.0, 1.0], learn_speeds=True),
         ]
 
     def kept(self, t: Times) -> Float64[Tensor, "*n V"]:
@@ -322,12 +305,7 @@ class PerWord(ForwardProcess):
         return result
 
     def __repr__(self) -> str:
-        if self.learned is not None:
-            powers = repr(self.learned)
-        else:
-            powers = (
-                str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
-            )
+        powers = str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
         return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
 
     def _evidence(

@@ -1,7 +1,7 @@
 """Sampling of a process whose noise is a chain of a level and a flag for resampling."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -60,22 +60,11 @@ class ResamplingProcess(ForwardProcess):
         frequencies = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else frequencies
         self.typical = torch.cat(hierarchy.level_probs(frequencies))
-        self._fixed = (
-            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
-            if hierarchy.learned is None
-            else None
-        )
+        self.chain = self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64))
 
     frequency: Tensor | None
-
-    @property
-    def chain(self) -> ResamplingChain:
-        """Chain of levels and flags.
-
-        Built at each access where speeds are learned, so that gradients reach them.
-        """
-        learned = self.hierarchy.learned
-        return cast(ResamplingChain, self._fixed) if learned is None else self._chain(learned())
+    chain: ResamplingChain
+    """Chain of levels and flags."""
 
     def shares(self, t: Times) -> LevelProbs:
         """Return k_i(t) and r_i(t), the probability of each level, kept and resampled, (B, n + 1)

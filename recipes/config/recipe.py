@@ -124,8 +124,6 @@ class Optimizer:
     """
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
-    speeds_lr: float = 0.01
-    """Peak of the learning rate of the noise's speeds, with ``process.learn_speeds``."""
 
     __pydantic_config__ = STRICT
 
@@ -136,7 +134,6 @@ class Optimizer:
             eps=self.eps,
             weight_decay=self.weight_decay,
             warmup=self.warmup,
-            speeds_lr=self.speeds_lr,
         )
         share(beta1=self.betas[0], beta2=self.betas[1], ema=self.ema)
         if not self.max_grad_norm > 0:
@@ -299,7 +296,7 @@ class Recipe:
     start: str = "random"
     """Initial weights: random; "text", from the frequencies and neighbourhoods of the tokens, for
     short runs; or the
-    folder of a run, with its weights and learned speeds."""
+    folder of a run, with its weights."""
     seed: int = field(default=0, metadata=FIRST)
     """Seed of the weights, the order of the text, times, noise and dropout."""
 

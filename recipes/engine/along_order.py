@@ -71,11 +71,6 @@ class AlongOrder:
             raise ValueError(f"{place}: not with data.packed, whose documents share rows")
         if own_times(recipe.order(), recipe.data.length):
             raise ValueError(f"{place}: not with pace={recipe.order()!r}, choose one of them")
-        if any(value.requires_grad for value in process.parameters()):
-            raise ValueError(
-                f"{place}: not with learned speeds of the noise, since an order does not depend on "
-                "them"
-            )
         try:
             check_order(process, recipe.loss.along())
         except (TypeError, ValueError) as error:

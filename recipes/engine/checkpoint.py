@@ -36,7 +36,6 @@ from recipes.engine.along_order import AlongOrder
 from recipes.engine.folder import check_place
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
-from recipes.engine.speeds import Speeds
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in the folder of a run."""
@@ -44,7 +43,6 @@ _NAME = re.compile(r"step_(\d+)")
 _PARTS = {
     "model": "the network",
     "optimizer": "optimizer.muon, or the trained weights of the network",
-    "speeds": "process.learn_speeds",
     "along": "loss.order and its batch",
 }
 """Parts of the state, and what they depend on in a recipe."""
@@ -73,7 +71,6 @@ class State:
     model: torch.nn.Module
     optimizers: list[torch.optim.Optimizer]
     average: Average | None
-    speeds: Speeds | None = None
     along: AlongOrder | None = None
 
     def tensors(self) -> dict[str, Any]:
@@ -84,8 +81,6 @@ class State:
         }
         if self.average is not None:
             state["average"] = self.average.weights
-        if self.speeds is not None:
-            state["speeds"] = self.speeds.tensors()
         if self.along is not None:
             state["along"] = self.along.tensors()
         return state
@@ -94,8 +89,6 @@ class State:
         """Restore the result of ``tensors``; the averages were read in place."""
         set_model_state_dict(self.model, state["model"])
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
-        if self.speeds is not None:
-            self.speeds.load(state["speeds"])
         if self.along is not None:
             self.along.load(state["along"])
 

@@ -36,7 +36,6 @@ def publish(run: Run, folder: Path) -> None:
             layout=run.data.layout,
             clusters=run.known.clusters,
             counts=run.known.counted,
-            speeds=None if run.state.speeds is None else run.state.speeds.parameters,
         )
         about = (
             f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained "

@@ -147,8 +147,6 @@ def measured(run: Run, watch: Watch) -> None:
     """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
     watch.bound(run.facts.step, terms, run.data, run.references)
-    if run.state.speeds is not None:
-        watch.say(f"  step {run.facts.step}: {run.state.speeds.about()}")
     run.facts = replace(run.facts, bound=terms.per_token.value)
 
 

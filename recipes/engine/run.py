@@ -1,7 +1,7 @@
 """Objects of a training run, and one training step."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -39,7 +39,6 @@ from recipes.engine.setup import (
     make_process,
     micro_batch,
 )
-from recipes.engine.speeds import Speeds
 from recipes.engine.starting import check_pretrained, check_start, start
 from recipes.engine.validation import NOISE, check_sequences, references, validate
 from recipes.logging import Step
@@ -147,8 +146,7 @@ class Run:
             density,
             recipe.loss.count_padding and padded,
         )
-        speeds = Speeds.of(process, recipe)
-        state = State(objective, optimizers(model, recipe.optimizer), average, speeds, along)
+        state = State(objective, optimizers(model, recipe.optimizer), average, along)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
         return cls(
@@ -245,10 +243,8 @@ class Run:
         sums = 0.0
         loss = torch.zeros((), dtype=torch.float64, device=world.device)
         per_token: list[Tensor] = []
-        speeds = self.state.speeds
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
-            held = nullcontext() if speeds is None else speeds.held()
-            with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
+            with accumulating(self.called, self.objective, index + 1 == len(noisy)):
                 # gradients are averaged over the processes
                 with record_function("forward"):
                     taught = target(self.objective.answer, self.averaged, sooner[index])
@@ -281,15 +277,6 @@ class Run:
             update(self.state.optimizers, value)
             if self.state.average is not None:
                 self.state.average.update(number)
-        if speeds is not None:
-            speeds.step(
-                self.objective,
-                batches,
-                recipe.seed,
-                number,
-                value / max(recipe.optimizer.lr, 1e-30),
-                world,
-            )
         if self.state.along is not None:
             self.state.along.replace()
         self.facts = replace(self.facts, step=number + 1)

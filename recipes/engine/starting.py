@@ -24,8 +24,8 @@ from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
-from recipes.model_io import CLUSTERS, RECIPE, SPEEDS, WEIGHTS
-from recipes.model_io.opening import fill_speeds, layout_of
+from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
+from recipes.model_io.opening import layout_of
 
 FREE = {
     "anneal",
@@ -158,10 +158,6 @@ def start(
                 f"numbers of tokens and states{f'; {other}' if other else ''}"
             ) from error
         check_same_network(recipe, model, folder)
-        if (folder / SPEEDS).exists() and any(
-            value.requires_grad for value in process.parameters()
-        ):
-            fill_speeds(process, folder / SPEEDS)
         # the file may hold bfloat16; weights, moments and their average are trained in float32
         model.float()
         return

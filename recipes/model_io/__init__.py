@@ -4,7 +4,7 @@ own.
 
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded
-from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import one_of, open_saved
 from recipes.model_io.options import LoadOptions
 from recipes.model_io.publishing import publish
@@ -15,7 +15,6 @@ __all__ = [
     "CLUSTERS",
     "COUNTS",
     "RECIPE",
-    "SPEEDS",
     "SYMBOLS",
     "TOKENIZER",
     "WEIGHTS",

@@ -10,7 +10,6 @@ from typing import get_type_hints
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -28,7 +27,7 @@ from recipes.model_io.base import LoadedModel, Precision, Rows
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.known import Published
-from recipes.model_io.names import RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 
 CONFIG = "config.json"
 """Configuration file that transformers writes beside weights."""
@@ -168,8 +167,6 @@ def open_saved(
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
         process = parts.build("processes", recipe.process, context, "process").to(device)
-        fill_speeds(process, folder / SPEEDS)
-        process.requires_grad_(False)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     if precision == "float32":
         model.float()  # the file may hold bfloat16, in which products would be taken too
@@ -223,25 +220,6 @@ def _rows(recipe: Recipe, layout: Layout | None) -> Rows:
     if recipe.data.wrap:
         return "wrapped"
     return "packed" if recipe.data.packed else "padded"
-
-
-def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
-    """Load the learned speeds of a run into a process that learns them.
-
-    Without learned speeds do nothing.
-
-    Raises:
-        ValueError: a file of other speeds.
-    """
-    learned = {name: value for name, value in process.named_parameters() if value.requires_grad}
-    found = load_file(path) if path.exists() else {}
-    shapes = [
-        {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (learned, found)
-    ]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"{path} holds {shapes[1]}, the process of the recipe learns {shapes[0]}")
-    for name, parameter in learned.items():
-        parameter.data.copy_(found[name])
 
 
 def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:

@@ -60,7 +60,7 @@ def publish(
     Args:
         folder: folder of the model.
         network: the network, on any device; for averaged weights a copy that holds them.
-        process: the process that it was trained for. Learned speeds are kept.
+        process: the process that it was trained for.
         data: prepared data, or its folder; or the tokenizer alone, a ``tokenizers.Tokenizer`` or a
             path to its ``tokenizer.json``.
         model: values that the network was built from, as ``model`` in a recipe: a short string or a
@@ -117,7 +117,6 @@ def publish(
         recipe=recipe,
         tokenizer=found.tokenizer,
         layout=found.layout,
-        speeds={name: value for name, value in process.named_parameters() if value.requires_grad},
     )
     _check_folder(folder, record)
     about = (

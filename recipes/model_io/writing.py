@@ -5,7 +5,6 @@ Weights, recipe, tokenizer, and all that sampling and evaluation require.
 
 import json
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ddlib_models.io.manifest import writing
 from ddlib_models.io.tensors import save_tensors
 from recipes.config import Recipe, recipe_yaml
 from recipes.data.sequences import Layout
-from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER
+from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER
 
 _CARD = """# {title}
 
@@ -49,8 +48,6 @@ class Record:
     """Clusters that a part of the recipe requires."""
     counts: Int[Tensor, " V"] | None = None
     """Number of occurrences of each token, likewise."""
-    speeds: Mapping[str, Tensor] | None = None
-    """Learned speeds of the noise, by the names of the parameters."""
 
     def files(self) -> dict[str, bytes | str]:
         """Return the contents of the files by name."""
@@ -62,10 +59,6 @@ class Record:
             found[SYMBOLS] = json.dumps(self.layout.plain())
         if self.counts is not None:
             found[COUNTS] = save({"counts": self.counts})
-        if self.speeds:
-            found[SPEEDS] = save(
-                {name: value.detach().cpu() for name, value in self.speeds.items()}
-            )
         if self.clusters is not None:
             with tempfile.TemporaryDirectory() as folder:
                 save_clusters(Path(folder) / CLUSTERS, self.clusters)

@@ -50,7 +50,6 @@ SPEEDS = {
     "0.5": Model(TWO | dict(gamma=0.5), EDGES),
     "2": Model(TWO | dict(gamma=2.0), EDGES),
     "4": Model(TWO | dict(gamma=4.0), EDGES),
-    "learned": Model(TWO | dict(learn_speeds=True), EDGES),
 }
 """Speeds relative to HDLM-64, all edges, which has 1."""
 USUAL = "usual rule"
@@ -94,7 +93,7 @@ class Budgets(CorpusStudy):
         """Return two models, one rule, one other speed and ten steps."""
         rules = {name: RULES[name] for name in (USUAL, "best times, balanced")}
         models = {name: MODELS[name] for name in ("MDLM", EDGES_64)}
-        return cls(TINY, models, rules, {"learned": SPEEDS["learned"]}, {0.005: (0,)}, 0.005)
+        return cls(TINY, models, rules, {"2": SPEEDS["2"]}, {0.005: (0,)}, 0.005)
 
     def searched(self, work: Path) -> Iterator[tuple[str, str, Recipe]]:
         """Yield the runs of the search: rules for every model, speeds for one."""

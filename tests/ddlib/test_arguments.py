@@ -152,7 +152,7 @@ def test_values_hold_arguments_as_they_were_given():
     parents[0] = 3
     assert dd.values(tree) == {
         "kind": "tree", "parents": WORDS, "xi": 0.9, "speed": [2.0, 1.0], "vocab_size": None, "fingerprint": None,
-        "learn_speeds": False, "masks": 1, "names": None,
+        "masks": 1, "names": None,
     }  # fmt: skip
     assert dd.values(Hierarchical(tree, Linear()))["hierarchy"] == dd.values(tree)
     assert dd.values(dd.presets.hdlm(WORDS, gamma=2.0))["kind"] == "hierarchical"
@@ -261,10 +261,8 @@ DIFFERENT = {
     "share": (GIDD(5, 0.2), GIDD(5, 0.5), r"p_uniform is 0\.5 there, 0\.2 here"),
     "frequency": (Noisy(Flat(3), Linear(), 0.2, [1, 2, 4]), Noisy(Flat(3), Linear(), 0.2, [1, 3, 4]),
                   r"frequency\[1\] is 3 there, 2 here"),
-    "powers": (PerWord(Linear(), [1.0, 2.0, 1.0], True), PerWord(Linear(), [1.0, 4.0, 1.0], True),
+    "powers": (PerWord(Linear(), [1.0, 2.0, 1.0]), PerWord(Linear(), [1.0, 4.0, 1.0]),
                r"powers\[1\] is 4\.0 there, 2\.0 here"),
-    "start": (levels(learn_speeds=True), levels(speed=(1.0, 1.0, 2.0), learn_speeds=True),
-              r"hierarchy\.speed\[2\] is 2\.0"),
     "plug-in": (Ragged(Bands([5, 1, 4], 2), [0], LogOdds(2.0)), Ragged(Bands([5, 1, 4], 2), [0], LogOdds(1.0)),
                 r"schedule\.steepness is 1\.0 there, 2\.0 here"),
 }  # fmt: skip
@@ -329,16 +327,6 @@ def test_parents_given_as_clusters_are_recorded_as_lists():
     same("processes", one)
     with pytest.raises(ValueError, match=r"of another Hierarchical: hierarchy\.parents\[0\]"):
         other.load_state_dict(one.state_dict())
-
-
-def test_learned_numbers_are_loaded_into_a_process_of_the_same_start():
-    one, other = (levels(learn_speeds=True) for _ in range(2))
-    with torch.no_grad():
-        one.hierarchy.learned.log += torch.tensor([0.5, -0.3, 0.1])
-    other.load_state_dict(one.state_dict())
-    assert other.hierarchy.speeds == one.hierarchy.speeds
-    assert torch.equal(other.transition(0.1, 0.6), one.transition(0.1, 0.6))
-    assert dd.values(one) == dd.values(levels(learn_speeds=True))
 
 
 def test_state_that_cannot_be_read_is_refused():

@@ -137,15 +137,14 @@ def test_windows_that_do_not_overlap_are_masked_diffusions_one_after_the_other()
     strategies.times,
 )
 def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
-    """Against the quadrature, for all speeds, with gradients of the speeds."""
+    """Against the quadrature, for all speeds."""
     size = len(inner) - 1
     cuts = data.draw(st.lists(st.integers(1, 99), min_size=size, max_size=size, unique=True))
     ends = [0.0, *(cut / 100 for cut in sorted(cuts)), 1.0]
     windows = [Window(each, *pair) for each, pair in zip(inner, pairwise(ends), strict=True)]
     drawn = data.draw(st.lists(strategies.speeds, min_size=len(inner), max_size=len(inner)))
-    speeds = [torch.tensor(drawn, dtype=F64, requires_grad=True) for _ in range(2)]
-    closed = TurnChain(windows, speeds[0])
-    general = EdgeChain(windows, speeds[1])
+    closed = TurnChain(windows, drawn)
+    general = EdgeChain(windows, drawn)
     late = at(t, *ends[1:-1])
     slack = 1e-10 + 4e-16 / (1 - t)
     for name, times in {
@@ -156,9 +155,6 @@ def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
         found = getattr(closed, name)(*times)
         exact = getattr(general, name)(*times)
         assert torch.allclose(found, exact, rtol=slack, atol=1e-13), (name, found, exact)
-    pairs = zip((closed, general), speeds, strict=True)
-    slopes = [torch.autograd.grad(c.occupancies(late).square().sum(), s)[0] for c, s in pairs]
-    assert torch.allclose(*slopes, rtol=1e-8, atol=1e-10), slopes
 
 
 def test_every_cluster_is_drawn_before_the_first_token():
@@ -250,26 +246,6 @@ def test_bounds_have_the_stated_error_and_are_the_entropy(overlap):
     assert (
         abs(float(per_sequence.mean()) - math.log(8)) < 4 * error and error < 0.08
     )  # 0.1 under uniform times
-
-
-def test_learned_speeds_have_gradients():
-    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], speed=[1.5, 0.8], learn_speeds=True)
-    process = Hierarchical(tree, [Cosine(), Linear()])
-
-    def value(speeds):
-        chain = EdgeChain(process.schedules, speeds)
-        t = at(1e-3, 0.4, 0.9)
-        return torch.cat([chain.weights(t).flatten(), chain.transition(t / 2, t).flatten()])
-
-    speeds = torch.tensor([1.5, 0.8], dtype=F64)
-    slopes = torch.autograd.functional.jacobian(value, speeds)
-    step = 1e-5
-    for i in range(2):
-        shift = step * torch.eye(2, dtype=F64)[i]
-        numeric = (value(speeds + shift) - value(speeds - shift)) / (2 * step)
-        assert slopes[:, i].numpy() == pytest.approx(numeric.numpy(), rel=1e-6, abs=1e-7)
-    process.weights(at(0.5)).sum().backward()
-    assert all(float(p.grad.abs().sum()) > 0 for p in process.parameters())
 
 
 g = sympy.Symbol("g", positive=True)

@@ -392,11 +392,6 @@ def test_a_large_one_is_proved_on_a_small_one():
     assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=words)).ok
 
 
-def test_learned_speeds_reach_the_redraws():
-    tree = Tree([[0, 0, 1, 1, 2, 2]], speed=[1.0, 2.0], learn_speeds=True)
-    assert dd.verify(Noisy(tree, Linear(), [0.3, 0.1])).ok
-
-
 def test_frequencies_in_a_list_are_those_in_a_tensor():
     """0.1.0 read a list of floats as float32."""
     shares = torch.rand(6, generator=seeded(), dtype=F64)

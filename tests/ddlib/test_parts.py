@@ -281,14 +281,12 @@ def test_a_part_made_by_a_module_is_copied(module):
 def test_filled_in_keys_stand_in_their_place():
     keys = parts.keys("processes", "hdlm", Known)
     assert (
-        list(keys) == ["clusters", "gamma", "xi", "learn_speeds", "names"]
-        and keys["clusters"].filled == "parents"
+        list(keys) == ["clusters", "gamma", "xi", "names"] and keys["clusters"].filled == "parents"
     )
     assert list(parts.keys("processes", "hdlm")) == [
         "parents",
         "gamma",
         "xi",
-        "learn_speeds",
         "names",
     ]
     given = {"kind": "hdlm", "parents": PARENTS[0]}

@@ -138,7 +138,6 @@ def test_a_reduction_keeps_the_slowest_and_the_fastest():
         float(process.powers.min()),
         float(process.powers.max()),
     ]
-    assert PerWord(Linear(), POWERS, learn_speeds=True).small_copy(2).learned is not None
 
 
 def test_a_large_vocabulary_is_verified_on_its_reduction():
@@ -147,18 +146,17 @@ def test_a_large_vocabulary_is_verified_on_its_reduction():
     assert report.ok and "reduction" in report.note, report.refutation
 
 
-@pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.usefixtures("as_users_call")
-def test_bad_powers_and_schedules_are_named(learn):
-    refused_with(learn=learn)(r"""
-        PerWord(Linear(), [1.0, 0.0], learn_speeds=learn) | ValueError | powers\[1\] is 0.0, must be in \[0.001, 1000\]
-        PerWord(Linear(), [-1.0], learn_speeds=learn) | ValueError | powers\[0\] is -1.0, must be
-        PerWord(Linear(), [inf, 1.0], learn_speeds=learn) | ValueError | powers\[0\] is inf, must be
-        PerWord(Linear(), [1.0, nan], learn_speeds=learn) | ValueError | powers\[1\] is nan, must be
-        PerWord(Linear(), [], learn_speeds=learn) | ValueError | powers is empty
-        PerWord(Linear(), 3.0, learn_speeds=learn) | TypeError | powers is 3.0, must be one positive number per token
-        PerWord(Linear(), [[1.0], [2.0]], learn_speeds=learn) | TypeError | powers\[0\] is \[1.0\], must be a number
-        PerWord("linear", [1.0], learn_speeds=learn) | TypeError | schedule is 'linear', must be a
+def test_bad_powers_and_schedules_are_named():
+    refused_with()(r"""
+        PerWord(Linear(), [1.0, 0.0]) | ValueError | powers\[1\] is 0.0, must be in \[0.001, 1000\]
+        PerWord(Linear(), [-1.0]) | ValueError | powers\[0\] is -1.0, must be
+        PerWord(Linear(), [inf, 1.0]) | ValueError | powers\[0\] is inf, must be
+        PerWord(Linear(), [1.0, nan]) | ValueError | powers\[1\] is nan, must be
+        PerWord(Linear(), []) | ValueError | powers is empty
+        PerWord(Linear(), 3.0) | TypeError | powers is 3.0, must be one positive number per token
+        PerWord(Linear(), [[1.0], [2.0]]) | TypeError | powers\[0\] is \[1.0\], must be a number
+        PerWord("linear", [1.0]) | TypeError | schedule is 'linear', must be a
     """)
 
 
@@ -167,21 +165,18 @@ def test_repr_and_properties():
         repr(PerWord(Linear(), POWERS))
         == "PerWord(Linear(), vocab_size=4, powers=(0.5, 2.0, 1.0, 1.5))"
     )
-    assert "learned(0.5, 2, 1, 1.5)" in repr(PerWord(Linear(), POWERS, learn_speeds=True))
     many = torch.linspace(0.5, 2, 100)
-    assert len(repr(PerWord(Linear(), many))) < 70 and "..." in repr(
-        PerWord(Linear(), many, learn_speeds=True)
-    )
+    assert len(repr(PerWord(Linear(), many))) < 70
     assert not isinstance(PerWord(Geometric(), POWERS), dd.typing.HasLevelWeights)
 
 
 def test_powers_go_by_the_order_of_frequency():
-    process = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=9.0, learn_speeds=False)
+    process = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=9.0)
     found = process.powers.tolist()
     assert found[1] == pytest.approx(3.0) and found[4] == pytest.approx(1 / 3)
     assert found[0] == found[2] < found[3] < found[1]
     assert process.powers.log().mean() == pytest.approx(0.0, abs=1e-12)
-    backwards = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=1 / 9, learn_speeds=False)
+    backwards = dd.presets.genmd4([5, 900, 5, 80, 0], ratio=1 / 9)
     assert torch.allclose(backwards.powers, 1 / process.powers)
 
 

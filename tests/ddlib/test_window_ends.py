@@ -257,26 +257,6 @@ def test_a_chord_is_linear_and_consistent(start, length, speed, share):
     assert torch.equal(chord.rate(before), window.rate(before))
 
 
-def test_learned_speeds_have_gradients_on_a_chord():
-    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], speed=[0.4, 0.8], learn_speeds=True)
-    windows = [Window(Linear(), 0.0, 0.55), Window(ROOT, 0.45, 1.0)]
-    process = Hierarchical(tree, windows)
-    t = torch.tensor([0.2, 0.4502, 0.5499, 0.55, 0.8], dtype=F64)
-
-    def value(speeds):
-        chain = process._chain(speeds)
-        return torch.cat([chain.weights(t).flatten(), chain.transition(t / 2, t).flatten()])
-
-    speeds = torch.tensor([0.4, 0.8], dtype=F64)
-    slopes = torch.autograd.functional.jacobian(value, speeds)
-    step = 1e-5
-    assert bool(slopes.isfinite().all())
-    for i in range(2):
-        shift = step * torch.eye(2, dtype=F64)[i]
-        numeric = (value(speeds + shift) - value(speeds - shift)) / (2 * step)
-        assert slopes[:, i].numpy() == pytest.approx(numeric.numpy(), rel=1e-5, abs=1e-6)
-
-
 def test_the_caveat_names_ends_of_windows():
     for name, times in {
         "speed 1/4": "t = 0 and t = 0.5 the variance is infinite",

@@ -1,12 +1,10 @@
-"""Speeds per token and learned speeds: bound and draws of ``PerWord``, gradients of the speeds."""
+"""Speeds per token: bound and draws of ``PerWord``."""
 
 import torch
-from planting import WORDS, fault, hierarchical
+from planting import fault
 
-import ddlib as dd
-from ddlib.processes import Hierarchical, PerWord, unsqueeze_times
-from ddlib.processes.level_chain import PowerChain
-from ddlib.schedules import Cosine, Linear
+from ddlib.processes import PerWord, unsqueeze_times
+from ddlib.schedules import Cosine
 from ddlib.utils.random import rand
 
 POWERS = [0.5, 2.0, 1.0, 1.5]
@@ -14,10 +12,6 @@ POWERS = [0.5, 2.0, 1.0, 1.5]
 
 def paced(cls, **options):
     return cls(Cosine(), POWERS, **options)
-
-
-def learning(cls=dd.hierarchies.Tree):
-    return cls([WORDS], xi=0.8, speed=[2.0, 1.0], learn_speeds=True)
 
 
 @fault("pi(y) in proportion to p(y) (1 - alpha^gamma_y)", PerWord, build=paced)
@@ -81,32 +75,3 @@ def sample_forward_uses_the_power_of_the_first_token(sample_forward, self, z, s,
     first = torch.where(z < self.vocab_size, 0, z)
     later = sample_forward(first, s, t, generator)
     return torch.where(later < self.vocab_size, z, later)
-
-
-@fault("d a_i / d speed", Hierarchical, learning(), Linear())
-def the_occupancies_have_no_gradient(occupancies, self, t):
-    return occupancies(t).detach()
-
-
-@fault("d w_i / d speed", Hierarchical, learning(), Linear())
-def the_loss_weights_have_no_gradient(weights, self, t):
-    return weights(t).detach()
-
-
-@fault("occupancies use the learned speeds")
-def the_level_chain_uses_the_initial_speeds(patch):
-    class Broken(Hierarchical):
-        start = None
-
-        @property
-        def chain(self):
-            if self.start is None:
-                self.start = self.hierarchy.speeds
-            return PowerChain(self.schedule, self.start)
-
-    return hierarchical(Broken, learning())
-
-
-@fault("d lambda_x / d gamma_x", PerWord, Linear(), POWERS, learn_speeds=True)
-def the_return_rates_have_no_gradient(return_rates, self, t):
-    return return_rates(t).detach()

@@ -105,7 +105,6 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
         (dict(loss=Loss(order="ancestral")), "loss.order='ancestral': order is Ancestral"),
         (dict(loss=Loss(order="confidence:per_step=expected")), "must choose without a time grid"),
         (dict(pace="blocks:size=4"), "loss.order='left_to_right': not with pace"),
-        (dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True)), "not with learned speeds"),
     ],
 )
 def test_options_without_an_order_are_refused_before_training(folder, changes, message):

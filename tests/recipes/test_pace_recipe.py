@@ -201,16 +201,11 @@ class OneTime(torch.nn.Module):
         return self.table[z]
 
 
-def test_networks_and_speeds_without_times_per_position_are_refused(tmp_path):
+def test_networks_without_times_per_position_are_refused(tmp_path):
     data = text(tmp_path / "data")
-    speeds = dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True))
     network = dict(model=dict(kind=f"{__name__}:OneTime"))
-    for changes, message in (
-        (speeds, "learn_speeds: not with pace"),
-        (network, "pace=Blocks.*not with OneTime, which"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Run.prepare(recipe(data, tmp_path / "run", pace="blocks:4", **changes), ALONE)
+    with pytest.raises(ValueError, match=r"pace=Blocks.*not with OneTime, which"):
+        Run.prepare(recipe(data, tmp_path / "run", pace="blocks:4", **network), ALONE)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ def trained(process, **options):
 
 
 def tree():
-    return dd.processes.Hierarchical(
-        Tree([[0, 0, 1, 1, 2, 2]], xi=0.9, learn_speeds=True), "linear"
-    )
+    return dd.processes.Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], xi=0.9), "linear")
 
 
 def same_logits(one, other, length=16):
@@ -92,11 +90,8 @@ def same_logits(one, other, length=16):
 def test_a_published_network_is_opened_with_its_process_its_data_and_the_same_logits(
     tmp_path, pictures
 ):
-    process = dd.build("processes", dd.values(dd.processes.Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], learn_speeds=True),
-                                                                        Linear())))  # fmt: skip
-    with torch.no_grad():
-        for parameter in process.parameters():
-            parameter.add_(0.5)
+    noise = dd.processes.Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], speed=[2.0, 1.0]), Linear())
+    process = dd.build("processes", dd.values(noise))
     network = trained(process, positions="rope2d", shape=[4, 4], num_classes=3)
     weights = publish(
         tmp_path / "mine", network, process, pictures.folder, training={"steps": 70, "batch": 5}
@@ -105,7 +100,7 @@ def test_a_published_network_is_opened_with_its_process_its_data_and_the_same_lo
     saved = open_saved(tmp_path / "mine")
     same_logits(saved.model, network)
     assert dd.values(saved.process) == dd.values(process)
-    assert saved.process.hierarchy.speeds == process.hierarchy.speeds  # the learned ones
+    assert saved.process.hierarchy.speeds == process.hierarchy.speeds
     assert saved.length == 16 and saved.rows == "exact" and saved.layout.shape == (4, 4)
     assert saved.layout.classes == ("0", "1", "2") and saved.parameterization == "cavity"
     assert (saved.recipe.steps, saved.recipe.batch) == (70, 5) and saved.ema is None

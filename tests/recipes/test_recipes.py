@@ -91,7 +91,7 @@ def test_owt_has_the_papers_numbers():
         1.0,
     )
     assert recipe.loss == Loss(weighting="clip:2") and recipe.loss.count_padding
-    assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0, learn_speeds=False)
+    assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0)
     assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
     assert recipe.hardware.bf16 and recipe.data.corpus.tokenizer == "gpt2"
     assert recipe.data.corpus.validation.split == "train[-100000:]"
@@ -198,9 +198,7 @@ def test_gidd_trains_with_the_weights_of_its_paper(module):
 def test_the_command_line_changes_single_values():
     flags = ["--process.xi", "0.9", "--process.clusters", "my/clusters", "--seed", "3"]
     recipe, switches = chosen("hdlm", *flags)
-    assert recipe.process == dict(
-        kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9, learn_speeds=False
-    )
+    assert recipe.process == dict(kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9)
     assert recipe.seed == 3
     assert not switches.smoke and not switches.accept_changes
     recipe, _ = chosen("hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard")
@@ -576,7 +574,6 @@ def test_other_kinds_on_the_command_line():
             "clusters": 32,
             "xi": 0.9,
             "speed": None,
-            "learn_speeds": False,
             "masks": 1,
         },
         "schedule": {"kind": "polynomial", "power": 2.0},

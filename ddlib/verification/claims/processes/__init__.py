@@ -12,7 +12,6 @@ from ddlib.verification.claims.objective import (
     bound,
     consistency,
     edges,
-    learned,
     times,
     tree_softmax,
 )
@@ -79,8 +78,7 @@ def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     if subject is None:
         results += evaluate_claims(SIZE_CLAIMS, given, full)
         return explained(results), f"no reduction: {given.num_states} states verified as given"
-    claims = (*CLAIMS, *learned.CLAIMS) if learned.parameters(subject) else CLAIMS
-    results += evaluate_claims(claims, subject, full, lambda: _smaller(subject))
+    results += evaluate_claims(CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
         return explained(results), ""
     if isinstance(given.hierarchy, Hierarchy):
