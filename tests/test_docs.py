@@ -90,7 +90,9 @@ def test_a_page_that_is_wrong_fails(wrong, message, tmp_path, monkeypatch):
 
 def test_values_filled_in_by_a_run_are_documented():
     rows = re.findall(
-        r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M
+        r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|",
+        (ROOT / "docs" / "recipes" / "train.md").read_text(),
+        re.M,
     )
     for kind, names in (
         (RunContext, {row[0] for row in rows if row[1]}),
