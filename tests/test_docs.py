@@ -22,6 +22,7 @@ from PIL import Image
 import ddlib as dd
 from benchmarks import walks
 from recipes.config import ModelContext, RunContext, recipe_yaml
+from recipes.config import command as command_line
 from recipes.owt import recipes
 
 ROOT = Path(__file__).parent.parent
@@ -134,6 +135,7 @@ def test_a_command_is_understood(command, tmp_path, monkeypatch):
         argparse.ArgumentParser, "parse_args", then_stop(argparse.ArgumentParser.parse_args)
     )
     monkeypatch.setattr(tyro, "cli", then_stop(tyro.cli))
+    monkeypatch.setattr(command_line, "with_flags", then_stop(command_line.with_flags))
     monkeypatch.syspath_prepend(tmp_path)
     Path("mine.yaml").write_text(recipe_yaml(recipes()["hdlm"][1]))
     Path("person.json").write_text('{"type": "object", "properties": {"name": {"type": "string"}}}')

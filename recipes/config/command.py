@@ -3,24 +3,24 @@
 Every field, and every key of a part, is a flag; unknown flags are errors.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import tyro
-
+from ddlib import parts
 from recipes.config.files import read_recipe
-from recipes.config.flags import check_flags, check_unknown, plain, typed, with_kinds
-from recipes.config.help import ALL, first_page
+from recipes.config.flags import Flag, split, with_flags
+from recipes.config.help import ALL, every_value, first_page
 from recipes.config.recipe import Recipe
 
 FILE = "file"
 """Name of the only variant where a file is read; optional on the command line."""
 
 NOTE = """\
+--help, --help-all: the values most often changed; every value.
 --smoke: the same recipe, tiny, on local text, in seconds.
 --recipe FILE: your own recipe, or a saved one, in place of a variant.
 --estimate DEVICES: print the memory of the run on this number of devices, and do not train.
@@ -28,7 +28,23 @@ NOTE = """\
 --process.kind, --model.kind, --loss.weighting.kind and other kinds take any name that `python -m ddlib` lists, or
 package.module:object; the flags of a part are the keys of its kind."""
 
+LONE = {"smoke": 0, "accept-changes": 0, "recipe": 1, "estimate": 1, "help": 0, "help-all": 0}
+"""Number of values of each flag that is not part of the recipe."""
+
 Shrink = Callable[[Recipe], Recipe]
+
+
+class Switches(NamedTuple):
+    """Flags of a command that are not part of the recipe."""
+
+    smoke: bool
+    accept_changes: bool
+    recipe: Path | None
+    """File in place of a variant."""
+    estimate: int | None
+    """Number of devices whose memory is estimated."""
+    folder: Path | None
+    """The prepared text, if given: ``data.folder``, which determines the corpus."""
 
 
 def choose(
@@ -36,7 +52,7 @@ def choose(
     smoke: Shrink,
     prog: str,
     arguments: Sequence[str] | None = None,
-) -> tuple[Recipe, argparse.Namespace]:
+) -> tuple[Recipe, Switches]:
     """Return the recipe of a command line: a variant or a file, with single values replaced.
 
     Args:
@@ -45,70 +61,68 @@ def choose(
         prog: name of the program in the usage line.
         arguments: in place of those of the process.
 
-    Returns:
-        The recipe, and the switches that are not part of it, except ``folder``: the prepared text,
-        if given.
-
     Raises:
         FileNotFoundError, ValueError: no prepared text in the given folder.
-        ValueError: invalid values of a recipe.
-        SystemExit: no variant, or an unknown one; unknown flags; each with the nearest known one; a
-            request for help.
+        ValueError: invalid values of a recipe; unknown flags, each with the nearest known one.
+        SystemExit: no variant, or an unknown one, with the nearest known one; a request for help.
     """
-    line = list(sys.argv[1:] if arguments is None else arguments)
-    check_flags(line)
-    usage = f"{prog} VARIANT [--smoke] [--NAME VALUE ...]; {prog} --help lists both"
-    parser = argparse.ArgumentParser(prog=prog, usage=usage, add_help=False, allow_abbrev=False)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--accept-changes", action="store_true")
-    parser.add_argument("--recipe", type=Path)
-    parser.add_argument("--estimate", type=int)
-    parser.add_argument(
-        "--data.folder", type=Path, dest="folder"
-    )  # first, as it determines the corpus
-    switches, rest = parser.parse_known_args(line)
+    line = sys.argv[1:] if arguments is None else arguments
+    words, flags = split(["--help" if word == "-h" else word for word in line], LONE)
+    switches = _switches({flag.place: flag for flag in flags})
+    helped = any(flag.word in ("--help", ALL) for flag in flags)
+    flags = [flag for flag in flags if flag.word.removeprefix("--") not in LONE]
     if switches.recipe is not None:
         variants = {FILE: (f"from {switches.recipe}", read_recipe(switches.recipe))}
-        rest = [FILE, *rest]
+        words = [FILE, *words]
     if switches.smoke:
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
-    helped = not {"-h", "--help"}.isdisjoint(rest)
     variants = {
         name: (text, _of_folder(recipe, switches.folder, read=not helped))
         for name, (text, recipe) in variants.items()
     }
-    name = rest[0] if rest and rest[0] in variants else None
+    name = words[0] if words and words[0] in variants else None
     if name is not None:
         text, recipe = variants[name]
-        recipe, rest = with_kinds(recipe, rest[1:])
-        variants = {name: (text, recipe)}
+        variants = {name: (text, with_flags(recipe, flags))}
     if helped:
-        described = {name: text for name, (text, _) in variants.items() if name != FILE}
-        print(
-            first_page(
-                prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE
-            )
-        )
+        print(_help(prog, variants, name, short=ALL not in line))
         raise SystemExit(0)
-    if ALL in rest:
-        rest = [*(word for word in rest if word != ALL), "--help"]
-        # without a variant, the keys of the first one: others have other keys of their process
-        name = next(iter(variants)) if name is None else name
     if name is None:
-        near = get_close_matches(rest[0], variants, 1) if rest else []
-        parser.error(
-            f"the first argument must be a variant, one of {', '.join(variants)}; got "
-            f"{rest[0] if rest else 'none'}" + (f", did you mean {near[0]}?" if near else "")
+        near = get_close_matches(words[0], variants, 1) if words else []
+        print(f"usage: {prog} VARIANT [--smoke] [--NAME VALUE ...]; {prog} --help lists both")
+        raise SystemExit(
+            f"{prog}: error: the first argument must be a variant, one of {', '.join(variants)}; "
+            f"got {words[0] if words else 'none'}" + (f", did you mean {near[0]}?" * bool(near))
         )
-    # no subcommands: tyro would put the first word of ``prog``, python, before their names
+    if len(words) > 1:
+        raise ValueError(f"{words[1]}: must be a flag, such as --steps 1000, or the value of one")
+    return variants[name][1], switches
+
+
+def _switches(given: Mapping[str, Flag]) -> Switches:
+    def value(name: str, kind: Any) -> Any:
+        return given[name].read(parts.Key(name, kind, None)) if name in given else None
+
+    return Switches(
+        "smoke" in given,
+        "accept_changes" in given,
+        value("recipe", Path),
+        value("estimate", int),
+        value("data.folder", Path),
+    )
+
+
+def _help(
+    prog: str, variants: Mapping[str, tuple[str, Recipe]], name: str | None, short: bool
+) -> str:
+    if short:
+        described = {name: text for name, (text, _) in variants.items() if name != FILE}
+        recipes = {name: recipe for name, (_, recipe) in variants.items()}
+        return first_page(prog, recipes, described, NOTE)
+    # without a variant, the keys of the first one: others have other keys of their process
+    name = next(iter(variants)) if name is None else name
     text, recipe = variants[name]
-    alone = name == FILE
-    given = typed(recipe)
-    check_unknown(given, rest)
-    prog, text = (prog, " ".join(NOTE.split())) if alone else (f"{prog} {name}", text)
-    return plain(
-        tyro.cli(type(given), default=given, args=rest, prog=prog, description=text)
-    ), switches
+    return every_value(f"{prog} {'FILE' if name == FILE else name}", text, recipe, NOTE)
 
 
 def _of_folder(recipe: Recipe, folder: Path | None, read: bool) -> Recipe:

@@ -1,15 +1,16 @@
-"""Parts on the command line: their keys as flags of tyro, with the checks of YAML values."""
+"""Flags of a recipe: ``--a.b value`` for every key ``a: {b: value}`` of its YAML file."""
 
 import inspect
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from itertools import takewhile
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import tyro
 from docstring_parser import parse as parse_docstring
+from docstring_parser import parse_from_object
 
 from ddlib import parts, registry
 from recipes.config.recipe import PARTS, Recipe, part, with_parts
@@ -18,279 +19,220 @@ from recipes.config.validation import ELSEWHERE, instead
 _OWN = ("", "data", "hardware", "optimizer", "output")
 """Places of flags that are fields of a recipe; a part may have any key."""
 
-
-def typed(recipe: Recipe) -> Recipe:
-    """Return a recipe whose parts have a field for every key, for tyro.
-
-    ``plain`` is the inverse.
-    """
-    return _typed(recipe, "")
+ALIASES = {"profile": "output.profile"}
+"""Short names of flags."""
 
 
-def plain(given: Recipe) -> Recipe:
-    """Convert a typed recipe, with the changes of tyro, back into a recipe.
+class Entry(NamedTuple):
+    """A value of a recipe that a flag sets."""
 
-    Raises:
-        ValueError: as the constructor of ``Recipe``.
-    """
-    return _plain(given, "")
+    place: str
+    """Keys of the YAML file, such as ``process.hierarchy.xi``."""
+    key: parts.Key
+    """Its type."""
+    value: Any
+    about: str
+    """Description; empty where there is none."""
 
-
-def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """Apply flags like ``--process.schedule cosine`` or ``--model.kind``, which choose the kinds of
-    parts.
-
-    The kinds determine which other flags exist, so they are read first; so are keys that have no
-    value yet.
-
-    Returns:
-        The recipe, and the remaining words.
-
-    Raises:
-        ValueError: as the constructor of ``Recipe``; a kind that does not exist.
-    """
-    changed: dict[str, Any] = {place: deepcopy(part(recipe, place)) for place in PARTS}
-    flags = list(_flags(words))
-    # the outer kinds first: they say which inner ones there are
-    for flag in sorted(flags, key=lambda flag: len(flag.path)):
-        if len(flag.values) == 1 and (group := _group(changed, flag.path)):
-            value = parts.parse(flag.values[0])
-            run = PARTS[flag.path[0]][1]
-            _part(changed, flag.path[:-1])[flag.path[-1]] = (
-                parts.expand(group, value, run) if isinstance(value, str) else value
-            )
-            flags.remove(flag)
-    for flag in list(flags):
-        if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
-            holder = _part(changed, flag.path[:-1])
-            name = flag.path[-1]
-            run = PARTS[flag.path[0]][1]
-            if holder is None:
-                place = ".".join(flag.path[:-1])
-                raise ValueError(
-                    f"{flag.words[0]}: the recipe sets no {place}; choose one by --{place}.kind too"
-                )
-            key = parts.keys(group, holder["kind"], run, holder | {name: flag.read(None)}).get(name)
-            value = flag.read(key)
-            # tyro is given the type of the value so far, and "run" is of another one
-            if key and (name not in holder or holder[name] == parts.RUN or key.filled == name):
-                holder[name] = value
-                flags.remove(flag)
-    return with_parts(recipe, changed), [word for flag in flags for word in flag.words]
+    @property
+    def flag(self) -> str:
+        return f"--{self.place.replace('_', '-')}"
 
 
-def _typed(holder: Any, place: str) -> Any:
-    """Return ``typed`` of a recipe, or of a dataclass inside it that holds parts."""
-    values = {one.name: getattr(holder, one.name) for one in fields(holder)}
-    changed = {}
-    for name, value in values.items():
-        if (here := place + name) in PARTS:
-            group, run = PARTS[here]
-            changed[name] = None if value is None else _fields(group, value, run)
-        elif any(other.startswith(f"{here}.") for other in PARTS):
-            changed[name] = _typed(value, f"{here}.")
-    # a subclass, so that tyro finds the docstrings of the other fields
-    namespace = {
-        "__annotations__": {
-            name: type(value) if value else str | None for name, value in changed.items()
-        },
-        "__post_init__": lambda self: None,
-        "__doc__": type(holder).__doc__,
-    }
-    kind: Any = dataclass(frozen=True, kw_only=True)(
-        type(type(holder).__name__, (type(holder),), namespace)
-    )
-    return kind(**values | changed)
+class Flag(NamedTuple):
+    """A flag of a command line."""
 
-
-def _plain(given: Any, place: str) -> Any:
-    """Invert ``_typed``."""
-    values = {one.name: getattr(given, one.name) for one in fields(given)}
-    for name, value in values.items():
-        if (here := place + name) in PARTS:
-            values[name] = None if value is None else _values(value)
-        elif any(other.startswith(f"{here}.") for other in PARTS):
-            values[name] = _plain(value, f"{here}.")
-    return type(given).__base__(**values)
-
-
-def check_flags(words: Sequence[str]) -> None:
-    """Raise if the words of a command line hold another codebase's flag.
-
-    Raises:
-        ValueError: a name of ``ELSEWHERE``.
-    """
-    for word in words:
-        name = word.partition("=")[0]
-        place, _, last = name.removeprefix("--").replace("-", "_").rpartition(".")
-        if name.startswith("--") and place in _OWN and last in ELSEWHERE:
-            raise ValueError(
-                f"{name}: no such flag; did you mean --{ELSEWHERE[last].replace('_', '-')}?"
-            )
-
-
-def check_unknown(given: Recipe, words: Sequence[str]) -> None:
-    """Raise if a flag stands for an option that recipes do not have.
-
-    Tyro finds the nearest flag of any other.
-
-    Args:
-        given: a recipe of ``typed``.
-        words: the words of a command line that ``with_kinds`` left.
-
-    Raises:
-        ValueError: with the option to use in its place.
-    """
-    known = set(_leaves(given, ""))
-    for word in words:
-        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
-        other = (
-            instead(name.rpartition(".")[2])
-            if word.startswith("--") and name not in known
-            else None
-        )
-        if other is not None:
-            raise ValueError(f"{word.partition('=')[0]}: no such flag; {other}")
-
-
-def _leaves(given: Any, place: str) -> Iterator[str]:
-    """Yield the places of all fields of a typed recipe."""
-    for one in fields(given):
-        yield place + one.name
-        value = getattr(given, one.name)
-        if is_dataclass(value):
-            yield from _leaves(value, f"{place}{one.name}.")
-
-
-class _Flag(NamedTuple):
-    """A flag with its values; without a path, words that belong to no flag of a part.
-
-    A path begins with the place of a part.
-    """
-
-    words: list[str]
-    path: list[str]
+    word: str
+    """As typed, without a value after ``=``."""
     values: list[str]
 
+    @property
+    def place(self) -> str:
+        return self.word.removeprefix("--").replace("-", "_")
+
     def read(self, key: parts.Key | None) -> Any:
-        values = [parts.parse(value) for value in self.values]
-        return _whole(key, values)
+        """Parse the values, as a single one or a list, and check them.
+
+        Without a key they are not checked.
+
+        Raises:
+            ValueError: no value, or one of another type.
+        """
+        if not self.values and key is not None and key.annotation is bool:
+            return True
+        if not self.values:
+            raise ValueError(f"{self.word}: has no value")
+        value = _whole(key, [parts.parse(word) for word in self.values])
+        if key is None or key.group:
+            return value
+        for other in (value, *self.values[:1]):  # a name that looks like a number is a string
+            if _accepts(key, other):
+                return other if key.function else parts.check(key, other)
+        try:
+            return parts.check(key, value)
+        except ValueError as error:
+            raise ValueError(f"{self.word}: {error}") from None
 
 
-def _flags(words: Sequence[str]) -> Iterator[_Flag]:
+def split(words: Sequence[str], lone: Mapping[str, int]) -> tuple[list[str], list[Flag]]:
+    """Split a command line into words and flags with their values, all words up to the next flag.
+
+    Args:
+        words: the words of the command line.
+        lone: number of values of flags that do not take all words, by name without dashes.
+    """
     rest = list(words)
+    alone: list[str] = []
+    flags: list[Flag] = []
     while rest:
         word, *rest = rest
-        name, sign, value = word.partition("=")
-        path = _path(name.removeprefix("--").replace("-", "_").removesuffix(".kind"))
-        if not word.startswith("--") or not path:
-            yield _Flag([word], [], [])
+        if not word.startswith("--"):
+            alone.append(word)
             continue
-        values = (
-            [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
-        )
+        name, sign, value = word.partition("=")
+        values = list(takewhile(lambda other: not other.startswith("--"), rest))
+        values = [value] if sign else values[: lone.get(name.removeprefix("--"), len(values))]
         rest = rest if sign else rest[len(values) :]
-        yield _Flag([word, *([] if sign else values)], path, values)
+        flags.append(Flag(name, values))
+    return alone, flags
 
 
-def _path(name: str) -> list[str]:
+def entries(holder: Any, place: str = "") -> Iterator[Entry]:
+    """Yield every value of a recipe, or of a dataclass inside it, the keys of its parts included."""
+    hints = get_type_hints(type(holder))
+    described = {one.arg_name: one.description for one in parse_from_object(type(holder)).params}
+    for one in fields(holder):
+        here = f"{place}{one.name}"
+        value = getattr(holder, one.name)
+        if here in PARTS:
+            yield from _part_entries(here, *PARTS[here], value)
+        elif is_dataclass(value):
+            yield from entries(value, f"{here}.")
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                yield Entry(f"{here}.{name}", parts.Key(name, Any, item), item, "")
+        else:
+            about = " ".join((described.get(one.name) or "").replace("``", "").split())
+            yield Entry(here, parts.Key(one.name, hints[one.name], value), value, about)
+
+
+def _part_entries(place: str, group: str, run: Any, values: Any) -> Iterator[Entry]:
+    about = "Another kind has other keys."
+    kind = parts.Key("kind", str, parts.REQUIRED)
+    if not isinstance(values, dict):
+        yield Entry(f"{place}.kind", kind, values, about)
+        return
+    yield Entry(f"{place}.kind", kind, values["kind"], about)
+    described = arguments_of(registry.find(group, values["kind"]))
+    for key in parts.keys(group, values["kind"], run, values).values():
+        here = f"{place}.{key.name}"
+        value = values.get(key.name)
+        if key.group and isinstance(value, dict):
+            yield from _part_entries(here, key.group, run, value)
+        elif key.name in values:
+            text = described.get(key.name) or f"Filled in by the run: {key.filled}."
+            yield Entry(here, key, value, text)
+
+
+def with_flags(recipe: Recipe, flags: Sequence[Flag]) -> Recipe:
+    """Return a recipe with the values of flags.
+
+    The kinds of parts are set first, since they determine which other keys there are.
+
+    Raises:
+        ValueError: an unknown flag, with the nearest known one; a value of a wrong type; as the
+            constructor of ``Recipe``.
+    """
+    for flag in flags:
+        place, _, last = flag.place.rpartition(".")
+        if place in _OWN and last in ELSEWHERE:
+            name = ELSEWHERE[last].replace("_", "-")
+            raise ValueError(f"{flag.word}: no such flag; did you mean --{name}?")
+    known = {entry.place: entry.key for entry in entries(recipe)}
+    changed: dict[str, Any] = {place: deepcopy(part(recipe, place)) for place in PARTS}
+    # by the number of keys: the outer kinds determine which inner keys there are
+    for flag in sorted(flags, key=lambda flag: len(_path(flag))):
+        path = _path(flag)
+        if path:
+            _set_key(changed, path, flag, known)
+        else:
+            place, value = _value(known, ALIASES.get(flag.place, flag.place), flag)
+            changed[place] = value
+    return with_parts(recipe, changed)
+
+
+def _path(flag: Flag) -> list[str]:
     """Return the place of a part and the keys after it; empty where there is no part."""
+    name = flag.place.removesuffix(".kind")
     for place in PARTS:
         if name == place or name.startswith(f"{place}."):
             return [place, *name.removeprefix(place).split(".")[1:]]
     return []
 
 
-def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
-    """Return the group of plug-ins of the part at a path; None if there is no part."""
-    if not path or path[0] not in PARTS:
-        return None
-    (group, run), values = PARTS[path[0]], changed[path[0]]
-    for name in path[1:]:
-        if not isinstance(values, dict):
-            return None
-        key = parts.keys(group, values["kind"], run, values).get(name)
-        if key is None or key.group is None:
-            return None
-        group = key.group
-        values = values.get(name)
-    return group
-
-
-def _part(changed: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the part at a path."""
-    for name in path:
-        changed = changed[name]
-    return changed
-
-
-def _fields(group: str, values: Any, run: Any) -> Any:
-    """Return a frozen dataclass whose fields are the values of a part."""
-    kind = values["kind"]
-    described = arguments_of(registry.find(group, kind))
-    columns: list[Any] = [
-        ("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)
-    ]
-    for key in parts.keys(group, kind, run, values).values():
-        if key.group and isinstance(values.get(key.name), dict):
-            inner = _fields(key.group, values[key.name], run)
-            columns.append((key.name, type(inner), inner))
-        elif key.name in values:
-            about = tyro.conf.arg(
-                help=described.get(key.name) or f"Filled in by the run: {key.filled}."
+def _set_key(
+    changed: dict[str, Any], path: Sequence[str], flag: Flag, known: Mapping[str, parts.Key]
+) -> None:
+    """Set a key of a part, or the part itself, in the values of all parts."""
+    (group, run), holder = PARTS[path[0]], changed
+    for i, name in enumerate(path):
+        last = i + 1 == len(path)
+        if i > 0:
+            given = holder | ({name: flag.read(None) if flag.values else True} if last else {})
+            allowed = parts.keys(group, holder["kind"], run, given)
+            here = ".".join(path[:i])
+            within = {f"{here}.{each}": key for each, key in allowed.items()}
+            if last and (name not in allowed or allowed[name].group is None):
+                place, holder_value = _value({**known, **within}, f"{here}.{name}", flag)
+                holder[place.rpartition(".")[2]] = holder_value
+                return
+            if name not in allowed or allowed[name].group is None:
+                raise ValueError(_unknown(flag, [*within, *known]))
+            group = str(allowed[name].group)
+        if last:
+            value = flag.read(None)
+            holder[name] = parts.expand(group, value, run) if isinstance(value, str) else value
+            return
+        if not isinstance(holder.get(name), dict):
+            place = ".".join(path[: i + 1])
+            raise ValueError(
+                f"{flag.word}: the recipe sets no {place}; choose one by --{place}.kind too"
             )
-            how = bool if key.annotation is bool else Annotated[Any, _flag(key)]
-            columns.append((key.name, Annotated[how, about], values[key.name]))
-    name = "".join(piece.title() for piece in kind.replace(":", ".").replace("_", ".").split("."))
-    made = make_dataclass(
-        name, [(n, t, field(default_factory=lambda v=v: v)) for n, t, v in columns], frozen=True
-    )
-    return made()
+        holder = holder[name]
 
 
-def _values(given: Any) -> Any:
-    """Return the values of a dataclass that ``_fields`` made."""
-    return {
-        one.name: _values(value)
-        if hasattr(value := getattr(given, one.name), "__dataclass_fields__")
-        else value
-        for one in fields(given)
-    }
+def _value(known: Mapping[str, parts.Key], place: str, flag: Flag) -> tuple[str, Any]:
+    """Return the place that a flag sets, and its value; ``--a.no-b`` sets ``a.b`` to False.
+
+    Raises:
+        ValueError: an unknown place; a value of a wrong type.
+    """
+    head, dot, last = place.rpartition(".")
+    opposite = f"{head}{dot}{last.removeprefix('no_')}"
+    if place not in known and opposite in known and known[opposite].annotation is bool:
+        return opposite, False
+    if place not in known:
+        raise ValueError(_unknown(flag, known))
+    return place, flag.read(known[place])
 
 
-def _flag(key: parts.Key) -> Any:
-    """Return the rule by which tyro reads and prints a value."""
-
-    def read(words: list[str]) -> Any:
-        return parts.check(key, _whole(key, [parts.parse(word) for word in words]))
-
-    def write(value: Any) -> list[str]:
-        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
-
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar=_called(key.annotation),
-        instance_from_str=read,
-        is_instance=lambda value: True,
-        str_from_instance=write,
-    )
+def _unknown(flag: Flag, known: Iterable[str]) -> str:
+    """Return the message for a flag that stands for no value."""
+    other = instead(flag.place.rpartition(".")[2])
+    near = get_close_matches(flag.place, known, 1)
+    if other is None and near:
+        other = f"did you mean --{near[0].replace('_', '-')}?"
+    return f"{flag.word}: no such flag; {other or '--help-all lists every one'}"
 
 
 def _whole(key: parts.Key | None, values: list[Any]) -> Any:
     """Return the value of a key from those of its flag.
 
-    a single one is the element of a list if the key has lists.
+    A single one is the element of a list if the key has lists.
     """
-    if len(values) != 1:
-        return values
-    if (
-        key is not None
-        and not key.group
-        and not isinstance(values[0], list)
-        and not _accepts(key, values[0])
-    ):
-        return values if _accepts(key, values) else values[0]
-    return values[0]
+    if len(values) != 1 or key is None or key.group or isinstance(values[0], list):
+        return values[0] if len(values) == 1 else values
+    return values if not _accepts(key, values[0]) and _accepts(key, values) else values[0]
 
 
 def _accepts(key: parts.Key, value: Any) -> bool:
@@ -301,27 +243,25 @@ def _accepts(key: parts.Key, value: Any) -> bool:
     return True
 
 
-def _called(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     """Return the name of a type in help texts: INT|STR, FLOAT ..."""
-    inner = [
-        _called(part) for part in get_args(annotation) if isinstance(part, type) or get_args(part)
-    ]
+    if get_origin(annotation) is Literal:
+        return "{" + ",".join(map(str, get_args(annotation))) + "}"
+    inner = [type_name(each) for each in get_args(annotation) if each is not Ellipsis]
     if get_origin(annotation) in (Union, types.UnionType):
-        return "|".join(inner)
+        return "|".join(dict.fromkeys(inner))
     if get_origin(annotation) is not None:
         return f"{inner[0] if inner else 'VALUE'} ..."
-    return (
-        "VALUE"
-        if annotation is Any
-        else "None"
-        if annotation is type(None)
-        else annotation.__name__.upper()
-    )
+    if annotation is types.NoneType:
+        return "None"
+    named = isinstance(annotation, type) and annotation is not Any
+    return annotation.__name__.upper() if named else "VALUE"
 
 
 def arguments_of(target: Any) -> dict[str, str]:
     """Return the descriptions of the arguments in the docstring of a class or function."""
-    found = parse_docstring(inspect.getdoc(target) or "").params
+    described = parse_docstring(inspect.getdoc(target) or "").params
     return {
-        one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found
+        one.arg_name: " ".join((one.description or "").replace("``", "").split())
+        for one in described
     }

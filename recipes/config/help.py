@@ -1,4 +1,4 @@
-"""First page of help: the recipe fields marked as most often changed."""
+"""Pages of help: the recipe fields marked as most often changed, and every value."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 from docstring_parser import parse_from_object
 
+from recipes.config.flags import ALIASES, entries, type_name
 from recipes.config.recipe import FIRST, PARTS, Recipe
 
 WIDTH = 100
@@ -37,6 +38,37 @@ def first_page(
     return "\n".join(
         [*lines, "", *_table(list(rows(list(variants.values())))), "", *note.splitlines()]
     )
+
+
+def every_value(prog: str, text: str, recipe: Recipe, note: str) -> str:
+    """Return the text of ``--help-all``: every flag with its type, meaning and value.
+
+    Args:
+        prog: name of the program in the usage line.
+        text: description of the recipe.
+        recipe: the recipe whose values are shown.
+        note: as in ``first_page``.
+    """
+    lines = [f"usage: {prog} [--NAME VALUE ...]", "", *textwrap.wrap(text, WIDTH)]
+    section = None
+    short = {place: name for name, place in ALIASES.items()}
+    for entry in entries(recipe):
+        place = entry.place.rpartition(".")[0]
+        if place != section:
+            lines += ["", f"{place or 'run'}:"]
+            section = place
+        names = [entry.flag, *([f"--{short[entry.place]}"] if entry.place in short else [])]
+        if entry.key.annotation is bool:
+            head, dot, last = entry.flag.removeprefix("--").rpartition(".")
+            lines.append(f"  {', '.join([*names, f'--{head}{dot}no-{last}'])}")
+        else:
+            lines.append(f"  {', '.join(names)} {type_name(entry.key.annotation)}")
+        about = f"{entry.about} (default: {_shown([entry.value])})".strip()
+        indent = " " * 6
+        lines += textwrap.wrap(
+            about, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+    return "\n".join([*lines, "", *note.splitlines()])
 
 
 def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
@@ -78,7 +110,7 @@ def _shown(values: Sequence[Any]) -> str:
     value = values[0]
     if isinstance(value, bool):
         return "(on)" if value else "(off)"
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return " ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -10,7 +10,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from pydantic import Discriminator, Tag
 
 from ddlib import parts
@@ -23,10 +22,7 @@ from recipes.data import Corpus, SymbolCorpus
 from recipes.data.source import STRICT
 
 FIRST = {"first": True}
-"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all.
-
-The key is not "help", which
-tyro reads as the description."""
+"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
 
 WARM_UP = 3
 """Steps before those of a trace."""
@@ -51,7 +47,7 @@ AnyCorpus = Annotated[
 class Data:
     """The text, and how sequences are cut from it."""
 
-    corpus: Annotated[AnyCorpus | None, tyro.conf.AvoidSubcommands] = None
+    corpus: AnyCorpus | None = None
     """Text and tokenizer, or symbols; None: those of ``folder``.
 
     An explicit corpus must agree with the folder.
@@ -212,7 +208,7 @@ class Output:
     """Whether TensorBoard's files are written."""
     wandb: str | None = None
     """Project to which Weights & Biases logs."""
-    profile: Annotated[int, tyro.conf.arg(aliases=["--profile"])] = 0
+    profile: int = 0
     """Steps whose trace of torch's profiler is written, after a few to warm up; 0 for none."""
 
     __pydantic_config__ = STRICT
@@ -249,23 +245,22 @@ def part(holder: Any, place: str) -> Any:
 
 
 def with_parts(holder: Any, values: Mapping[str, Any]) -> Any:
-    """Return a recipe with other values at some places, all at once.
+    """Return a recipe, or a part of one, with other values at some places, all at once.
 
     They may only fit each other.
     """
-    own = dict[str, Any]()
+    changes = dict[str, Any]()
     inner = dict[str, dict[str, Any]]()
     for place, value in values.items():
         name, _, rest = place.partition(".")
         if rest:
             inner.setdefault(name, {})[rest] = value
         else:
-            own[name] = value
-    return replace(
-        holder,
-        **own,
-        **{name: with_parts(getattr(holder, name), rest) for name, rest in inner.items()},
-    )
+            changes[name] = value
+    for name, rest in inner.items():
+        held = holder[name] if isinstance(holder, dict) else getattr(holder, name)
+        changes[name] = with_parts(held, rest)
+    return holder | changes if isinstance(holder, dict) else replace(holder, **changes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ Their numbers, every variant on local text, the command line, files.
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
@@ -276,25 +277,29 @@ def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, v
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["hdlm", "--process.gama", "2"], "--process.gamma"),
-        (["hdlm", "--batch", "many"], "many"),
-        (["hdlmm"], "hdlm"),
+        (
+            ["hdlm", "--process.gama", "2"],
+            "--process.gama: no such flag; did you mean --process.gamma?",
+        ),
+        (["hdlm", "--optimizer.lrr", "2"], "--optimizer.lrr: no such flag; did you mean --opti"),
+        (["hdlm", "--batch", "many"], "--batch: Input should be a valid integer"),
+        (["hdlm", "--batch"], "--batch: has no value"),
+        (["hdlm", "twice"], "twice: must be a flag"),
+        (["hdlmm"], "got hdlmm, did you mean hdlm?"),
         (
             ["hdlm", "--process.xi", "much"],
-            "Error parsing --process.xi: Input should be a valid number",
+            "--process.xi: Input should be a valid number",
         ),
         (
             ["hdlm", "--model.heads", "7.5"],
-            "Error parsing --model.heads: Input should be a valid integer",
+            "--model.heads: Input should be a valid integer",
         ),
         (["hdlm", "--optimizer.final", "2"], "final=2.0: must lie in [0, 1]"),
     ],
 )
-def test_the_command_line_refuses_by_name(arguments, message, capsys):
-    with pytest.raises(SystemExit):
+def test_the_command_line_refuses_by_name(arguments, message):
+    with pytest.raises((SystemExit, ValueError), match=re.escape(message)):
         chosen(*arguments)
-    output = capsys.readouterr()
-    assert message in " ".join((output.err + output.out).replace("│", " ").split())
 
 
 def test_help_names_every_value(capsys):
