@@ -99,8 +99,8 @@ Loss = Callable[[Batch], Tensor]
 def ours(batch: Batch, triton: bool, chunk: int | None = None) -> Tensor:
     """Compute the fused output layer and loss, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
-    given = batch.process, batch.hidden, batch.cast(), batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weighting=CLIP, chunk=chunk)
+    output = dd.Hidden(batch.hidden, batch.cast(), chunk=chunk)
+    return dd.training_loss(batch.process, output, batch.x, batch.z, batch.t, CLIP)
 
 
 def plain(batch: Batch) -> Tensor:
@@ -114,15 +114,9 @@ def plain(batch: Batch) -> Tensor:
 def children(batch: Batch, triton: bool) -> Tensor:
     """Compute the fused loss on child logits, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
-    given = (
-        batch.process,
-        batch.hidden,
-        batch.states.to(batch.hidden.dtype),
-        batch.x,
-        batch.z,
-        batch.t,
-    )
-    return dd.linear_training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
+    output = dd.Hidden(batch.hidden, batch.states.to(batch.hidden.dtype))
+    given = batch.process, output, batch.x, batch.z, batch.t
+    return dd.training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:

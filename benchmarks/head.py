@@ -79,8 +79,9 @@ class Batch:
 
 def ours(batch: Batch) -> Tensor:
     """Compute the fused output layer and loss."""
-    given = batch.process, batch.hidden, batch.matrix, batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP))
+    output = dd.Hidden(batch.hidden, batch.matrix)
+    given = batch.process, output, batch.x, batch.z, batch.t
+    return dd.training_loss(*given, weighting=dd.weightings.Clip(CLIP))
 
 
 class Family(Batch):
@@ -99,8 +100,9 @@ class Family(Batch):
 
 def children(batch: Family) -> Tensor:
     """Compute the fused loss on child logits."""
-    given = batch.process, batch.hidden, batch.states, batch.x, batch.z, batch.t
-    return dd.linear_training_loss(
+    output = dd.Hidden(batch.hidden, batch.states)
+    given = batch.process, output, batch.x, batch.z, batch.t
+    return dd.training_loss(
         *given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
     )
 

@@ -148,7 +148,9 @@ def fused(
     t = dd.sample_times(len(batch["x"]), generator=noise)
     z = process.sample(batch["x"], t, noise)
     weight, bias = output_layer(model, "cavity")
-    return dd.linear_training_loss(process, model.features(z, t), weight, batch["x"], z, t, bias)
+    return dd.training_loss(
+        process, dd.Hidden(model.features(z, t), weight, bias), batch["x"], z, t
+    )
 
 
 def written_out(

@@ -174,7 +174,7 @@ def training(size: Size, steps: int) -> dict[str, float]:
             {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"},
         )
         parts.of(stack, trained.objective.model, {"features": "DiT, forwards"})
-        parts.of(stack, dd, {"linear_training_loss": "output layer and loss, both ways"})
+        parts.of(stack, dd, {"summed_loss": "output layer and loss, both ways"})
         parts.of(stack, Tensor, {"backward": "DiT, backwards"})
         parts.of(stack, nn.utils, {"clip_grad_norm_": "clipping"})
         if trained.state.average is not None:

@@ -58,9 +58,9 @@ def fused(given: Noisy) -> Tensor:
     """Compute the loss from the features, with only the required logits."""
     process, model, meaning, *noisy = given
     weight, bias = output_layer(model, meaning)
-    layer = process, model.features(given.z, given.t), weight
-    return dd.linear_training_loss(
-        *layer, *noisy, bias, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
+    output = dd.Hidden(model.features(given.z, given.t), weight, bias)
+    return dd.training_loss(
+        process, output, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
     )
 
 
@@ -179,9 +179,9 @@ class Along(Trainer):
         """Compute the loss of the current states, and descend."""
         rows, (weight, bias) = self.rows, output_layer(self.model, self.meaning)
         hidden = self.model.features(rows.z, rows.t)
-        layer, options = (self.process, hidden, weight), rows.loss_options()
-        value = dd.linear_training_loss(
-            *layer, rows.x, rows.z, rows.t, bias, observe=rows.observe, **options
+        output = dd.Hidden(hidden, weight, bias, observe=rows.observe)
+        value = dd.training_loss(
+            self.process, output, rows.x, rows.z, rows.draw(), **rows.loss_options()
         )
         finished = rows.step(hidden.detach(), self.model)
         rows.replace(finished, self.x[finished])

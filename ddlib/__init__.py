@@ -28,12 +28,13 @@ from ddlib import (
 )
 from ddlib.config import build, registry
 from ddlib.config.plain import values
-from ddlib.kernels import linear_nelbo, linear_training_loss
+from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.consistency import bridge, consistency_loss
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
-from ddlib.objective.training import mean_per_token, training_loss
+from ddlib.objective.outputs import mean_per_token
+from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.samplers import sample
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bound",
     "Children",
+    "Hidden",
     "KeyedGenerator",
     "Likelihood",
     "Measure",
@@ -69,8 +71,6 @@ __all__ = [
     "guidance",
     "hierarchies",
     "likelihood",
-    "linear_nelbo",
-    "linear_training_loss",
     "mean_per_token",
     "nelbo",
     "order_costs",
@@ -86,6 +86,7 @@ __all__ = [
     "sample_times",
     "samplers",
     "schedules",
+    "summed_loss",
     "times",
     "token_logits",
     "training_loss",

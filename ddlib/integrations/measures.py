@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from ddlib.config import build
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
-from ddlib.objective.training import LossOptions, training_loss
+from ddlib.objective.options import LossOptions
+from ddlib.objective.training import training_loss
+from ddlib.paces import Draw
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
@@ -75,12 +77,11 @@ class DiffusionLoss(nn.Module):
                 logits,
                 x,
                 labels["z"],
-                labels["t"],
+                Draw(labels["t"], labels["measure"]),
                 self.weighting,
                 self.mode,
                 mask=mask,
                 parameterization=self.parameterization,
-                measure=labels["measure"],
                 reduction="none",
             )
             return nats.sum() / (mask.sum() if num_items_in_batch is None else num_items_in_batch)

@@ -16,7 +16,7 @@ from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
 from ddlib.kernels.tile import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
-from ddlib.objective.training import LossOptions
+from ddlib.objective.options import LossOptions
 from ddlib.parameterization.logits import layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
@@ -47,7 +47,7 @@ def plan(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch
     """
     methods = {
         "weighted_divergence",
-        *([] if options.mode == "standard" else [f"{options.mode}_weighted_divergence"]),
+        *([] if options.name == "standard" else [f"{options.name}_weighted_divergence"]),
     }
     for cls in type(process).__mro__:
         if "fused" in vars(cls):
@@ -67,11 +67,11 @@ def _hierarchical(
     process: Hierarchical, rows: Rows, options: LossOptions, dtype: torch.dtype
 ) -> Plan:
     z = rows.z[:, None]
-    hard = options.mode == "hard"
+    hard = options.name == "hard"
     if not all(isinstance(edge, Map) for edge in process.hierarchy.maps):
         return _general(process, rows, options, dtype)  # other kernels have no fused loss
     weight = _training_weight(process, rows, options)
-    shares = partial(_shares, process, options.edge_weights) if options.mode == "edges" else None
+    shares = partial(_shares, process, options.edge_weights) if options.name == "edges" else None
     hierarchy = process.hierarchy
     level = process.level_of(z)[:, 0]
     blocks = list[Part]()
@@ -126,9 +126,9 @@ def _child_plan(
         if found is None:
             break  # this level of the process is not a level of the tree
         levels.append(found)
-    hard = options.mode == "hard"
+    hard = options.name == "hard"
     blocks = list[Part]()
-    if options.mode == "edges":  # on CUDA too: the Triton kernels do not support edge weights
+    if options.name == "edges":  # on CUDA too: the Triton kernels do not support edge weights
         blocks += sibling_loss.parts(
             children, levels, rows, level, hard, _shares(process, options.edge_weights, rows)
         )
@@ -150,7 +150,7 @@ def _uniform(process: Interpolating, rows: Rows, options: LossOptions, dtype: to
 
     The evidence of the state, with all columns for all rows.
     """
-    if not process.uniform or options.mode != "standard" or options.parameterization != "cavity":
+    if not process.uniform or options.name != "standard" or options.parameterization != "cavity":
         return _general(process, rows, options, dtype)
     index = torch.arange(len(rows.x), device=rows.x.device)
     return Plan([Block(index, None, Evidence(process))], _training_weight(process, rows, options))

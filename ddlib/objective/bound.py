@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ddlib.objective.metrics import Measure
-from ddlib.objective.training import mean_per_token
+from ddlib.objective.outputs import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
@@ -228,7 +228,7 @@ def bound(
     independent = None
     if (
         levels == "balanced"
-        and steps is not None
+        and s is not None
         and any(one.support[1] < 1 for one in process.schedules)
     ):
         independent = _ends_within(process, s, t)
@@ -244,7 +244,7 @@ def bound(
     logits = cavity_logits(process, output, z, t, meaning)
     term = (
         process.integrand(logits, x, z, t)
-        if steps is None
+        if s is None
         else process.step_divergence(logits, x, z, t, s)
     )
     measure = unsqueeze_times(measure).to(term.dtype)

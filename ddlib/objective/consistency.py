@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.objective.training import mean_per_token, weights_of
+from ddlib.objective.outputs import mean_per_token, weighted_times
+from ddlib.paces import Draw
 from ddlib.parameterization.logits import (
     Parameterization,
     cavity_logits,
@@ -161,14 +162,13 @@ def consistency_loss(
     target_logits: Logits,
     x: Tokens,
     z_t: Tokens,
-    t: Times,
+    t: Times | Draw,
     z_s: Tokens,
     s: Times,
     *,
     divergence: str = "forward_kl",
     mask: PaddingMask | None = None,
     parameterization: Parameterization = "cavity",
-    measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute the divergence of the posterior at t from that of a teacher at s < t, in nats per
@@ -194,15 +194,14 @@ def consistency_loss(
             at ``s``, in the same form. No gradient passes through them.
         x: (B, L) clean tokens: the target where s is 0.
         z_t: (B, L) noisy states at ``t``.
-        t: (B,) times, or (B, L), one for each position.
+        t: (B,) times, or (B, L), one for each position; or a ``paces.Draw``, by whose weights the
+            loss is multiplied.
         z_s: (B, L) states at ``s`` on the same path, from ``bridge``.
         s: earlier times, of the shape of ``t``.
         divergence: "forward_kl", "reverse_kl" or "jensen_shannon".
         mask: (B, L) bool, True at real tokens; other positions count neither in the mean nor in the
             gradient.
         parameterization: meaning of both logits, as in ``nelbo``.
-        measure: weights of the times by which the loss is multiplied, such as those of
-            ``Pace.draw``; (B,) or (B, L).
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:
@@ -221,6 +220,7 @@ def consistency_loss(
     check_process(process)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     process.check_inputs(x=x)
+    t, weight = weighted_times(t)
     check_earlier(s, t, *x.shape)
     check_padding(x, mask)
     process.check_noised(x, z_t, t, mask)
@@ -236,9 +236,8 @@ def consistency_loss(
         known = one_hot(x, process.vocab_size).to(target.dtype)
         target = torch.where(unsqueeze_times(s)[..., None] > 0, target, known)
     loss = compared(target, log_probs)
-    counts = weights_of(t, None, measure)
-    if counts is not None:
-        loss = loss * counts.to(loss.dtype)
+    if weight is not None:
+        loss = loss * weight.to(loss.dtype)
     if reduction == "none":
         return loss if mask is None else torch.where(mask, loss, 0.0)
     return mean_per_token(loss, mask)

@@ -1,9 +1,9 @@
 """Integrand of the bound -log p(x) <= E[nelbo] of every process."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
+from ddlib.objective.options import LossOptions
+from ddlib.objective.outputs import LossInputs, Output, as_output
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
@@ -11,15 +11,12 @@ from ddlib.processes.integrand import dense_integrand
 from ddlib.typing import Logits, PerToken, Times, Tokens
 from ddlib.utils.validation import require
 
-_METHODS: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], Tensor]] = {
-    "auto": lambda process, *arguments: process.integrand(*arguments),
-    "generic": dense_integrand,
-}
+METHODS = ("auto", "generic")
 
 
 def nelbo(
     process: ForwardProcess,
-    logits: Logits,
+    output: Logits | Output,
     x: Tokens,
     z: Tokens,
     t: Times,
@@ -35,12 +32,13 @@ def nelbo(
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits; any floating
-            dtype; not modified.
+        output: logits, (B, L, V) over tokens, or (B, L, S - 1) over states for child logits, any
+            floating dtype, not modified; or ``ddlib.Hidden``.
         x: (B, L) clean tokens.
         z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
         t: (B,) times in [0, 1], or (B, L), one for each position.
-        method: "auto" for the closed form where the process has one, "generic" for the dense sum.
+        method: "auto" for the closed form where the process has one, "generic" for the dense sum of
+            logits.
         parameterization: meaning of the logits, "cavity", "posterior", "children" or a
             ``dd.Children``; see ``ddlib.parameterization.logits``.
 
@@ -57,10 +55,17 @@ def nelbo(
         tensor([[0.0000, 3.2189, 3.2189]])
     """
     require(
-        method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}"
+        method in METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, METHODS))}"
     )
-    check_process(process)
-    process.check_noised(x, z, t)
-    return _METHODS[method](
-        process, cavity_logits(process, logits, z, t, parameterization), x, z, t
-    )
+    if method == "generic":
+        require(
+            isinstance(output, Tensor),
+            f"method is 'generic', output a {type(output).__name__}: must be logits",
+        )
+        check_process(process)
+        process.check_noised(x, z, t)
+        return dense_integrand(
+            process, cavity_logits(process, output, z, t, parameterization), x, z, t
+        )
+    options = LossOptions(parameterization=parameterization)
+    return as_output(output).losses(LossInputs.of(process, x, z, t, options, None))

@@ -31,9 +31,9 @@ class Draw(NamedTuple):
 
     0 where positions do not move.
     """
-    s: Times
-    """The previous grid time if the bound is in discrete time, else ``t``."""
-    u: Times | None
+    s: Times | None = None
+    """The previous grid time, shaped like ``t``, if the bound is in discrete time."""
+    u: Times | None = None
     """(B,) path parameter of each sequence, or its time if it has only one.
 
     None if blocks have separate parameters.
@@ -174,9 +174,9 @@ class Pace(Part):
                 values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s)
             )
             if steps is not None:
-                return Draw(exact, counts, s, None)
+                return Draw(exact, counts, s)
             t = rounded(exact)
-            return Draw(t, until_last(counts, exact), t, None)
+            return Draw(t, until_last(counts, exact))
         part = (unit * parts).floor()
         place = counted(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
@@ -199,7 +199,7 @@ class Pace(Part):
                 rule = f"must be that of times, {tuple(t.shape)}, or (B,)"
                 raise ValueError(f"{self!r}: speeds have shape {tuple(speeds.shape)}, {rule}")
             speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
-            return Draw(t, until_last(speeds * counts, exact), t, where)
+            return Draw(t, until_last(speeds * counts, exact), u=where)
         s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 

@@ -49,7 +49,7 @@ Parameterization = str | Children
 def output_layer(
     denoiser: SplitDenoiser, parameterization: Parameterization
 ) -> tuple[Float[Tensor, "K D"], Float[Tensor, "K"] | None]:
-    """Return the matrix and bias that ``linear_nelbo`` and the other fused losses take with this
+    """Return the matrix and bias that ``ddlib.Hidden`` takes with this
     parameterization.
 
     Their rows are in memory order if the network predicts the children of a tree and the

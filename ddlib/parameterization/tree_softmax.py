@@ -176,7 +176,7 @@ class Children:
         parameterization: meaning of the distribution over tokens, "cavity" or "posterior"; see
             ``ddlib.parameterization.logits``.
         rows: (S - 1,) row of each state except the root in the output layer's matrix, for
-            ``linear_nelbo`` and the other fused losses; the matrix may have more rows. By default
+            ``ddlib.Hidden``; the matrix may have more rows. By default
             they are in the order of the states. They are fastest where siblings are contiguous.
             Logits are always in the order of the states.
 

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
@@ -38,7 +39,8 @@ class TrainingRows:
     As there, a new sequence begins with a few tokens at random positions: fewer than ``per_step``
     edges.
 
-    A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``loss_options``, then
+    A loop calls the network at ``z`` and ``t``, ``training_loss`` with ``draw`` and
+    ``loss_options``, then
     ``step`` and ``replace``. Rows begin at states of different progress, spread evenly over the
     batch.
 
@@ -68,7 +70,7 @@ class TrainingRows:
         >>> rows = dd.TrainingRows(process, dd.samplers.LeftToRight(), x)
         >>> for _ in range(3):
         ...     logits = torch.zeros(2, 4, 5)  # network(rows.z, rows.t)
-        ...     loss = dd.training_loss(process, logits, rows.x, rows.z, rows.t, **rows.loss_options())
+        ...     loss = dd.training_loss(process, logits, rows.x, rows.z, rows.draw(), **rows.loss_options())
         ...     finished = rows.step(logits)
         ...     rows.replace(finished, x[finished])
         >>> rows.z
@@ -118,9 +120,8 @@ class TrainingRows:
         self._descend_at_random(number, self._run(_FIRST))
         self._current = self._run(_LATER)
 
-    def loss_options(self, mode: str = "standard") -> dict[str, Any]:
-        """Return the arguments of ``training_loss`` and ``linear_training_loss`` after x, z and t,
-        for these states.
+    def draw(self, mode: str = "standard") -> Draw:
+        """Return the argument t of ``training_loss`` for these states: times and weights.
 
         The weight of a row is the number of its edges over the number of those whose loss the mode
         sums. The sum over the positions of a row thus estimates the sum over all steps of its
@@ -134,13 +135,19 @@ class TrainingRows:
         """
         level = self.levels
         summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
+        return Draw(self.t, self._edges.to(torch.float64) / summed.clamp_min(1))
+
+    def loss_options(self, mode: str = "standard") -> dict[str, Any]:
+        """Return the keyword arguments of ``training_loss`` for these states.
+
+        Args:
+            mode: as in ``draw``.
+        """
         return dict(
             weighting=Constant(),
-            mode=mode,
+            mode=[1.0] * self._depth if mode == "edges" else mode,
             mask=self.free,
-            edge_weights=[1.0] * self._depth if mode == "edges" else None,
             parameterization=self.parameterization,
-            measure=self._edges.to(torch.float64) / summed.clamp_min(1),
         )
 
     @property
@@ -158,7 +165,7 @@ class TrainingRows:
         """Function that reads scores at ``z`` and ``t``, so that ``step`` computes them for other
         positions only.
 
-        An argument of ``linear_training_loss``, which normalises the logits anyway. None for an
+        An argument of ``ddlib.Hidden``, which normalises the logits anyway. None for an
         order without scores, and for child logits, which are not read.
         """
         if not self.order.uses_predictions or isinstance(self.parameterization, Children):

@@ -157,12 +157,11 @@ def consistency(
             logits,
             x,
             z_t,
-            t,
+            dd.paces.Draw(t, measure),
             z_s,
             s,
             divergence=loss.consistency_divergence,
             parameterization=parameterization,
-            measure=measure,
             reduction="none",
         )
 

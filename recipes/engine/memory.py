@@ -255,7 +255,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
         taught = target(run.objective.answer, run.averaged, sooner)
         run.called(noisy, kept, scale, taught)[0].backward()
 
-    for name in ("_fused", "_plain", "predict"):
+    for name in ("_loss", "predict"):
         setattr(run.objective, name, cutting(getattr(run.objective, name)))
     found = []
     scale = torch.ones((), device=run.world.device)

@@ -26,8 +26,6 @@ class Noisy:
     """Starts of packed documents, and the total."""
     piece_t: Float[Tensor, " N"] | None = None
     """Time of each packed document."""
-    balance: Float[Tensor, " B"] | None = None
-    """Factor of each sequence's loss where its levels were drawn balanced."""
     at_once: bool = False
     """True if each block has a separate time, and the network takes the clean tokens in front of
     it.

@@ -64,8 +64,6 @@ def _term(
         unsqueeze_times(values).expand_as(part.x)[here] for values in (part.t, part.measure)
     )
     where = f"x = {int(x)}, z = {int(z)}, t = {float(t):.6g}, loss {float(losses[row, position]):g}"
-    if part.balance is not None:
-        measure = measure * part.balance[row]
     if not bool(measure.isfinite().all()):
         return where, f"the measure of its time is {float(measure):g}"
     weight = process.loss_weight(x, z, t)

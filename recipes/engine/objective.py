@@ -64,8 +64,9 @@ def noised(
             z = process.sample(batch.x, t, noise)
             return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels)
         z = process.sample(batch.x, t, noise, levels=loss.levels)
-        balance = process.importance_weight(batch.x, z, t) if loss.levels == "balanced" else None
-        return Noisy(batch.x, z, t, measure, batch.mask, balance=balance, labels=batch.labels)
+        if loss.levels == "balanced":
+            measure = measure * process.importance_weight(batch.x, z, t)
+        return Noisy(batch.x, z, t, measure, batch.mask, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)
     lengths = batch.cu_seqlens.diff()
@@ -137,11 +138,11 @@ class Objective(nn.Module):
         self.loss = loss
         self.half = half
         self.weighting = loss.rule()
-        self._edge_weights = loss.edge_weights
+        self._mode = loss.edge_weights or loss.mode
         if loss.order is not None:
             self.weighting = dd.weightings.Constant()  # the rest is in the measure of the rows
             if loss.mode == "edges" and loss.edge_weights is None:
-                self._edge_weights = (1.0,) * (len(process.levels) - 1)
+                self._mode = (1.0,) * (len(process.levels) - 1)
         self._process = [process]
 
     def forward(
@@ -166,8 +167,7 @@ class Objective(nn.Module):
                 # reach the exchange of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, torch.where(sound.all(-1), 0.0, lost.detach())
-            loss = self._fused if split else self._plain
-            total, losses = loss(output, noisy, kept, scale)
+            total, losses = self._loss(output, noisy, kept, scale)
             if noisy.rows is not None and self.training:
                 noisy.rows.step(output.detach(), self.model if split else None)
             if target is not None:
@@ -180,7 +180,6 @@ class Objective(nn.Module):
                 losses = losses + own.detach()
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
-            own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
             own = own * unsqueeze_times(noisy.measure).to(own.dtype)
             total = total + scale * self.loss.auxiliary * own.sum()
             losses = losses + self.loss.auxiliary * own.detach()
@@ -211,61 +210,28 @@ class Objective(nn.Module):
         """
         return meaning(self.model, self.loss.parameterization)
 
-    def _fused(
-        self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor
+    def _loss(
+        self, output: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss with the output layer in it.
-
-        Only the logits that it depends on, a chunk at a time.
+        """Compute the loss; of features with the output layer in it, of which only the logits that
+        it depends on are computed.
         """
-        weight, bias = output_layer(self.model, self.parameterization)
-        if noisy.balance is not None:
-            scale = scale * noisy.balance.repeat_interleave(noisy.x.shape[1])  # of every token
-        total, losses = dd.linear_training_loss(
+        if implements(self.model, SplitDenoiser):
+            weight, bias = output_layer(self.model, self.parameterization)
+            observe = None if noisy.rows is None else noisy.rows.observe
+            output = dd.Hidden(output, weight, bias, observe=observe)
+        return dd.summed_loss(
             self._process[0],
-            hidden,
-            weight,
+            output,
             noisy.x,
             noisy.z,
-            noisy.t,
-            bias,
-            weighting=self.weighting,
-            mode=self.loss.mode,
-            edge_weights=self._edge_weights,
-            mask=kept,
-            count_padding=False,
-            parameterization=self.parameterization,
-            measure=noisy.measure,
-            reduction="sum",
-            scale=scale,
-            per_token=True,
-            observe=None if noisy.rows is None else noisy.rows.observe,
-        )
-        return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(
-            losses
-        )
-
-    def _plain(
-        self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the loss of a network that returns logits and nothing else."""
-        losses = dd.training_loss(
-            self._process[0],
-            logits,
-            noisy.x,
-            noisy.z,
-            noisy.t,
+            dd.paces.Draw(noisy.t, noisy.measure),
+            scale,
             self.weighting,
-            self.loss.mode,
-            edge_weights=self._edge_weights,
+            self._mode,
             mask=kept,
-            count_padding=False,
             parameterization=self.parameterization,
-            measure=noisy.measure,
-            reduction="none",
         )
-        losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
-        return scale * losses.sum(), losses.detach()
 
     def _features(self, noisy: Noisy, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:

@@ -14,7 +14,7 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
-from ddlib.objective.training import check_mode, check_weighting
+from ddlib.objective.options import check_mode, check_weighting
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.embeddings.grouping import clusters_for, clusters_there
@@ -132,7 +132,7 @@ def make_process(
     except TypeError as error:
         raise ValueError(f"loss.{error}") from error
     try:
-        check_mode(process, recipe.loss.mode, recipe.loss.edge_weights)
+        check_mode(process, recipe.loss.edge_weights or recipe.loss.mode)
         check_weighting(process, recipe.loss.rule())
     except (TypeError, ValueError) as error:
         raise ValueError(f"loss: {error}") from error

@@ -149,8 +149,14 @@ class Model:
         """Compute the training loss."""
         x, z, t = self.noised(x, noise)
         features, weight, bias = self.layer(z, t)
-        return dd.linear_training_loss(
-            self.process, features, weight, x, z, t, bias, CLIP, parameterization=self.meaning
+        return dd.training_loss(
+            self.process,
+            dd.Hidden(features, weight, bias),
+            x,
+            z,
+            t,
+            CLIP,
+            parameterization=self.meaning,
         )
 
     @torch.no_grad()
@@ -163,8 +169,13 @@ class Model:
             x, z, t = self.noised(windows[index], dd.KeyedGenerator(12345, draw, index))
             features, weight, bias = self.layer(z, t)
             found.append(
-                dd.linear_nelbo(
-                    self.process, features, weight, x, z, t, bias, parameterization=self.meaning
+                dd.nelbo(
+                    self.process,
+                    dd.Hidden(features, weight, bias),
+                    x,
+                    z,
+                    t,
+                    parameterization=self.meaning,
                 ).sum(1)
             )
         return torch.cat(found).double()

@@ -95,7 +95,6 @@ def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor
         t.float(),
         loss.loss.rule(),
         mask=batch.mask,
-        count_padding=False,
         parameterization=saved.parameterization,
         reduction="none",
     )

@@ -52,7 +52,9 @@ def logits_of(layer):
 
 def agree(process, layer, noisy, tolerance=1e-10, chunk=None, **options):
     """Compare the fused loss and its gradients with those of the loss on materialised logits."""
-    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, chunk=chunk)
+    ours = dd.training_loss(
+        process, dd.Hidden(*layer[:2], layer[2], chunk=chunk), *noisy, **options
+    )
     theirs = dd.training_loss(process, logits_of(layer), *noisy, **options)
     close([ours], [theirs], tolerance)
     close(
@@ -81,11 +83,12 @@ def agree_with_float64(
     gradients.
     """
     values, gradients = exact(process, layer, noisy, tree, rows, **options)
-    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk) | options
+    given = dict(x=noisy[0], z=noisy[1], t=noisy[2]) | options
     given |= {} if tree is None else {"parameterization": dd.Children(tree, rows=rows)}
+    hidden = dd.Hidden(*layer, chunk=chunk)
     with torch.no_grad():
-        ours = dd.linear_training_loss(process, *layer[:2], **given, reduction="none")
-    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, per_token=True)
+        ours = dd.training_loss(process, hidden, **given, reduction="none")
+    loss, per_token = dd.summed_loss(process, hidden, **given, scale=1 / noisy[0].numel())
     close([ours, per_token, loss], [values, values, values.mean()], tolerance)
     found = torch.autograd.grad(loss, layer)
     assert all(one.dtype == p.dtype for one, p in zip(found, layer, strict=True))
@@ -110,7 +113,7 @@ def agree_under_autocast(process, layer, noisy, **options):
     layer = [part.detach().float().requires_grad_() for part in layer]
     exact = dd.training_loss(process, logits_of(layer), *noisy, **options)
     with torch.autocast("cpu", torch.bfloat16):
-        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options)
+        ours = dd.training_loss(process, dd.Hidden(*layer[:2], layer[2]), *noisy, **options)
     assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
     gradients = torch.autograd.grad(ours, layer)
     assert all(g.dtype == torch.float32 for g in gradients)

@@ -20,7 +20,7 @@ from ddlib.kernels import gpu
 from ddlib.kernels.gpu import siblings
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.tile import Rows
-from ddlib.objective.training import LossOptions
+from ddlib.objective.options import LossOptions
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
@@ -131,8 +131,8 @@ def test_nan_is_not_lost():
     with torch.no_grad():
         layer[0][0, 0] = torch.nan
     children = dd.Children(tree)
-    values = dd.linear_training_loss(
-        process, *layer[:2], x, z, t, parameterization=children, per_token=True
+    values = dd.summed_loss(
+        process, dd.Hidden(*layer[:2]), x, z, t, 1.0, parameterization=children
     )[1]
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 

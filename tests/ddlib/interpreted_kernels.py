@@ -27,7 +27,7 @@ from ddlib.kernels.gpu import tree_plan as ranged
 from ddlib.kernels.gpu import vocab_order
 from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.kernels.tile import Rows
-from ddlib.objective.training import LossOptions
+from ddlib.objective.options import LossOptions
 from ddlib.testing import strategies
 from ddlib.utils import philox_kernel
 from ddlib.utils.random import philox
@@ -131,7 +131,7 @@ def test_nan_is_not_lost(kernel, monkeypatch):
     with torch.no_grad():
         layer[0][0, 0] = torch.nan
     with torch.set_grad_enabled(kernel == "row"):
-        values = dd.linear_training_loss(process, *layer[:2], x, z, t, per_token=True)[1]
+        values = dd.summed_loss(process, dd.Hidden(*layer[:2]), x, z, t, 1.0)[1]
     assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
 
 
@@ -140,7 +140,7 @@ def test_evaluation_in_half_precision():
     process = MANY["four-levels"]
     layer, noisy = batch(process, dtype=torch.float16)
     with torch.no_grad():
-        ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+        ours = dd.nelbo(process, dd.Hidden(*layer[:2], layer[2]), *noisy)
     assert ours.dtype == F32
     close([ours], [exact(process, layer, noisy)[0]], 1e-5)  # sums are in float32
 
@@ -151,8 +151,8 @@ def test_training_in_half_precision(name, dtype):
     process = MANY[name]
     layer, noisy = batch(process, rows=8, dtype=dtype)
     values, gradients = exact(process, layer, noisy, weighting=dd.weightings.Clip(5.0))
-    loss = dd.linear_training_loss(
-        process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0)
+    loss = dd.training_loss(
+        process, dd.Hidden(*layer[:2], layer[2]), *noisy, weighting=dd.weightings.Clip(5.0)
     )
     close([loss], [values.mean()], 0.01)  # from logits in half precision
     found = torch.autograd.grad(loss, layer)
@@ -176,7 +176,7 @@ def test_however_evaluation_is_cut(tiles, name, monkeypatch):
     process = MANY[name]
     layer, noisy = batch(process, rows=4, length=3)
     with torch.no_grad():
-        ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+        ours = dd.nelbo(process, dd.Hidden(*layer[:2], layer[2]), *noisy)
     close([ours], [exact(process, layer, noisy)[0]], 2e-5)
 
 
@@ -205,7 +205,7 @@ def test_gradients_of_each_tokens_loss():
     process = MANY["four-levels"]
     layer, noisy = batch(process)
     slope = torch.randn(noisy[0].shape, generator=torch.Generator().manual_seed(1))
-    ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+    ours = dd.nelbo(process, dd.Hidden(*layer[:2], layer[2]), *noisy)
     wide = [p.detach().to(F64).requires_grad_() for p in layer]
     theirs = dd.nelbo(process, torch.nn.functional.linear(*wide), *noisy)
     close([ours], [theirs], 2e-5)

@@ -212,18 +212,18 @@ LOGIT = r"""
     dd.weightings.PerLevel(2.0) | TypeError | factors is 2.0, must be a list of numbers
     dd.weightings.PerLevel([]) | ValueError | factors is empty
     dd.weightings.PerLevel([1.0], 2.0) | TypeError | weighting is 2.0, must be a .*Weighting or None
-    loss(mode="edges", edge_weights=[1.0, 2.0]) | ValueError | edge_weights has 2 entries, must have 1
-    loss(mode="edges", edge_weights=1.0) | TypeError | edge_weights is 1.0, must be 1 numbers, one per edge
-    loss(mode="edges", edge_weights=[-1.0]) | ValueError | edge_weights\[0\] is -1.0
-    loss(mode="edges", edge_weights=[0.0]) | ValueError | edge_weights is \[0.0\].*not 0
-    loss(mode="hard", edge_weights=[1.0]) | ValueError | edge_weights is \[1.0\], mode 'hard': only mode='edges'
+    loss(mode=[1.0, 2.0]) | ValueError | mode has 2 factors, must have 1
+    loss(mode=1.0) | TypeError | mode is 1.0, must be one of 'standard', .*or a factor for each edge
+    loss(mode=[-1.0]) | ValueError | mode\[0\] is -1.0
+    loss(mode=[0.0]) | ValueError | mode is \[0.0\].*not 0
+    loss(process=UNIFORM, z=X, mode=[1.0]) | TypeError | mode is \[1.0\], which Uniform .*must be 'standard'
     loss(process=UNIFORM, z=X, mode="edges") | TypeError | mode is 'edges', which Uniform .*must be 'standard'
     loss(mode="soft") | ValueError | mode is 'soft'.*'standard', 'hard'
     loss(process=UNIFORM, z=X, mode="hard") | TypeError | mode is 'hard', which Uniform .*must be 'standard'
     loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has only tokens
     loss(weighting=PerLevel([1.0, 2.0])) | ValueError | factors has 2 entries, must have 1
     PerLevel([-1.0]) | ValueError | factors\[0\] is -1.0
-    loss(reduction="sum") | ValueError | reduction is 'sum'.*'mean' or 'none'
+    loss(reduction="max") | ValueError | reduction is 'max'.*'mean', 'sum' or 'none'
 """
 DEVICE = r"""
     nelbo(z=Z.to(META)) | ValueError | one device.*x on cpu, z on meta
@@ -232,7 +232,7 @@ DEVICE = r"""
     nelbo(process=dd.presets.mdlm(5).to(META)) | ValueError | one device.*process on meta
     nelbo(process=dd.presets.gidd(5, 0.2).to(META)) | ValueError | one device.*process on meta
     nelbo(LOGITS.to(META)) | ValueError | one device.*logits on meta
-    loss(mask=MASK.to(META), count_padding=False) | ValueError | one device.*mask on meta
+    loss(mask=MASK.to(META)) | ValueError | one device.*mask on meta
     CLUSTERS.posterior(PROBS.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
     MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
@@ -338,7 +338,7 @@ def test_good_neighbours_of_the_bad_inputs_pass():
     assert bool(
         loss(mask=MASK, weighting=PerLevel([1.0], dd.weightings.Clip(2.0)), mode="hard") > 0
     )
-    assert bool(loss(mode="edges", edge_weights=[1.0]) == loss())
+    assert bool(loss(mode=[1.0]) == loss())
     minus_inf = LOGITS.index_fill(2, torch.tensor([1]), -INF)
     assert bool(nelbo(minus_inf).isfinite().all())
     assert Symbolic("1 - erf(t)/erf(1)").alpha(T).item() == pytest.approx(

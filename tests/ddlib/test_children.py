@@ -92,8 +92,8 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     logits = torch.nn.functional.linear(*layer)[..., rows]
     slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
     hidden, weight, bias = layer
-    ours = dd.linear_nelbo(
-        process, hidden, weight, *noisy, bias, parameterization=meaning, chunk=19
+    ours = dd.nelbo(
+        process, dd.Hidden(hidden, weight, bias, chunk=19), *noisy, parameterization=meaning
     )
     theirs = dd.nelbo(process, logits, *noisy, parameterization=meaning)
     generic = dd.nelbo(process, dd.token_logits(tree, logits), *noisy, "generic")
@@ -101,7 +101,9 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     close([ours], [theirs])
     expected = torch.autograd.grad((theirs * slope).sum(), layer, retain_graph=True)
     close(torch.autograd.grad((ours * slope).sum(), layer), expected)
-    one = dd.linear_training_loss(process, hidden, weight, *noisy, bias, parameterization=meaning)
+    one = dd.training_loss(
+        process, dd.Hidden(hidden, weight, bias), *noisy, parameterization=meaning
+    )
     close(torch.autograd.grad(one, layer), torch.autograd.grad(theirs.mean(), layer))
 
 
@@ -114,7 +116,7 @@ def test_every_option_of_the_training_loss(noise, mode, meaning):
     layer, noisy = batch(process, tree)
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
     options = dict(
-        mode=mode, mask=mask, count_padding=False, parameterization=dd.Children(tree, meaning),
+        mode=mode, mask=mask, parameterization=dd.Children(tree, meaning),
         weighting=dd.weightings.PerLevel([0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)),
     )  # fmt: skip
     for reduction in ("mean", "none"):
@@ -128,8 +130,8 @@ def test_drawn_processes(process, seed, chunk):
     meaning = "children" if process.hierarchy else dd.Children(tree)
     layer, noisy = batch(process, tree, seed, rows=4, length=3)
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=meaning)
-    ours = dd.linear_training_loss(
-        process, *layer[:2], *noisy, layer[2], parameterization=meaning, chunk=chunk
+    ours = dd.training_loss(
+        process, dd.Hidden(*layer[:2], layer[2], chunk=chunk), *noisy, parameterization=meaning
     )
     agree_on_mean(ours, theirs, layer)
 
@@ -152,8 +154,8 @@ def test_only_one_graph_break_under_compile():
     meaning = dd.Children(tree)
 
     def step(hidden, weight, bias):
-        return 3 * dd.linear_training_loss(
-            process, torch.tanh(hidden), weight, *noisy, bias, parameterization=meaning
+        return 3 * dd.training_loss(
+            process, dd.Hidden(torch.tanh(hidden), weight, bias), *noisy, parameterization=meaning
         )
 
     agree_when_compiled(step, layer)
@@ -163,17 +165,12 @@ def test_scale_and_the_loss_of_each_token():
     process = NOISE["masked"]
     tree = TREES["four"]
     layer, noisy = batch(process, tree)
-    given = dict(parameterization=dd.Children(tree), per_token=True)
-    for reduction in ("sum", "mean"):
-        options = given | dict(reduction=reduction)
-        plain, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options)
-        scaled, same = dd.linear_training_loss(
-            process, *layer[:2], *noisy, layer[2], **options, scale=0.25
-        )
-        close([plain, 4 * scaled, each], [getattr(each, reduction)(), plain, same])
-        close(
-            torch.autograd.grad(plain, layer), [4 * g for g in torch.autograd.grad(scaled, layer)]
-        )
+    hidden = dd.Hidden(*layer)
+    options = dict(parameterization=dd.Children(tree))
+    plain, each = dd.summed_loss(process, hidden, *noisy, 1.0, **options)
+    scaled, same = dd.summed_loss(process, hidden, *noisy, 0.25, **options)
+    close([plain, 4 * scaled, each], [each.sum(), plain, same])
+    close(torch.autograd.grad(plain, layer), [4 * g for g in torch.autograd.grad(scaled, layer)])
 
 
 @pytest.mark.parametrize(
@@ -189,9 +186,9 @@ def test_a_token_needs_the_sibling_logits_between_its_state_and_its_ancestor(noi
         here = z == state
         if not here.any():
             continue
-        loss = dd.linear_nelbo(process, *layer[:2], x, z, t, parameterization=dd.Children(tree))[
-            here
-        ].sum()
+        loss = dd.nelbo(
+            process, dd.Hidden(*layer[:2]), x, z, t, parameterization=dd.Children(tree)
+        )[here].sum()
         used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
         level = int(process.level_of(torch.tensor([[state]])))
         wanted = torch.zeros(len(used), dtype=torch.bool)
@@ -339,7 +336,7 @@ test_bad_input = refuses(r"""
     dd.Children(FOUR, rows=torch.zeros(18, dtype=torch.int64)) | ValueError | rows holds a row twice
     dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be indices of rows
     dd.Children(FOUR, rows=torch.arange(8)) | ValueError | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
-    dd.linear_nelbo(MASKS, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(FOUR))
+    dd.nelbo(MASKS, dd.Hidden(torch.zeros(1, 1, 2), torch.zeros(8, 2)), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of tokens
     dd.token_logits(FOUR, torch.zeros(8)) | ValueError | S - 1 = 18
     dd.nelbo(MASKS, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(FOUR))

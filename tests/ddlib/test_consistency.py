@@ -13,6 +13,7 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.objective.consistency import DIVERGENCES
+from ddlib.paces import Draw
 from ddlib.processes import Hierarchical
 from ddlib.processes import examples as of_every_kind
 from ddlib.testing import strategies
@@ -185,7 +186,12 @@ def test_masks_measures_and_anchors(divergence):
     mean = dd.consistency_loss(process, *given_, mask=mask, **options)
     assert torch.allclose(mean, each[mask].mean()) and each.shape == x.shape
     weighed = dd.consistency_loss(
-        process, *given_, measure=torch.tensor([0.0, 1.0, 2.0]), reduction="none", **options
+        process,
+        *given_[:4],
+        Draw(given_[4], torch.tensor([0.0, 1.0, 2.0])),
+        *given_[5:],
+        reduction="none",
+        **options,
     )
     assert torch.allclose(weighed, each * torch.tensor([0.0, 1.0, 2.0])[:, None])
     mean.backward()

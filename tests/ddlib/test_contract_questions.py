@@ -11,7 +11,7 @@ from example_processes import PROCESSES, RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot, registry
-from ddlib.objective.training import check_mode
+from ddlib.objective.options import check_mode
 from ddlib.processes import (
     GIDD,
     ForwardProcess,
@@ -270,7 +270,7 @@ def test_a_custom_process_has_its_hard_mode(process, times):
     )
     assert torch.allclose(hard, times * standard)
     weight = torch.eye(process.vocab_size, dtype=torch.float64)
-    fused = dd.linear_training_loss(process, logits, weight, x, z, t, mode="hard")
+    fused = dd.training_loss(process, dd.Hidden(logits, weight), x, z, t, mode="hard")
     assert torch.allclose(fused, hard)
 
 
@@ -287,8 +287,14 @@ def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(proc
     )  # words keep the weight they have
     for loss in (
         dd.training_loss(process, logits, x, z, t, weighting=PerLevel(factors), reduction="none"),
-        dd.linear_training_loss(
-            process, logits, weight, x, z, t, weighting=PerLevel(factors), reduction="none"
+        dd.training_loss(
+            process,
+            dd.Hidden(logits, weight),
+            x,
+            z,
+            t,
+            weighting=PerLevel(factors),
+            reduction="none",
         ),
     ):
         assert torch.allclose(loss, expected)

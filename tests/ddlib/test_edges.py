@@ -51,9 +51,7 @@ def mean(process, denoiser, t, loss):
 
 
 def on_edges(weights=None):
-    return lambda *given: dd.training_loss(
-        *given, mode="edges", edge_weights=weights, reduction="none"
-    )
+    return lambda *given: dd.training_loss(*given, mode=weights or "edges", reduction="none")
 
 
 @pytest.mark.parametrize("process", TREES.values(), ids=TREES)
@@ -222,7 +220,7 @@ def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
         dd.training_loss(
             process, logits, *noisy, parameterization="posterior", reduction="none", **how
         )
-        for how in (dict(mode="hard"), dict(mode="edges", edge_weights=[1.0] * 4))
+        for how in (dict(mode="hard"), dict(mode=[1.0] * 4))
     ]
     assert torch.allclose(*both, rtol=1e-10)
     cavity = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
@@ -259,10 +257,10 @@ def test_every_option_of_the_training_loss(noise, meaning):
     layer, noisy = batch(process, tree, rows=6, length=4)
     depth = process.hierarchy.depth
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
-    given = dict(mode="edges", parameterization=meaning, mask=mask, count_padding=False)
+    given = dict(parameterization=meaning, mask=mask)
     for weights in (None, [0.3 + j for j in range(depth)], [0.0] * (depth - 1) + [1.0]):
         rule = dd.weightings.PerLevel([0.5 + i for i in range(depth)], dd.weightings.Clip(2.0))
-        options = given | dict(edge_weights=weights, weighting=rule)
+        options = given | dict(mode=weights or "edges", weighting=rule)
         for reduction in ("mean", "none"):
             agree(process, layer, noisy, **options, reduction=reduction, chunk=19)
 
@@ -280,8 +278,7 @@ def test_clusters_of_very_different_sizes(meaning):
             process,
             layer,
             noisy,
-            mode="edges",
-            edge_weights=weights,
+            mode=weights or "edges",
             parameterization=meaning,
             chunk=chunk,
         )
@@ -315,7 +312,7 @@ def test_a_token_needs_the_sibling_logits_on_its_path_only():
         if not here.any():
             continue
         given = dict(mode="edges", parameterization=dd.Children(tree), reduction="none")
-        loss = dd.linear_training_loss(process, *layer[:2], x, z, t, **given)[here].sum()
+        loss = dd.training_loss(process, dd.Hidden(*layer[:2]), x, z, t, **given)[here].sum()
         used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
         level = int(process.level_of(torch.tensor([[state]])))
         wanted = torch.zeros(tree.num_states - 1, dtype=torch.bool)
@@ -341,7 +338,7 @@ def test_a_custom_process_has_its_edges():
     process = Careful(Tree(NESTED[:1]), dd.schedules.Linear())
     layer, noisy = batch(process)
     plain = dd.training_loss(process, logits_of(layer), *noisy, mode="edges")
-    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], mode="edges")
+    ours = dd.training_loss(process, dd.Hidden(*layer[:2], layer[2]), *noisy, mode="edges")
     close([ours], [plain])
     theirs = Hierarchical(process.hierarchy, process.schedule)
     close([plain], [3 * dd.training_loss(theirs, logits_of(layer), *noisy, mode="edges")])

@@ -44,8 +44,11 @@ def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(
     monkeypatch.setattr(fused, "_STRIPE", stripe)
     (hidden, weight, bias), noisy = layer, _ = batch(process)
     slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
-    ours = dd.linear_nelbo(
-        process, hidden, weight, *noisy, bias, parameterization=parameterization, chunk=chunk
+    ours = dd.nelbo(
+        process,
+        dd.Hidden(hidden, weight, bias, chunk=chunk),
+        *noisy,
+        parameterization=parameterization,
     )
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=parameterization)
     close([ours], [theirs])
@@ -65,8 +68,11 @@ def test_drawn_processes(process, seed, parameterization, chunk, stripe):
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=parameterization)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "_STRIPE", stripe)
-        ours = dd.linear_training_loss(
-            process, *layer[:2], *noisy, layer[2], parameterization=parameterization, chunk=chunk
+        ours = dd.training_loss(
+            process,
+            dd.Hidden(*layer[:2], layer[2], chunk=chunk),
+            *noisy,
+            parameterization=parameterization,
         )
         agree_on_mean(ours, theirs, layer)
 
@@ -89,16 +95,16 @@ LEVELS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("process", CLUSTERS.values(), ids=CLUSTERS)
-@pytest.mark.parametrize("padding", [None, True, False])
+@pytest.mark.parametrize("padding", [False, True])
 def test_every_option_of_the_training_loss(process, options, padding):
     layer, noisy = batch(process)
-    if padding is not None:
+    if padding:
         mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
-        options = options | dict(mask=mask, count_padding=padding)
+        options = options | dict(mask=mask)
     for reduction in ("mean", "none"):
         agree(process, layer, noisy, **options, reduction=reduction)
-    total = dd.linear_training_loss(
-        process, *layer[:2], *noisy, layer[2], **options, reduction="sum"
+    total = dd.training_loss(
+        process, dd.Hidden(*layer[:2], layer[2]), *noisy, **options, reduction="sum"
     )
     close(
         [total],
@@ -121,10 +127,10 @@ def test_gradients_by_finite_differences(name):
     process = MANY[name]
     layer, noisy = batch(process, rows=3, length=2, dim=3)
     assert torch.autograd.gradcheck(
-        lambda h, w, b: dd.linear_nelbo(process, h, w, *noisy, b), layer
+        lambda h, w, b: dd.nelbo(process, dd.Hidden(h, w, b), *noisy), layer
     )
     assert torch.autograd.gradcheck(
-        lambda h, w, b: dd.linear_training_loss(process, h, w, *noisy, b), layer
+        lambda h, w, b: dd.training_loss(process, dd.Hidden(h, w, b), *noisy), layer
     )
 
 
@@ -133,25 +139,22 @@ def test_float32(process):
     agree(process, *batch(process, dtype=torch.float32), 1e-5, weighting=dd.weightings.Clip(5.0))
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
-def test_a_scale_and_the_loss_of_every_token(reduction):
+@pytest.mark.parametrize("per_token", [False, True])
+def test_a_scale_and_the_loss_of_every_token(per_token):
     process = MANY["levels"]
     layer, noisy = batch(process)
-    given = dict(
-        weighting=dd.weightings.Clip(3.0),
-        reduction=reduction,
-        scale=torch.tensor(0.25),
-        per_token=True,
-    )
-    ours, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
+    scale = torch.rand(noisy[0].shape, dtype=F64) if per_token else torch.tensor(0.25)
+    clip = dd.weightings.Clip(3.0)
+    ours, each = dd.summed_loss(process, dd.Hidden(*layer), *noisy, scale, clip)
+    same, plain = dd.summed_loss(process, logits_of(layer), *noisy, scale, clip)
     theirs = dd.training_loss(
         process, logits_of(layer), *noisy, weighting=dd.weightings.Clip(3.0), reduction="none"
     )
-    close([each], [theirs])
-    assert not each.requires_grad
-    wanted = dict(sum=theirs.sum(), mean=theirs.mean(), none=theirs)[reduction] * 0.25
-    close([ours], [wanted])
-    close(torch.autograd.grad(ours.sum(), layer), torch.autograd.grad(wanted.sum(), layer))
+    close([each, plain], [theirs, theirs])
+    assert not each.requires_grad and not plain.requires_grad
+    wanted = (theirs * scale).sum()
+    close([ours, same], [wanted, wanted])
+    close(torch.autograd.grad(ours, layer), torch.autograd.grad(wanted, layer))
 
 
 @pytest.mark.parametrize("stripe", [512, 3])
@@ -160,10 +163,10 @@ def test_without_a_bias_and_without_gradients(monkeypatch, stripe):
     process = MANY["levels"]
     (hidden, weight, _), noisy = batch(process)
     theirs = dd.training_loss(process, hidden @ weight.T, *noisy)
-    close([dd.linear_training_loss(process, hidden, weight, *noisy)], [theirs])
+    close([dd.training_loss(process, dd.Hidden(hidden, weight), *noisy)], [theirs])
     with torch.no_grad():
-        close([dd.linear_training_loss(process, hidden, weight, *noisy)], [theirs])
-    frozen = dd.linear_training_loss(process, hidden, weight.detach(), *noisy)
+        close([dd.training_loss(process, dd.Hidden(hidden, weight), *noisy)], [theirs])
+    frozen = dd.training_loss(process, dd.Hidden(hidden, weight.detach()), *noisy)
     close(torch.autograd.grad(frozen, hidden), torch.autograd.grad(theirs, hidden))
 
 
@@ -180,7 +183,7 @@ def test_only_one_graph_break_under_compile():
 
     def step(hidden, weight, bias):
         hidden = torch.tanh(hidden * 2)
-        return 3 * dd.linear_training_loss(process, hidden, weight, *noisy, bias)
+        return 3 * dd.training_loss(process, dd.Hidden(hidden, weight, bias), *noisy)
 
     agree_when_compiled(step, layer, 1e-6, 1e-5)
 
@@ -192,7 +195,7 @@ def test_words_need_no_logit_and_a_cluster_only_its_own():
     for state in range(process.num_states):
         here = z == state
         if here.any():
-            loss = dd.linear_nelbo(process, *layer[:2], x, z, t)[here].sum()
+            loss = dd.nelbo(process, dd.Hidden(*layer[:2]), x, z, t)[here].sum()
             used[state] = torch.autograd.grad(loss, layer[1])[0].abs().sum(1)
     hierarchy = process.hierarchy
     for level in range(1, hierarchy.depth + 1):
@@ -224,18 +227,18 @@ def test_a_subclass_with_another_bound_loses_the_fused_rule(kind, monkeypatch):
     process, plain = (cls(5, dd.schedules.Linear()) for cls in (kind, kind.__mro__[2]))
     (hidden, weight, bias), noisy = layer, _ = batch(process)
     close(
-        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [dd.nelbo(process, dd.Hidden(hidden, weight, bias), *noisy)],
         [dd.nelbo(process, logits_of(layer), *noisy)],
     )
     close(
-        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [dd.nelbo(process, dd.Hidden(hidden, weight, bias), *noisy)],
         [2 * dd.nelbo(plain, logits_of(layer), *noisy)],
     )
     monkeypatch.setattr(
         kind, "fused", kind.__mro__[2].fused, raising=False
     )  # the planted fault: a wrong statement
     close(
-        [dd.linear_nelbo(process, hidden, weight, *noisy, bias)],
+        [dd.nelbo(process, dd.Hidden(hidden, weight, bias), *noisy)],
         [dd.nelbo(plain, logits_of(layer), *noisy)],
     )
 
@@ -243,8 +246,9 @@ def test_a_subclass_with_another_bound_loses_the_fused_rule(kind, monkeypatch):
 def fused_loss(**change):
     process = MANY["levels"]
     (hidden, weight, bias), (x, z, t) = batch(process)
-    given = dict(hidden=hidden, weight=weight, x=x, z=z, t=t, bias=bias) | change
-    return dd.linear_training_loss(process, **given)
+    layer = dict(hidden=hidden, weight=weight, bias=bias, chunk=None)
+    layer |= {name: change.pop(name) for name in layer if name in change}
+    return dd.training_loss(process, dd.Hidden(**layer), x, z, t, **change)
 
 
 test_bad_input_is_named = refuses(r"""
@@ -254,7 +258,7 @@ test_bad_input_is_named = refuses(r"""
     fused_loss(reduction="max") | ValueError | reduction is 'max'
     fused_loss(mode="soft") | ValueError | mode is 'soft'
     fused_loss(chunk=0) | ValueError | chunk
-    fused_loss(mode="edges", edge_weights=[1.0]) | ValueError | edge_weights has 1 entries, must have 3
+    fused_loss(mode=[1.0]) | ValueError | mode has 1 factors, must have 3
     fused_loss(parameterization="joint") | ValueError | parameterization is 'joint'
 """)
 
@@ -268,7 +272,7 @@ def test_gradients_in_float32_where_the_rightful_cluster_has_hardly_any_mass(pro
         layer[2][0] += gap
     narrow = [tensor.detach().float().requires_grad_() for tensor in layer]
     theirs = dd.training_loss(process, logits_of(layer), *noisy)
-    ours = dd.linear_training_loss(process, *narrow[:2], *noisy, narrow[2])
+    ours = dd.training_loss(process, dd.Hidden(*narrow[:2], narrow[2]), *noisy)
     close([ours], [theirs], 1e-5)
     close(torch.autograd.grad(ours, narrow), torch.autograd.grad(theirs, layer), 1e-5)
 

@@ -50,7 +50,7 @@ REAL = real()
 def fused(process, logits, x, z, t, **options):
     """The loss whose output layer is the identity."""
     layer = torch.eye(process.vocab_size, dtype=logits.dtype)
-    return dd.linear_training_loss(process, logits, layer, x, z, t, reduction="none", **options)
+    return dd.training_loss(process, dd.Hidden(logits, layer), x, z, t, reduction="none", **options)
 
 
 def noisy(process, t, seed):

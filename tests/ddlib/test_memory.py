@@ -156,8 +156,8 @@ def test_a_loss_on_child_logits_holds_no_logit_of_every_word(name):
     weight = torch.zeros(states, width).requires_grad_()
     meaning.families(0), meaning.families(1)
     with LiveBytes() as recorder:
-        dd.linear_training_loss(
-            process, hidden, weight, x, z, t, parameterization=meaning
+        dd.training_loss(
+            process, dd.Hidden(hidden, weight), x, z, t, parameterization=meaning
         ).backward()
     gradients = 4 * (weight.numel() + hidden.numel())
     assert recorder.peak - gradients < 0.1 * 4 * tokens * V

@@ -319,7 +319,7 @@ def test_the_fused_loss_is_the_loss(parameterization, mean):
     weight = torch.randn(6, 4, generator=noise, requires_grad=True)
     reduction = "mean" if mean else "none"
     options = {"parameterization": parameterization, "reduction": reduction}
-    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, **options)
+    fused = dd.training_loss(process, dd.Hidden(hidden, weight), x, z, t, **options)
     whole = dd.training_loss(process, hidden @ weight.t(), x, z, t, **options)
     torch.testing.assert_close(fused, whole)
     ours, theirs = (torch.autograd.grad(one.sum(), (hidden, weight)) for one in (fused, whole))

@@ -95,11 +95,11 @@ def test_child_logits_at_a_time_per_position(mode):
     options = {"mode": mode, "parameterization": "children"}
     x, z, _ = drawn(process, TIMES)
     logits = torch.randn(2, 3, 6, dtype=F64, generator=seeded(5))
-    for loss, more in (
-        (dd.training_loss, ()),
-        (dd.linear_training_loss, (torch.eye(6, dtype=F64),)),
-    ):
-        call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **options)  # noqa: E731, B023
+    eye = torch.eye(6, dtype=F64)
+    for output in (lambda logits: logits, lambda logits: dd.Hidden(logits, eye)):
+        call = lambda *of: dd.training_loss(
+            process, output(of[0]), *of[1:], reduction="none", **options
+        )
         alone = call(*map(split, (logits, x, z)), TIMES.flatten())
         assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
 
@@ -113,7 +113,7 @@ def test_gradients_of_the_fused_loss_at_a_time_per_position():
         h = hidden.clone().requires_grad_()
         w = weight.clone().requires_grad_()
         if fused:
-            dd.linear_training_loss(process, h, w, x, z, TIMES).backward()
+            dd.training_loss(process, dd.Hidden(h, w), x, z, TIMES).backward()
         else:
             dd.training_loss(process, h @ w.T, x, z, TIMES).backward()
         found.append((h.grad, w.grad))

@@ -15,6 +15,7 @@ import ddlib as dd
 from ddlib.paces import (
     Blocks,
     Checkerboard,
+    Draw,
     Halton,
     Lanes,
     LeftToRight,
@@ -363,8 +364,9 @@ def test_keyed_draws_belong_to_the_example(pace, seed, steps):
 
     whole = drawn([3, 1, 8, 6])
     parts = (drawn([3, 1]), drawn([8, 6]))
+    assert (whole.s is None) == (steps is None)
     for column, halves in zip(whole, zip(*parts, strict=True), strict=True):
-        assert torch.equal(column, torch.cat(halves))
+        assert column is None or torch.equal(column, torch.cat(halves))
 
 
 @given(
@@ -374,7 +376,8 @@ def test_times_of_another_interval_lie_inside_and_have_its_measure(pace, interva
     rows = 4096
     drawn = pace.draw(rows, 2, seeded(), interval=interval, steps=steps, density=Beta(2.0, 1.0))
     t, s, measure = (
-        v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure)
+        v[:, None].expand(-1, 2) if v.ndim == 1 else v
+        for v in (drawn.t, drawn.t if drawn.s is None else drawn.s, drawn.measure)
     )
     assert (t >= interval[0] - 1e-6).all() and (t <= interval[1] + 1e-6).all()
     counts = measure if steps is None else measure * (t - s)
@@ -396,15 +399,11 @@ def test_losses_count_the_measure(mode):
     layer = torch.randn(4, 5, dtype=F64, generator=noise)
     each = dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, reduction="none")
     want = (each * measure).mean()
-    assert torch.allclose(
-        dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want
-    )
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, draw, mode=mode), want)
     for reduction in ("mean", "none"):
         options = {"mode": mode, "reduction": reduction}
-        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, **options)
-        fused = dd.linear_training_loss(process, hidden, layer, x, z, t, measure=measure, **options)
-        assert torch.allclose(fused.mean(), want) and torch.equal(own, fused)
+        fused = dd.training_loss(process, dd.Hidden(hidden, layer), x, z, draw, **options)
+        assert torch.allclose(fused.mean(), want)
 
 
 class Halves(Pace):
@@ -494,7 +493,7 @@ def bound_along(**options):
 
 def measured(measure, **options):
     t = torch.full((2, 6), 0.5)
-    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
+    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, Draw(t, measure), **options)
 
 
 test_bad_paces_and_measures_are_refused = refuses(r"""
@@ -526,12 +525,9 @@ test_bad_paces_and_measures_are_refused = refuses(r"""
     Blocks(2.5) | TypeError | size
     Ramp(-1) | ValueError | lag
     Ramp(math.inf) | ValueError | lag
-    dd.training_loss(dd.presets.mdlm(3), torch.zeros(2, 6, 3), X, X, Together().draw(2, 6), density=Beta(2.0, 1.0))
-        | ValueError | t is a Draw, which contains its measure
     measured(torch.ones(2)) | ValueError | measure has shape
     measured(-torch.ones(2, 6)) | ValueError | measure holds -1
     measured(torch.full((2, 6), math.inf)) | ValueError | measure holds inf, must be finite
-    measured(torch.ones(2, 6), density=Beta(2.0, 1.0)) | ValueError | only one may be given
     measured("a") | TypeError | measure has type str, must be a tensor of numbers
     dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError | pace is .blocks., must be a ddlib\.paces\.Pace
 """)

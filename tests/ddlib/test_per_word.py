@@ -103,7 +103,7 @@ def test_the_loss_with_the_output_layer_in_it():
     z = process.sample(x, t)
     hidden = torch.randn(3, 5, 8)
     weight = torch.randn(4, 8, requires_grad=True)
-    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, weighting=Clip(2.0))
+    fused = dd.training_loss(process, dd.Hidden(hidden, weight), x, z, t, weighting=Clip(2.0))
     plain = dd.training_loss(process, hidden @ weight.T, x, z, t, Clip(2.0))
     assert torch.allclose(fused, plain, rtol=1e-5)
     ours = torch.autograd.grad(fused, weight)[0]

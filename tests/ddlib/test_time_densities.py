@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.paces import Draw
 from ddlib.testing import check, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 from ddlib.times.draws import placed, rounded
@@ -340,17 +341,17 @@ def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, 
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[0, 2:] = False
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    options = dict(weighting=dd.weightings.Clip(5.0), mask=mask, count_padding=False)
+    options = dict(weighting=dd.weightings.Clip(5.0), mask=mask)
     plain = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     drawn = torch.ones_like(t) if density is None else density.weight(t)
-    options["density"] = density
+    noisy = *noisy[:2], Draw(t, drawn)
     losses = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     torch.testing.assert_close(losses, plain * drawn[:, None], rtol=1e-12, atol=0)
     mean = dd.training_loss(process, logits, *noisy, **options)
     torch.testing.assert_close(mean, losses.sum() / mask.sum(), rtol=1e-12, atol=0)
     for reduction, expected in (("none", losses), ("sum", losses.sum()), ("mean", mean)):
-        fused = dd.linear_training_loss(
-            process, hidden, weight, *noisy, bias, **options, reduction=reduction
+        fused = dd.training_loss(
+            process, dd.Hidden(hidden, weight, bias), *noisy, **options, reduction=reduction
         )
         close([fused], [expected])
         close(
@@ -393,13 +394,9 @@ def test_a_density_that_is_none_is_refused_before_anything_is_drawn(density, err
     x = torch.arange(4)[None]
     generator = seeded()
     state = generator.get_state()
-    logits = torch.zeros(1, 4, 4)
-    t = torch.tensor([0.5])
     for call in (
         lambda: dd.sample_times(3, generator=generator, density=density),
         lambda: dd.bound(process, lambda z, t: 1 / 0, x, generator, density=density),
-        lambda: dd.training_loss(process, logits, x, x, t, density=density),
-        lambda: dd.linear_training_loss(process, logits, torch.eye(4), x, x, t, density=density),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -31,7 +31,13 @@ def timeless(process, length, seed=0):
 def losses(rows, logits, mode="standard"):
     """The loss of every token, (B, L)."""
     return dd.training_loss(
-        rows.process, logits, rows.x, rows.z, rows.t, reduction="none", **rows.loss_options(mode)
+        rows.process,
+        logits,
+        rows.x,
+        rows.z,
+        rows.draw(mode),
+        reduction="none",
+        **rows.loss_options(mode),
     )
 
 
@@ -113,9 +119,8 @@ def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
     level = rows.levels
     assert level.sum(-1).tolist() == [15, 9 - 2, 15 - 7, 15 - 11]
     summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
-    options = rows.loss_options(mode)
     assert torch.equal(
-        options["measure"], torch.tensor([15.0, 9.0, 15.0, 15.0], dtype=F64) / summed
+        rows.draw(mode).measure, torch.tensor([15.0, 9.0, 15.0, 15.0], dtype=F64) / summed
     )
     assert (losses(rows, torch.zeros(4, 5, 6), mode)[level == 0] == 0).all()
     assert torch.equal(rows.z[~mask], x[~mask])
@@ -131,14 +136,14 @@ def test_padding_stands_at_times_at_which_no_token_is_left():
     assert rows.t.tolist() == [1.0] and process.likelihood(rows.z, rows.x, rows.t)[0, 3] == 0
     hidden = torch.zeros(1, 4, 4)
     eye = torch.eye(4)
-    states = rows.x, rows.z, rows.t
+    states = rows.x, rows.z, rows.draw()
     found = dd.training_loss(process, hidden, *states, **rows.loss_options())
     assert torch.equal(
-        found, dd.linear_training_loss(process, hidden, eye, *states, **rows.loss_options())
+        found, dd.training_loss(process, dd.Hidden(hidden, eye), *states, **rows.loss_options())
     )
     assert float(found) == pytest.approx(2 * math.log(2))  # two edges, each of one of two children
     with pytest.raises(ValueError, match=r"z\[0, 3\] = 2 has probability 0"):
-        dd.training_loss(process, hidden, *states, mask=mask, count_padding=True)
+        dd.training_loss(process, hidden, *states)
 
 
 @pytest.mark.parametrize("name", ["hdlm-xi", "levels-xi-below", "levels-xi"])
@@ -258,8 +263,9 @@ def test_scores_read_from_the_loss_give_the_same_choices_and_the_same_loss(
         for rows, observe in ((alone, None), (watched, watched.observe)):
             hidden = logits.clone().requires_grad_()
             options = rows.loss_options(mode)
-            noisy = process, hidden, eye, rows.x, rows.z, rows.t
-            loss = dd.linear_training_loss(*noisy, chunk=40, observe=observe, **options)
+            output = dd.Hidden(hidden, eye, chunk=40, observe=observe)
+            noisy = rows.x, rows.z, rows.draw(mode)
+            loss = dd.training_loss(process, output, *noisy, **options)
             weighed.append((loss.detach(), *torch.autograd.grad(loss, hidden)))
         if watched.observe is not None:
             read = ~watched._score.isnan()
@@ -278,15 +284,10 @@ def test_all_scores_of_masks_are_read_from_the_loss():
     x = torch.arange(8).view(2, 4)
     for order, read in ((Confidence("entropy"), True), (LeftToRight(), False)):
         rows = dd.TrainingRows(dd.presets.mdlm(8), order, x)
-        noisy = (
-            rows.process,
-            torch.randn(2, 4, 8),
-            torch.eye(8).requires_grad_(),
-            rows.x,
-            rows.z,
-            rows.t,
-        )
-        dd.linear_training_loss(*noisy, observe=rows.observe, **rows.loss_options())
+        weight = torch.eye(8).requires_grad_()
+        output = dd.Hidden(torch.randn(2, 4, 8), weight, observe=rows.observe)
+        noisy = rows.x, rows.z, rows.draw()
+        dd.training_loss(rows.process, output, *noisy, **rows.loss_options())
         assert torch.equal(~rows._score.isnan(), (rows.levels > 0) & read)
 
 

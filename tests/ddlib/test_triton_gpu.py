@@ -10,7 +10,7 @@ import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import fused, gpu
 from ddlib.kernels.tile import Rows
-from ddlib.objective.training import LossOptions
+from ddlib.objective.options import LossOptions
 
 pytestmark = pytest.mark.gpu
 
@@ -65,15 +65,15 @@ def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode, own):
     there, on_gpu, noisy = moved(process, layer, noisy)
     assert gpu.usable(noisy[0].device, torch.float32)
     with torch.no_grad():
-        ours = dd.linear_training_loss(
-            there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none"
+        ours = dd.training_loss(
+            there, dd.Hidden(*on_gpu[:2], on_gpu[2]), *noisy, **options, reduction="none"
         )
     # the kernel keeps float32 sums of exact products; logits of levels that it does not support are
     # in half precision
     served = process is not MANY["xi-above"] and mode != "edges"
     close([ours], [values], 1e-4 if served else tolerance)
-    loss, per_token = dd.linear_training_loss(
-        there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True
+    loss, per_token = dd.summed_loss(
+        there, dd.Hidden(*on_gpu), *noisy, 1 / noisy[0].numel(), **options
     )
     close([loss, per_token], [values.mean(), values], tolerance)
     close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
@@ -100,8 +100,8 @@ def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
     gradients = torch.autograd.grad(values.mean(), wide)
     there, on_gpu, noisy = moved(process, layer, noisy)
     options |= dict(parameterization=dd.Children(copy.deepcopy(tree).cuda()))
-    loss, per_token = dd.linear_training_loss(
-        there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True
+    loss, per_token = dd.summed_loss(
+        there, dd.Hidden(*on_gpu), *noisy, 1 / noisy[0].numel(), **options
     )
     close([loss, per_token], [values.mean(), values], tolerance)
     close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
@@ -113,8 +113,8 @@ def test_the_path_without_triton_gives_the_same_result(process, monkeypatch):
     found = []
     for switch in "01":
         monkeypatch.setenv("DDLIB_TRITON", switch)
-        loss = dd.linear_training_loss(
-            there, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0)
+        loss = dd.training_loss(
+            there, dd.Hidden(*layer[:2], layer[2]), *noisy, weighting=dd.weightings.Clip(5.0)
         )
         found.append([loss.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, layer))])
     close(found[1], [f.double() for f in found[0]], 1e-4)
@@ -133,9 +133,9 @@ def waiting():
 def test_evaluation_does_not_wait(name, waiting):
     there, layer, noisy = moved(MANY[name], *batch(MANY[name]))
     with torch.no_grad():
-        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])  # compiles
+        dd.nelbo(there, dd.Hidden(*layer[:2], layer[2]), *noisy)  # compiles
         waiting("error")
-        values = dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+        values = dd.nelbo(there, dd.Hidden(*layer[:2], layer[2]), *noisy)
     waiting("default")
     assert values.isfinite().all()
 
@@ -146,7 +146,7 @@ def test_training_waits_once(name, waiting):
     there, layer, noisy = moved(MANY[name], *batch(MANY[name]))
 
     def step():
-        torch.autograd.grad(dd.linear_training_loss(there, *layer[:2], *noisy, layer[2]), layer)
+        torch.autograd.grad(dd.training_loss(there, dd.Hidden(*layer[:2], layer[2]), *noisy), layer)
 
     step()
     with warnings.catch_warnings(record=True) as caught:
@@ -180,11 +180,11 @@ def test_evaluation_stores_no_logits():
         MANY["levels"], *batch(MANY["levels"], torch.bfloat16, rows=64, length=128)
     )
     with torch.no_grad():
-        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+        dd.nelbo(there, dd.Hidden(*layer[:2], layer[2]), *noisy)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+        dd.nelbo(there, dd.Hidden(*layer[:2], layer[2]), *noisy)
     assert torch.cuda.max_memory_allocated() - before < 0.1 * noisy[0].numel() * V * 2
 
 

@@ -211,7 +211,7 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
         | ValueError | Odd\(.*shape \(1, 1\), must be that of z, \(1, 2\)
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: -w)) | ValueError | weight -2.0
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | returns the weight nan
-    dd.linear_training_loss(MASKS, LOGITS, torch.eye(4), *ARGUMENTS, weighting=Odd(lambda w: -w))
+    dd.training_loss(MASKS, dd.Hidden(LOGITS, torch.eye(4)), *ARGUMENTS, weighting=Odd(lambda w: -w))
         | ValueError | weight -2\.0
 """)
 

@@ -42,17 +42,15 @@ def answers(process, x, z, logits, s, t):
         "pull": process._weight_and_mean(x, z, t)[1], "mean pull": process._weight_and_mean(x, z, t)[0],
     }  # fmt: skip
     found["weight"], found["divergence"] = process.integrand_parts(logits, x, z, t)
+    drawn = dd.paces.Draw(t, dd.times.Beta(2.0, 1.0).weight(t))
     for meaning in ("cavity", "posterior"):
         found[f"nelbo {meaning}"] = dd.nelbo(process, logits, x, z, t, parameterization=meaning)
         for mode in process.modes:
             found[f"{mode} {meaning}"] = dd.training_loss(
-                process, logits, x, z, t, dd.weightings.Clip(3.0), mode, parameterization=meaning,
-                density=dd.times.Beta(2.0, 1.0), reduction="none",
+                process, logits, x, z, drawn, dd.weightings.Clip(3.0), mode, parameterization=meaning,
+                reduction="none",
             )  # fmt: skip
-            found[f"linear {mode} {meaning}"] = dd.linear_training_loss(
-                process, p, torch.eye(process.vocab_size, dtype=F64), x, z, t, None, dd.weightings.Clip(3.0), mode,
-                parameterization=meaning, density=dd.times.Beta(2.0, 1.0), reduction="none",
-            )  # fmt: skip
+            found[f"linear {mode} {meaning}"] = dd.training_loss(process, dd.Hidden(p, torch.eye(process.vocab_size, dtype=F64)), x, z, drawn, dd.weightings.Clip(3.0), mode, parameterization=meaning, reduction="none")  # fmt: skip
     return found
 
 

@@ -91,8 +91,8 @@ def check_use(process, model, length: int) -> None:
     def loss():
         weight, bias = model.output_weights()
         features = model.features(z, t)
-        return dd.linear_training_loss(
-            process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0)
+        return dd.training_loss(
+            process, dd.Hidden(features, weight, bias), x, z, t, weighting=dd.weightings.Clip(2.0)
         )
 
     before = loss()

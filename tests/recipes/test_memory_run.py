@@ -114,8 +114,8 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     network.weight.grad = None
     features = (1 + memory) * network.weight + dropped
     loss = dd.training_loss(
-        process, features, noisy.x, noisy.z, noisy.t, Loss().rule(), mask=noisy.mask, measure=noisy.measure,
-        reduction="none", count_padding=False,
+        process, features, noisy.x, noisy.z, dd.paces.Draw(noisy.t, noisy.measure), Loss().rule(), mask=noisy.mask,
+        reduction="none",
     )  # fmt: skip
     loss.sum().backward()
     torch.testing.assert_close(

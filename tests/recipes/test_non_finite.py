@@ -85,11 +85,6 @@ def test_the_first_token_and_its_term_are_stated(process, values, measure, term)
     )
 
 
-def test_the_balance_of_levels_is_part_of_the_measure():
-    noisy = [replace(part, balance=torch.tensor([1.0, INF])) for part in parts()]
-    assert "the measure of its time is inf" in cause(Broken(), Clip(), noisy, losses(INF))
-
-
 def test_a_gradient_alone_is_stated():
     assert (
         cause(Broken(), Clip(), parts(), losses(1.0)) == "every loss is finite, the gradient is not"

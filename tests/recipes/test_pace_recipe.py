@@ -131,7 +131,7 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
             for a, b in ((whole.z, whole.x), (whole.t, 0 * whole.t))
         )
         part = dd.training_loss(
-            process, model(z, t), whole.x[:, :end], z, t, dd.weightings.Clip(5.0), measure=own.expand_as(t).double(),
+            process, model(z, t), whole.x[:, :end], z, dd.paces.Draw(t, own.expand_as(t).double()), dd.weightings.Clip(5.0),
             reduction="none",
         )  # fmt: skip
         torch.testing.assert_close(

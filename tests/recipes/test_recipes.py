@@ -426,7 +426,7 @@ REFUSED = {
     ),
     "weights": (
         ["--loss.mode", "edges", "--loss.edge-weights", "1"],
-        "loss: edge_weights has 1 entries, must have 2",
+        "loss: mode has 1 factors, must have 2",
     ),
     "hard": (
         ["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"],

@@ -56,9 +56,8 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     z = PROCESS.sample(batch().x, t, keyed, levels=levels)
     found = noised(PROCESS, batch(), 3, 4, Loss(levels=levels))
     assert torch.equal(found.t, t) and torch.equal(found.z, z)
-    assert (found.balance is not None) == (levels == "balanced")
-    if levels == "balanced":
-        assert torch.equal(found.balance, PROCESS.importance_weight(found.x, z, t))
+    balance = PROCESS.importance_weight(found.x, z, t) if levels == "balanced" else torch.ones(8)
+    assert torch.equal(found.measure, balance.double())
 
 
 @pytest.mark.parametrize("network", [Split, Whole])
@@ -67,7 +66,7 @@ def test_a_balanced_batch_weighs_its_texts(network):
     loss = Loss(levels="balanced", weighting="clip:10")
     noisy = noised(PROCESS, batch(), 3, 4, loss)
     scale = torch.tensor(0.01)
-    assert float(noisy.balance.std()) > 0.01
+    assert float(noisy.measure.std()) > 0.01
     kept = torch.arange(48).view(8, 6) % 5 != 0
     objective = Objective(network(), PROCESS, loss)
     total, parts = objective(noisy, kept, scale)
@@ -81,7 +80,7 @@ def test_a_balanced_batch_weighs_its_texts(network):
         dd.weightings.Clip(10.0),
         reduction="none",
     )
-    expected = torch.where(kept, expected, 0.0) * noisy.balance[:, None].float()
+    expected = torch.where(kept, expected, 0.0) * noisy.measure[:, None].float()
     torch.testing.assert_close(parts, expected.detach())
     torch.testing.assert_close(total, scale * expected.sum(), check_dtype=False)
     total.backward()

@@ -229,7 +229,7 @@ def some(values):
 
 
 def trained(process, logits, weight, x, z, t, weighting, mode, parameterization="cavity"):
-    """Values of ``training_loss`` and ``linear_training_loss`` with its gradient.
+    """Values of ``training_loss`` on logits and on hidden states, with the gradient of the latter.
 
     An error is recorded as a refusal.
     """
@@ -239,9 +239,7 @@ def trained(process, logits, weight, x, z, t, weighting, mode, parameterization=
     except (TypeError, ValueError):
         return "refused"
     hidden = Table(process, 3)(z, t)
-    linear = dd.linear_training_loss(
-        process, hidden, weight, x, z, t, None, weighting, mode, **given
-    )
+    linear = dd.training_loss(process, dd.Hidden(hidden, weight), x, z, t, weighting, mode, **given)
     (gradient,) = torch.autograd.grad(linear, weight)
     return [loss, linear.item(), float(gradient.abs().sum())]
 

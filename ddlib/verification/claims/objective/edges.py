@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddlib.kernels import linear_training_loss
+from ddlib.kernels import Hidden
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import Parameterization, posterior_logits
@@ -32,9 +32,7 @@ def _loss(
     t: Tensor,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
-    return training_loss(
-        process, scores, x, z, t, mode="edges", edge_weights=weights, reduction="none"
-    )
+    return training_loss(process, scores, x, z, t, mode=weights or "edges", reduction="none")
 
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -97,21 +95,17 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             with torch.enable_grad():
                 given = [part.clone().requires_grad_() for part in layer]
                 hidden, weight, bias = given
-                fused = linear_training_loss(
+                fused = training_loss(
                     process,
-                    hidden,
-                    weight,
+                    Hidden(hidden, weight, bias),
                     x,
                     z,
                     t,
-                    bias,
                     None,
-                    "edges",
-                    edge_weights=weights,
+                    weights or "edges",
                     parameterization=meaning,
                     reduction="none",
                 )
-                assert isinstance(fused, Tensor)
                 fused_grads = torch.autograd.grad(fused.sum(), given)
                 plain = training_loss(
                     process,
@@ -120,8 +114,7 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     z,
                     t,
                     None,
-                    "edges",
-                    edge_weights=weights,
+                    weights or "edges",
                     parameterization=meaning,
                     reduction="none",
                 )

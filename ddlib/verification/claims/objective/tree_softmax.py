@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ddlib.hierarchies import Flat, Hierarchy, Tree
-from ddlib.kernels import linear_nelbo
+from ddlib.kernels import Hidden
 from ddlib.objective.nelbo import nelbo
 from ddlib.parameterization.tree_softmax import Children, is_tree, token_logits
 from ddlib.processes import ForwardProcess
@@ -64,8 +64,8 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
         with torch.enable_grad():
             given = [part.clone().requires_grad_() for part in layer]
-            fused = linear_nelbo(
-                process, given[0], given[1], x, z, t, given[2], parameterization=meaning
+            fused = nelbo(
+                process, Hidden(given[0], given[1], given[2]), x, z, t, parameterization=meaning
             )
             fused_slopes = torch.autograd.grad(fused.sum(), given)
             expanded = nelbo(process, linear(*given), x, z, t, parameterization=meaning)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from ddlib.kernels import linear_training_loss
+from ddlib.kernels import Hidden
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.processes import ForwardProcess
@@ -77,12 +77,11 @@ def _compared(
         rows = torch.eye(x.shape[1], dtype=dtype)[
             None
         ]  # hidden states whose product with a layer is the layer
-        fused = linear_training_loss(process, rows, given[0].mT, x, z, t, reduction="none")
-        assert isinstance(fused, Tensor)  # per_token alone returns two
+        fused = training_loss(process, Hidden(rows, given[0].mT), x, z, t, reduction="none")
         found = {
             "nelbo": nelbo(process, given, x, z, t),
             "training_loss": training_loss(process, given, x, z, t, reduction="none"),
-            "linear_training_loss": fused,
+            "training_loss of hidden states": fused,
             "integrand_parts": torch.mul(*process.integrand_parts(given.float(), x, z, t)),
         }
         for name, values in found.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddlib.kernels import linear_training_loss
+from ddlib.kernels import Hidden
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
@@ -49,9 +49,8 @@ def _values(
         values[f"training_loss, {mode}"] = training_loss(
             process, scores, x, z, t, mode=mode, reduction="none"
         )
-        fused = linear_training_loss(process, scores, layer, x, z, t, mode=mode, reduction="none")
-        assert isinstance(fused, Tensor)  # per_token alone returns two
-        values[f"linear_training_loss, {mode}"] = fused
+        fused = training_loss(process, Hidden(scores, layer), x, z, t, mode=mode, reduction="none")
+        values[f"training_loss of hidden states, {mode}"] = fused
     return values
 
 
