@@ -1,7 +1,5 @@
 """Integrand of the bound -log p(x) <= E[nelbo] of every process."""
 
-from torch import Tensor
-
 from ddlib.objective.options import LossOptions
 from ddlib.objective.outputs import LossInputs, Output, as_output
 from ddlib.parameterization.logits import Parameterization, cavity_logits
@@ -58,10 +56,10 @@ def nelbo(
         method in METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, METHODS))}"
     )
     if method == "generic":
-        require(
-            isinstance(output, Tensor),
-            f"method is 'generic', output a {type(output).__name__}: must be logits",
-        )
+        if isinstance(output, Output):
+            raise TypeError(
+                f"method is 'generic', output a {type(output).__name__}: must be logits"
+            )
         check_process(process)
         process.check_noised(x, z, t)
         return dense_integrand(

@@ -97,11 +97,11 @@ def test_child_logits_at_a_time_per_position(mode):
     logits = torch.randn(2, 3, 6, dtype=F64, generator=seeded(5))
     eye = torch.eye(6, dtype=F64)
     for output in (lambda logits: logits, lambda logits: dd.Hidden(logits, eye)):
-        call = lambda *of: dd.training_loss(
-            process, output(of[0]), *of[1:], reduction="none", **options
-        )
-        alone = call(*map(split, (logits, x, z)), TIMES.flatten())
-        assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
+        options["reduction"] = "none"
+        whole = dd.training_loss(process, output(logits), x, z, TIMES, **options)
+        parts = output(split(logits)), split(x), split(z), TIMES.flatten()
+        alone = dd.training_loss(process, *parts, **options)
+        assert torch.allclose(whole, alone.view(2, 3), rtol=1e-12, atol=0)
 
 
 def test_gradients_of_the_fused_loss_at_a_time_per_position():
