@@ -182,7 +182,7 @@ class _Part:
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
             t[some] = random.t.to(t)
             drawn[some] = random.measure.to(drawn)
-        measure = drawn * rows.loss_options(recipe.loss.mode)["measure"]
+        measure = drawn * rows.draw(recipe.loss.mode).measure
         return Noisy(
             rows.x.clone(),
             rows.z.clone(),
