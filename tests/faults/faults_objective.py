@@ -6,6 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
+from ddlib.objective.options import LossOptions
 from ddlib.processes import (
     GIDD,
     Hierarchical,
@@ -38,14 +39,14 @@ def generic_sum(term, process, logits, x, z, t):
     return (torch.where(rates > 0, rates * term(a, b), 0.0)).sum(-1).to(logits.dtype)
 
 
-fault("D(a, b) = a log(a/b) - a + b", dd.processes.Uniform, 5, Linear(), within=NELBO._METHODS)(
-    the_generic_sum_omits_b_minus_a=lambda generic, *given: generic_sum(
+fault("D(a, b) = a log(a/b) - a + b", dd.processes.Uniform, 5, Linear(), within=NELBO)(
+    the_generic_sum_omits_b_minus_a=lambda dense_integrand, *given: generic_sum(
         lambda a, b: torch.xlogy(a, a / b), *given
     ),
-    the_generic_sum_exchanges_a_and_b=lambda generic, *given: generic_sum(
+    the_generic_sum_exchanges_a_and_b=lambda dense_integrand, *given: generic_sum(
         lambda a, b: torch.xlogy(b, b / a.clamp_min(1e-30)) - b + a, *given
     ),
-    the_logarithm_in_the_generic_sum_has_the_wrong_sign=lambda generic, *given: generic_sum(
+    the_logarithm_in_the_generic_sum_has_the_wrong_sign=lambda dense_integrand, *given: generic_sum(
         lambda a, b: -torch.xlogy(a, a / b) - a + b, *given
     ),
 )
@@ -278,7 +279,7 @@ def the_reconstruction_term_omits_the_evidence_of_z(posterior_logits, process, l
     return logits.log_softmax(-1)
 
 
-@fault("the bound does not clip its weights", dd.presets.mdlm, 5, within=NELBO._METHODS)
-def the_bound_clips_its_weights_at_2(auto, process, logits, x, z, t):
+@fault("the bound does not clip its weights", dd.presets.mdlm, 5, within=LossOptions)
+def the_bound_clips_its_weights_at_2(per_token, self, process, logits, x, z, t):
     weight, divergence = process.weighted_divergence(logits, x, z, t)
     return weight.clamp_max(2.0) * divergence
