@@ -8,9 +8,10 @@ import torch
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, sequences
 from recipes.estimators import FIXED, named
-from studies.likelihoods import run, trained
+from studies.likelihoods import pages, run, trained
 from studies.likelihoods.source import Chain
 from studies.likelihoods.statistics import covered
+from studies.tables import END
 
 FEW = (named(FIXED), named("weights clipped at 2"))
 
@@ -42,7 +43,7 @@ def test_a_run_is_resumed_and_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PROCESSES", ("masks", "GIDD"))
     page = tmp_path / "page.md"
     out = tmp_path / "results.json"
-    page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\n{run.TRAINED}\n{run.END}\nafter\n")
+    page.write_text(f"before\n{pages.BEGIN}\nold\n{END}\n{pages.TRAINED}\n{END}\nafter\n")
     run.main(["--tiny", "--out", str(out), "--page", str(page)])
     result = json.loads(out.read_text())
     assert list(result["cells"]) == [
@@ -70,9 +71,11 @@ def test_intervals_cover_as_often_as_they_state():
 
 
 def test_the_page_has_the_tables_of_the_results():
-    page = run.PAGE.read_text(encoding="utf-8")
-    text = run.page_of(run.PAGE, run.RESULTS)
-    assert text == page, "run python -m studies.likelihoods.run --pages"
+    result = json.loads(run.RESULTS.read_text(encoding="utf-8"))
+    page = pages.PAGE.read_text(encoding="utf-8")
+    assert pages.page_of(pages.PAGE, result) == page, (
+        "run python -m studies.likelihoods.run --pages"
+    )
 
 
 def test_a_bias_is_measured_against_the_source():
@@ -121,7 +124,7 @@ def test_trained_networks_are_audited_resumed_and_collected(tmp_path, monkeypatc
     monkeypatch.setattr(trained, "measure", lambda *arguments: 1 / 0)
     trained.audit_all(work, trained.TINY)  # all is there
 
-    page.write_text(f"{run.BEGIN}\n{run.END}\n{run.TRAINED}\n{run.END}\n")
+    page.write_text(f"{pages.BEGIN}\n{END}\n{pages.TRAINED}\n{END}\n")
     out.write_text(run.RESULTS.read_text(encoding="utf-8"))
     run.main(["--tiny", "--trained", str(work), "--out", str(out), "--page", str(page)])
     networks = json.loads(out.read_text())["trained"]
@@ -153,6 +156,6 @@ def test_statistics_of_draws_of_rows():
 
 
 def test_a_cell_that_is_not_measured_is_named():
-    text = run.trained_tables({})
+    text = pages.trained_tables({})
     rows = [line for line in text.splitlines() if "chain, left to right" in line]
     assert [line.count("not yet run") for line in rows] == [7, 7]

@@ -12,11 +12,10 @@ from scipy.stats import t as student
 from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
 from studies.heads.sizes import Sizes
 from studies.heads.text import TREES
+from studies.tables import MISSING, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
-END = "<!-- end of tables -->"
-MISSING = "not yet run"
 PROCESSES = (MASKS, AR, HDLM)
 MARKS = {"steps": "equal steps", "flops": "equal FLOPs", "seconds": "equal seconds"}
 
@@ -80,12 +79,6 @@ def arms(process: str) -> Iterator[Arm]:
     for head in (FLAT, ADAPTIVE, *TREES):
         if (process, head) != (HDLM, ADAPTIVE):
             yield Arm(process, head)
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tables(result: Entry, sizes: Sizes) -> str:
@@ -227,10 +220,3 @@ def _curve(found: Found, sizes: Sizes) -> str:
         "fifth window of the search, one draw, by step."
     )
     return f"{title}\n\n" + table(["process", *map(str, steps)], rows)
-
-
-def filled(page: str, text: str) -> str:
-    """Return the page with the tables between its markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"

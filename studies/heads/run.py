@@ -25,7 +25,7 @@ import torch
 from recipes.engine.provenance import provenance
 from studies.corpus.build import FILE
 from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
-from studies.heads.pages import BEGIN, END, PAGE, filled, tables
+from studies.heads.pages import BEGIN, PAGE, tables
 from studies.heads.sizes import TINY, Sizes
 from studies.heads.text import SEARCH, TREES, Text, prepare, spaced
 from studies.heads.training import (
@@ -37,7 +37,9 @@ from studies.heads.training import (
     train,
     weights_path,
 )
+from studies.page import page
 from studies.smoke import sources
+from studies.tables import END
 
 RESULTS = Path(__file__).parent / "results.json"
 HEADS = (FLAT, ADAPTIVE, *TREES)
@@ -184,10 +186,10 @@ def write_tiny_tokens(path: Path) -> None:
     path.write_bytes(lzma.compress(np.array(tokens, dtype="<u2").tobytes()))
 
 
-def page_of(page: Path, out: Path, sizes: Sizes) -> str:
+def page_of(path: Path, out: Path, sizes: Sizes) -> str:
     """Return the page with the tables of the result file."""
     result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    return filled(page.read_text(encoding="utf-8"), tables(result, sizes))
+    return page(path.read_text(encoding="utf-8"), tables(result, sizes), BEGIN, END)
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -3,7 +3,7 @@
     python -m studies.likelihoods.run              # what results.json lacks, then the tables
     python -m studies.likelihoods.run --tiny       # a few sequences, in seconds
     python -m studies.likelihoods.run --pages      # the tables alone
-    python -m studies.likelihoods.run --trained WORK   # the networks of studies.likelihoods.trained, from WORK
+    python -m studies.likelihoods.run --trained WORK   # statistics of the trained networks in WORK
 
 A cell that is in the result file is not measured again. The protocol is protocol.md.
 """
@@ -32,16 +32,12 @@ from recipes.estimators import (
 )
 from recipes.evaluation.report import write
 from studies.likelihoods import trained
+from studies.likelihoods.pages import PAGE, PROCESSES, page_of
 from studies.likelihoods.source import Chain
 from studies.likelihoods.statistics import covered
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-PAGE = HERE.parents[1] / "docs" / "studies" / "likelihoods.md"
-BEGIN = "<!-- tables: python -m studies.likelihoods.run -->"
-TRAINED = "<!-- tables: python -m studies.likelihoods.run --trained WORK -->"
-END = "<!-- end of tables -->"
-PROCESSES = ("masks", "tree", "tree, xi = 0.8", "GIDD")
 LENGTH = 16
 ACCURACY = 0.01
 """Standard error in units of the entropy at which network calls are compared."""
@@ -146,119 +142,6 @@ def run(sizes: Sizes, out: Path) -> None:
             write(out, result)
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def tables(result: dict[str, Any]) -> str:
-    """Return all tables of the page."""
-    verdicts = result["verdicts"]
-    found = result["cells"]
-    names = [each.name for each in ESTIMATORS]
-
-    def row(name: str, cell: Any) -> list[str]:
-        return [name, *(cell(f"{kind} | {name}") for kind in PROCESSES)]
-
-    def kraft(key: str) -> str:
-        one = verdicts.get(key)
-        return "-" if one is None else f"{one['verdict']}, {one['largest']:.3f}"
-
-    def bias(size: str) -> Any:
-        def cell(key: str) -> str:
-            one = found.get(f"{size} | {key}")
-            if one is None:
-                return "-"
-            return f"{one['bias']:+.4f} ± {one['bias_error']:.4f}"
-
-        return cell
-
-    def cost(key: str) -> str:
-        one = found.get(f"12 | {key}")
-        if one is None:
-            return "-"
-        covers = f"{100 * one['covers_entropy']:.0f} / {100 * one['covers_mean']:.0f} %"
-        return f"{one['calls']:,.0f}; {covers}"
-
-    heading = ["estimator", *PROCESSES]
-    parts = [
-        "**Verdict** of Kraft's test, and the largest sum over all sequences; - where the process "
-        "is not supported.\n",
-        table(heading, [row(name, kraft) for name in names]),
-    ]
-    for size, entropy in result["entropy"].items():
-        counts = sorted(
-            {one["sequences"] for key, one in found.items() if key.startswith(f"{size} |")}
-        )
-        drawn = f"{counts[-1]:,} sequences" + (
-            f", {counts[0]:,} along orders" if len(counts) > 1 else ""
-        )
-        title = f"**Bias** with the exact network, V = {size}, entropy {entropy:.4f}, {drawn}."
-        parts += [
-            f"\n{title} In nats per token.\n",
-            table(heading, [row(name, bias(size)) for name in names]),
-        ]
-    title = "**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; then the"
-    parts += [
-        f"\n{title} share of intervals that contain the entropy / the estimator's own mean. "
-        "Nominal: 95 %.\n",
-        table(heading, [row(name, cost) for name in names]),
-    ]
-    return "\n".join(parts)
-
-
-def trained_tables(networks: dict[str, Any]) -> str:
-    """Return the tables of trained networks; a cell that is not measured yet says so."""
-    named = [*trained.WHOLE, *(f"blocks of {size}" for size in trained.BLOCKS)]
-
-    def rows(shown: Any) -> list[list[str]]:
-        return [
-            [each.name, *(cell_of(networks.get(name), each.name, shown) for name in named)]
-            for each in trained.AUDITED
-        ]
-
-    def difference(cell: dict[str, Any]) -> str:
-        return f"{cell['difference']:+.4f} ± {cell['error']:.4f}"
-
-    def cost(cell: dict[str, Any]) -> str:
-        covers = f"{100 * cell['covers_reference']:.0f} / {100 * cell['covers_mean']:.0f} %"
-        return f"{cell['calls']:,.0f}; {covers}"
-
-    def reference(name: str) -> str:
-        if name not in networks:
-            return "not yet run"
-        network = networks[name]
-        cell = network["cells"][network["reference"]]
-        return f"{cell['mean']:.4f}, {network['reference']}"
-
-    heading = ["estimator", *named]
-    parts = [
-        "**Difference** from the reference of the first row, nats per token; - where the process is not supported.\n",
-        table(heading, [["*reference*", *map(reference, named)], *rows(difference)]),
-        "\n**Network calls** of a row for a standard error of 1 % of the reference; then the share of intervals of 32 "
-        "draws that contain the reference / the estimator's own mean. Nominal: 95 %.\n",
-        table(heading, rows(cost)),
-    ]
-    return "\n".join(parts)
-
-
-def cell_of(network: dict[str, Any] | None, name: str, shown: Any) -> str:
-    """Return the text of an estimator's cell."""
-    if network is not None and name in network["refused"]:
-        return "-"
-    if network is None or name not in network["cells"]:
-        return "not yet run"
-    return shown(network["cells"][name])
-
-
-def filled(page: str, text: str, begin: str = BEGIN) -> str:
-    """Return the page with the tables between its markers."""
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(END)
-    return f"{before}{begin}\n\n{text}\n\n{END}{after}"
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Run the study, and write its tables into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -277,20 +160,14 @@ def main(words: Sequence[str] | None = None) -> None:
         collect(options.trained, trained.TINY if options.tiny else trained.Sizes(), options.out)
     elif not options.pages:
         run(TINY if options.tiny else Sizes(), options.out)
-    options.page.write_text(page_of(options.page, options.out), encoding="utf-8")
+    result = json.loads(options.out.read_text(encoding="utf-8"))
+    options.page.write_text(page_of(options.page, result), encoding="utf-8")
 
 
 def collect(work: Path, sizes: trained.Sizes, out: Path) -> None:
     """Write the statistics of trained networks into the result file."""
     result = json.loads(out.read_text(encoding="utf-8"))
     write(out, result | {"trained": trained.collect(work, sizes)})
-
-
-def page_of(page: Path, out: Path) -> str:
-    """Return the page with all tables of the result file."""
-    result = json.loads(out.read_text(encoding="utf-8"))
-    text = filled(page.read_text(encoding="utf-8"), tables(result))
-    return filled(text, trained_tables(result.get("trained", {})), TRAINED)
 
 
 if __name__ == "__main__":
