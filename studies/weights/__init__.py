@@ -1,0 +1,1 @@
+"""Study of training weights: masks against hierarchies, tuned alike."""

@@ -1,0 +1,272 @@
+"""Tables of docs/studies/weights.md."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from recipes.hdlm_tables import FORCED
+from studies.page import page
+from studies.pooled import mean_with_error
+from studies.tables import END, MISSING, table
+from studies.weights.arms import (
+    NOISY,
+    RATE,
+    TUNED,
+    UNTUNED,
+    Sizes,
+    Tuning,
+    chosen,
+    chosen_weights,
+)
+from studies.weights.measurement import Cell
+
+PAGE = Path(__file__).parents[2] / "docs" / "studies" / "weights.md"
+BEGIN = "<!-- tables: python -m studies.weights.run pages -->"
+TEXTS = {
+    "test": "test text",
+    "sealed": "sealed",
+    "moby_dick": "Moby Dick",
+    "faq": "Anarchist FAQ",
+}
+MASKS = "masks"
+EQUAL = 0.02
+"""Distance in nats up to which a cell's entropy may lie outside those of masks."""
+Result = Mapping[str, Any]
+
+
+def page_of(path: Path, result: Result, sizes: Sizes) -> str:
+    """Return the page with the tables of a result."""
+    return page(path.read_text(encoding="utf-8"), tables(result, sizes), BEGIN, END)
+
+
+def tables(result: Result, sizes: Sizes) -> str:
+    """Return all tables; a cell that is not measured yet says so."""
+    parts = [
+        f"**Weights**: bound of the search text in nats per token, {sizes.searched:g} million "
+        f"tokens, learning rate {RATE:g}, one seed; **the lowest** is chosen.",
+        table(["process", *sizes.weights], [grid_row(result, sizes, process) for process in TUNED]),
+        "**Learning rates** with the chosen weights:",
+        table(
+            ["process", "weights", *(f"{rate:g}" for rate in sizes.rates)],
+            [rates_row(result, sizes, process) for process in TUNED],
+        ),
+        f"**Bounds** at {sizes.budget:g} million tokens, nats per token, mean of the seeds:",
+        table(
+            ["process", "weights, rate", *TEXTS.values()],
+            [bounds_row(result, sizes, process, "bound") for process in (*TUNED, *UNTUNED)],
+        ),
+        "**Exact likelihoods** from left to right, nats per token, mean of the seeds:",
+        table(
+            ["process", "weights, rate", *list(TEXTS.values())[1:]],
+            [bounds_row(result, sizes, process, "chain") for process in (*TUNED, *UNTUNED)],
+        ),
+        "**Above masks** of the same seed, mean over the seeds:",
+        table(
+            ["process", "number", *TEXTS.values()],
+            [
+                gaps_row(result, sizes, process, kind)
+                for process in [*TUNED, *UNTUNED][1:]
+                for kind in ("bound", "chain")
+            ],
+        ),
+        *samples_tables(result, sizes),
+    ]
+    return "\n\n".join(parts)
+
+
+def grid_row(result: Result, sizes: Sizes, process: str) -> list[str]:
+    """Return the bounds of a process with all weights."""
+    best = chosen_weights(result, process, sizes)
+    tunings = [Tuning(weights, RATE) for weights in sizes.weights]
+    shown = [searched(result, process, one, one.weights == best) for one in tunings]
+    return [process, *shown]
+
+
+def rates_row(result: Result, sizes: Sizes, process: str) -> list[str]:
+    """Return the bounds of a process with all learning rates."""
+    weights = chosen_weights(result, process, sizes)
+    if weights is None:
+        return [process, *[MISSING] * (1 + len(sizes.rates))]
+    best = chosen(result, process, sizes)
+    tunings = [Tuning(weights, rate) for rate in sizes.rates]
+    shown = [searched(result, process, one, one == best) for one in tunings]
+    return [process, weights, *shown]
+
+
+def searched(result: Result, process: str, tuning: Tuning, best: bool) -> str:
+    """Return the bound of a run of the search, in bold if it is chosen."""
+    run = result["search"].get(process, {}).get(tuning.name)
+    if run is None:
+        return MISSING
+    bound = run["bound"]
+    text = f"{bound['value']:.4f} ± {bound['standard_error']:.4f}"
+    return f"**{text}**" if best else text
+
+
+def value(result: Result, process: str, seed: int, text: str, kind: str) -> float | None:
+    """Return the bound or the exact likelihood of a text, None where it is not measured."""
+    run = result["compared"].get(f"{process}, {seed}")
+    if run is None:
+        return None
+    measured = run["texts"][text]
+    return (measured["bound"] if kind == "bound" else measured["chain"]["nats_per_token"])["value"]
+
+
+def bounds_row(result: Result, sizes: Sizes, process: str, kind: str) -> list[str]:
+    """Return the means over seeds of a process."""
+    tuning = chosen(result, process, sizes)
+    shown = []
+    for text in TEXTS:
+        if (text, kind) == ("test", "chain"):
+            continue
+        values = [value(result, process, seed, text, kind) for seed in sizes.seeds]
+        shown.append(mean_of(values))
+    return [process, MISSING if tuning is None else tuning.name, *shown]
+
+
+def mean_of(values: Sequence[float | None]) -> str:
+    """Return the mean of the measured values, with their number while some are missing."""
+    measured = [one for one in values if one is not None]
+    if not measured:
+        return MISSING
+    count = "" if len(measured) == len(values) else f" ({len(measured)} of {len(values)} seeds)"
+    return f"{statistics.mean(measured):.4f}{count}"
+
+
+def gaps_row(result: Result, sizes: Sizes, process: str, kind: str) -> list[str]:
+    """Return the differences of a process to masks with their t intervals."""
+    shown = []
+    for text in TEXTS:
+        if (text, kind) == ("test", "chain"):
+            shown.append("-")
+            continue
+        pairs = [
+            (value(result, process, seed, text, kind), value(result, MASKS, seed, text, kind))
+            for seed in sizes.seeds
+        ]
+        gaps = [one - masks for one, masks in pairs if one is not None and masks is not None]
+        shown.append(mean_with_error(gaps) if len(gaps) > 1 else MISSING)
+    return [process, kind, *shown]
+
+
+def samples_tables(result: Result, sizes: Sizes) -> list[str]:
+    """Return the tables of the xi arm, one for each judge."""
+    cells = result["cells"]
+    judges = sorted({judge for cell in cells.values() for judge in cell["nats"]}) or ["corpus"]
+    parts = []
+    for judge in judges:
+        name = "the autoregressive network" if judge == "corpus" else judge
+        parts += [
+            f"**Samples**, {sizes.samples} a cell and seed, judged by {name}: nats per token, "
+            "entropy of a sample's tokens, share of distinct 2-grams.",
+            table(
+                ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
+                [sampled_row(result, sizes, judge, *row) for row in sampled(sizes)],
+            ),
+            "**At equal entropy**: nats above masks with as many calls, whose temperatures are "
+            "interpolated linearly; - where masks have no such entropy.",
+            table(
+                ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
+                [
+                    equal_row(result, sizes, judge, *row)
+                    for row in sampled(sizes)
+                    if row[0] != MASKS
+                ],
+            ),
+        ]
+    return parts
+
+
+def sampled(sizes: Sizes) -> list[tuple[str, str, float]]:
+    """Return network, sampler and temperature of the rows of the tables of samples."""
+    rows = [(MASKS, "ancestral", one) for one in sizes.mask_temperatures]
+    for network in ("HDLM-64", *sizes.noisy):
+        for sampler in ("ancestral", FORCED) if network in NOISY else ("ancestral",):
+            rows += [(network, sampler, one) for one in sizes.temperatures]
+    return rows
+
+
+def _shown(sampler: str) -> str:
+    return "forced" if sampler == FORCED else sampler
+
+
+def sampled_row(
+    result: Result, sizes: Sizes, judge: str, network: str, sampler: str, temperature: float
+) -> list[str]:
+    """Return quality and variety of the samples of a row, means over the seeds."""
+    shown = []
+    for calls in sizes.calls:
+        cells = cells_of(result, sizes, judge, network, sampler, temperature, calls)
+        if cells is None:
+            shown.append(MISSING)
+            continue
+        nats = statistics.mean(cell["nats"][judge]["value"] for cell in cells)
+        entropy = statistics.mean(cell["entropy"]["value"] for cell in cells)
+        distinct = statistics.mean(cell["distinct"]["2"] for cell in cells)
+        shown.append(f"{nats:.3f}, {entropy:.3f}, {distinct:.2f}")
+    return [network, _shown(sampler), f"{temperature:g}", *shown]
+
+
+def cells_of(
+    result: Result,
+    sizes: Sizes,
+    judge: str,
+    network: str,
+    sampler: str,
+    temperature: float,
+    calls: int,
+) -> list[Any] | None:
+    """Return the cells of all seeds, None while one is missing or has no such tokens."""
+    found = []
+    for seed in sizes.noisy_seeds:
+        cell = result["cells"].get(Cell(network, seed, sampler, calls, temperature).name)
+        if cell is None or judge not in cell["nats"]:
+            return None
+        if cell["nats"][judge] is None or cell["entropy"] is None or cell["distinct"] is None:
+            return None
+        found.append(cell)
+    return found
+
+
+def equal_row(
+    result: Result, sizes: Sizes, judge: str, network: str, sampler: str, temperature: float
+) -> list[str]:
+    """Return the nats of a row above those of masks with the same entropy, means over the seeds."""
+    shown = []
+    for calls in sizes.calls:
+        cells = cells_of(result, sizes, judge, network, sampler, temperature, calls)
+        curves = [
+            cells_of(result, sizes, judge, MASKS, "ancestral", one, calls)
+            for one in sizes.mask_temperatures
+        ]
+        if cells is None or None in curves:
+            shown.append(MISSING)
+            continue
+        gaps = []
+        for place, cell in enumerate(cells):
+            points = [
+                (curve[place]["entropy"]["value"], curve[place]["nats"][judge]["value"])
+                for curve in curves
+                if curve is not None
+            ]
+            masks = interpolated(points, cell["entropy"]["value"])
+            gaps.append(cell["nats"][judge]["value"] - masks)
+        mean = statistics.mean(gaps)
+        shown.append("-" if math.isnan(mean) else f"{mean:+.3f}")
+    return [network, _shown(sampler), f"{temperature:g}", *shown]
+
+
+def interpolated(points: Sequence[tuple[float, float]], place: float) -> float:
+    """Interpolate linearly between sorted points; NaN farther than ``EQUAL`` outside of them."""
+    ordered = sorted(points)
+    if not ordered[0][0] - EQUAL <= place <= ordered[-1][0] + EQUAL:
+        return math.nan
+    if place <= ordered[0][0]:
+        return ordered[0][1]
+    for (low, first), (high, second) in pairwise(ordered):
+        if place <= high:
+            return first + (second - first) * (place - low) / (high - low)
+    return ordered[-1][1]
