@@ -5,8 +5,9 @@ process. Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
 from ddlib_models.diagnostics.leave_one_out import Probe, leave_one_out_probe
+from ddlib_models.hub.choice import families
 from ddlib_models.hub.denoiser import Adapted, Padded
-from ddlib_models.hub.family import Family, Source, families
+from ddlib_models.hub.family import Family, Source
 from ddlib_models.hub.loading import Loaded, load
 from ddlib_models.hub.networks import remote
 from ddlib_models.hub.special_tokens import Special

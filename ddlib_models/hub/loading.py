@@ -8,8 +8,9 @@ from torch import nn
 
 from ddlib.processes import ForwardProcess
 from ddlib.utils.validation import warn_once
+from ddlib_models.hub.choice import chosen
 from ddlib_models.hub.denoiser import adapted
-from ddlib_models.hub.family import Config, Family, Source, chosen
+from ddlib_models.hub.family import Config, Family, Source
 from ddlib_models.hub.files import TRUST, generation, read_config, read_tokenizer
 from ddlib_models.hub.networks import causal_lm, check_sight, remote
 from ddlib_models.hub.special_tokens import Special, describe, find_mask

@@ -117,7 +117,7 @@ def open_foreign(
     from ddlib_models import (
         hub,
     )  # local import: transformers takes seconds, which other models do not need
-    from ddlib_models.hub.family import chosen
+    from ddlib_models.hub.choice import chosen
     from ddlib_models.hub.files import read_config
     from ddlib_models.io.safetensors import check_pickled
 
