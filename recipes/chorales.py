@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from recipes.config import Recipe
 from recipes.console import command
 from recipes.data import SymbolCorpus
-from recipes.data.sources.chorales import HIGHEST, LOWEST
-from recipes.data.sources.pitches import HOLD, NAMES, REST, alphabet, pitch_classes_of
+from recipes.domains.music.chorales import HIGHEST, LOWEST
+from recipes.domains.music.pitches import HOLD, NAMES, REST, alphabet, pitch_classes_of
 from recipes.papers.symbols import FULL, SMOKE, Size, processes, run, setting
 
 

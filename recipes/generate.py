@@ -35,6 +35,7 @@ from torch import Tensor
 from ddlib.samplers import Automaton
 from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
+from recipes.data.sequences import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls
@@ -62,7 +63,6 @@ from recipes.visualization.saving import (
     PNG,
     SUFFIXES,
     check_samples,
-    names_of,
     write_samples,
 )
 

@@ -1,5 +1,6 @@
 """Data files inside installed packages, found without importing the packages."""
 
+import hashlib
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,10 +26,14 @@ def packaged(package: str, inside: str, what: str, install: str) -> Path:
     return path
 
 
+def content_hash(file: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
 def digests(files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of the content of each file, by its name."""
-    from recipes.data.source import content_hash  # which reads text of packages through this module
-
     return {file.name: content_hash(file) for file in files}
 
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from recipes.data.sources.packaged import packaged
+from recipes.data.packaged import packaged
 
 COMMON = frozenset(
     re.findall(

@@ -349,3 +349,23 @@ def counted(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
     """Yield each length and the number of its sequences, the shortest first."""
     found, counts = np.unique(lengths, return_counts=True)
     yield from zip(found.tolist(), counts.tolist(), strict=True)
+
+
+def names_of(tokenizer: Any, ends: bool) -> list[str]:
+    """Return the names of the symbols in the order of their ids, without an end and padding, which
+    follow them.
+    """
+    count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
+    return [tokenizer.id_to_token(number) for number in range(count)]
+
+
+def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) -> str:
+    """Return the names of the symbols of a sample with the separator between them.
+
+    Raises:
+        ValueError: an id that is not a symbol.
+    """
+    ids = np.asarray(ids)
+    if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:
+        raise ValueError(f"a sample contains id {bad[0]}, must be in 0..{len(symbols) - 1}")
+    return separator.join(symbols[one] for one in ids)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from recipes.data.packaged import content_hash
 from recipes.data.poems import load_passages
 from recipes.data.text import load_paragraphs
 
@@ -212,12 +213,6 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
     found = found.select_columns(source.column)
     found = found if source.column == "text" else found.rename_column(source.column, "text")
     return found.select(part(source, len(found)))
-
-
-def content_hash(file: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:

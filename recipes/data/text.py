@@ -13,7 +13,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from recipes.data.sources.packaged import packaged
+from recipes.data.packaged import packaged
 
 PARAGRAPH = "\n"
 STAGE_DIRECTION = re.compile(r"\[[^\]]*\]|\([^()]*(?:applause|laughter)[^()]*\)", re.IGNORECASE)

@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 if TYPE_CHECKING:
     from recipes.data import Prepared
-    from recipes.metrics.pictures import Classifier
+    from recipes.domains.pictures.metrics import Classifier
 
 # imported where they are used: `python -m ddlib` loads this file to list it, and scipy and datasets
 # take a second
@@ -43,14 +43,14 @@ class Pictures:
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.metrics.pictures.measure`` against the held-out pictures.
+        """Return the metrics of ``recipes.domains.pictures.metrics.measure`` against the held-out pictures.
 
         Args:
             samples: ids of each sample.
             data: labelled pictures.
             labels: class that each sample was drawn for, if any.
         """
-        from recipes.metrics import pictures
+        from recipes.domains.pictures import metrics as pictures
 
         return pictures.measure(
             _classifier(data.folder), np.stack(samples), np.stack(list(data.validation)), labels
@@ -64,7 +64,7 @@ class Molecules:
         """Raise ModuleNotFoundError without rdkit, ValueError if no held-out sequence is a
         molecule.
         """
-        from recipes.metrics import molecules
+        from recipes.domains.molecules import metrics as molecules
 
         molecules.rdkit()
         if not any(
@@ -75,11 +75,11 @@ class Molecules:
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.metrics.molecules.measure``.
+        """Return the metrics of ``recipes.domains.molecules.metrics.measure``.
 
         Novelty is that against the training split.
         """
-        from recipes.metrics import molecules
+        from recipes.domains.molecules import metrics as molecules
 
         train, held = (
             frozenset(_strings(_symbols(split, data), data))
@@ -96,15 +96,15 @@ class Music:
 
     def check(self, data: Prepared) -> None:
         """Raise ValueError if a symbol is not a pitch, a hold or a rest."""
-        from recipes.data.sources.pitches import midi_of
+        from recipes.domains.music.pitches import midi_of
 
         midi_of(_names(data))
 
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.metrics.music.measure`` against the held-out pieces."""
-        from recipes.metrics import music
+        """Return the metrics of ``recipes.domains.music.metrics.measure`` against the held-out pieces."""
+        from recipes.domains.music import metrics as music
 
         voices = 1 if data.layout is None else data.layout.voices
         return music.measure(samples, _symbols(data.validation, data), _names(data), voices)
@@ -113,7 +113,7 @@ class Music:
 @cache
 def _classifier(folder: Path) -> Classifier:
     from recipes.data import open_prepared
-    from recipes.metrics import pictures
+    from recipes.domains.pictures import metrics as pictures
 
     data = open_prepared(folder)
     labels = np.asarray(data.train.labels)
@@ -122,7 +122,7 @@ def _classifier(folder: Path) -> Classifier:
 
 def _names(data: Prepared) -> list[str]:
     """Return the names of the symbols in the order of their ids."""
-    from recipes.visualization.saving import names_of
+    from recipes.data.sequences import names_of
 
     return names_of(data.tokenizer, data.ends)
 
@@ -134,7 +134,7 @@ def _symbols(sequences: Samples, data: Prepared) -> Samples:
 
 def _strings(sequences: Samples, data: Prepared) -> list[str]:
     """Return sequences spelt in their symbols."""
-    from recipes.visualization.saving import spelt
+    from recipes.data.sequences import spelt
 
     names = _names(data)
     return [spelt(one, names, "") for one in sequences]

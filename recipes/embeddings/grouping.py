@@ -13,7 +13,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
 from ddlib.hierarchies.level_names import NO_NAMES, Names
 from recipes.data import Prepared
-from recipes.data.source import content_hash
+from recipes.data.packaged import content_hash
 from recipes.embeddings.neighbours import unit_vectors
 
 

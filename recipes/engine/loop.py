@@ -16,6 +16,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
 from recipes.console import render
+from recipes.data.sequences import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS
@@ -32,7 +33,7 @@ from recipes.engine.utilisation import fastest
 from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
-from recipes.visualization.saving import names_of, picture_of, write_samples
+from recipes.visualization.saving import picture_of, write_samples
 
 DIVERGED = 3
 """Multiple of the uniform model's loss above which a run reports that it diverges."""

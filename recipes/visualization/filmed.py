@@ -3,13 +3,14 @@
 The changes of each position, and the network's probability of each.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from ddlib.samplers import Guarantees, Sampler, SamplingContext, State
@@ -247,3 +248,23 @@ def _distributions(
             log_probs = process.hierarchy.between(0, i).log_push(log_probs)
         states = torch.arange(log_probs.shape[1], device=log_probs.device) + sum(process.levels[:i])
         yield rows, states.expand(len(rows), -1), log_probs
+
+
+def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
+    """Return the states of recorded samples at all times, for ``film``.
+
+    a sample that ended earlier keeps its last.
+
+    Raises:
+        ValueError: no samples, or samples of different lengths.
+    """
+    if not texts or len({len(text.start) for text in texts}) > 1:
+        raise ValueError(f"texts: must be one or more samples of one length, got {len(texts)}")
+    steps = max(len(text.frames) for text in texts)
+    states = np.empty((steps + 1, len(texts), len(texts[0].start)), dtype=np.int64)
+    for number, text in enumerate(texts):
+        states[:, number] = text.start
+        for step, frame in enumerate(text.frames, start=1):
+            for event in frame.events:
+                states[step:, number, event.position] = event.state
+    return states

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from ddlib.plot.colors import level_names
 from ddlib.processes import ForwardProcess
 from recipes.console import sign
+from recipes.domains.pictures.drawing import Picture, check_shape, palette
 from recipes.embeddings.naming import cluster_names
 from recipes.model_io import LoadedModel
 from recipes.visualization.filmed import Event, Text
-from recipes.visualization.pictures import Picture, check_shape, palette
 
 
 class Spelt(NamedTuple):

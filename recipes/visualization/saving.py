@@ -5,19 +5,18 @@ Pictures, films of pictures, molecules, music, FASTA, lines.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from ddlib.processes import ForwardProcess
-from recipes.data.sequences import ENDS, Layout
-from recipes.data.sources.pitches import midi_of
-from recipes.visualization.filmed import Text
+from recipes.data.sequences import Layout, spelt
+from recipes.domains.molecules.drawing import draw
+from recipes.domains.music.drawing import piano_rolls, write_midi
+from recipes.domains.music.pitches import midi_of
+from recipes.domains.pictures.drawing import film, grid
+from recipes.visualization.filmed import Text, trajectory
 from recipes.visualization.lines import write_fasta, write_lines
-from recipes.visualization.molecules import draw
-from recipes.visualization.music import piano_rolls, write_midi
-from recipes.visualization.pictures import film, grid, trajectory
 
 FASTA = (".fasta", ".fa")
 LINES = (".txt", ".smi")
@@ -131,14 +130,6 @@ def write_samples(
     return [path]
 
 
-def names_of(tokenizer: Any, ends: bool) -> list[str]:
-    """Return the names of the symbols in the order of their ids, without an end and padding, which
-    follow them.
-    """
-    count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
-    return [tokenizer.id_to_token(number) for number in range(count)]
-
-
 def picture_of(layout: Layout, symbols: Sequence[str]) -> str:
     """Return the suffix of the picture that samples of these data have without another package.
 
@@ -154,15 +145,3 @@ def is_music(symbols: Sequence[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) -> str:
-    """Return the names of the symbols of a sample with the separator between them.
-
-    Raises:
-        ValueError: an id that is not a symbol.
-    """
-    ids = np.asarray(ids)
-    if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:
-        raise ValueError(f"a sample contains id {bad[0]}, must be in 0..{len(symbols) - 1}")
-    return separator.join(symbols[one] for one in ids)

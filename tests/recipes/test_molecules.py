@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from recipes.data import SymbolCorpus, prepare
+from recipes.domains.molecules import metrics as metrics
+from recipes.domains.molecules.drawing import draw
 from recipes.evaluation.samples import metrics_of
-from recipes.metrics import molecules as metrics
 from recipes.visualization.lines import write_fasta, write_lines
-from recipes.visualization.molecules import draw
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 CAFFEINE = "Cn1c(=O)c2c(ncn2C)n(C)c1=O"

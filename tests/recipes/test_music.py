@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from recipes.data import SymbolCorpus, examples, prepare, wrapped
-from recipes.data.sequences import Sequences
-from recipes.data.sources.pitches import alphabet
+from recipes.data.sequences import Sequences, names_of
+from recipes.domains.music import metrics as metrics
+from recipes.domains.music.drawing import NOISE, piano_roll, score, write_midi
+from recipes.domains.music.pitches import alphabet
 from recipes.evaluation.samples import metrics_of
-from recipes.metrics import music as metrics
-from recipes.visualization.music import NOISE, piano_roll, score, write_midi
-from recipes.visualization.saving import names_of, picture_of
+from recipes.visualization.saving import picture_of
 
 SYMBOLS = alphabet(60, 72)
 HOLD = 0

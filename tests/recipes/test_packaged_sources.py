@@ -13,15 +13,19 @@ import pytest
 from PIL import Image
 from refusals import refuses
 
-from recipes.data.sources import chorales, molecules, packaged, patches, peptides
-from recipes.data.sources.chorales import Chorales
-from recipes.data.sources.digits import Digits
-from recipes.data.sources.grey import quantise, values_of
+from recipes.data import packaged
 from recipes.data.sources.lines import SMILES
-from recipes.data.sources.molecules import Molecules, encode
-from recipes.data.sources.patches import PICTURES, Patches
-from recipes.data.sources.peptides import Peptides
-from recipes.data.sources.pitches import alphabet, midi_of, sounding, symbol_of
+from recipes.domains.molecules import moses
+from recipes.domains.molecules.moses import Molecules, encode
+from recipes.domains.music import chorales
+from recipes.domains.music.chorales import Chorales
+from recipes.domains.music.pitches import alphabet, midi_of, sounding, symbol_of
+from recipes.domains.pictures import patches
+from recipes.domains.pictures.digits import Digits
+from recipes.domains.pictures.grey import quantise, values_of
+from recipes.domains.pictures.patches import PICTURES, Patches
+from recipes.domains.proteins import peptides
+from recipes.domains.proteins.peptides import Peptides
 
 needs_moses = pytest.mark.skipif(find_spec("moses") is None, reason="pip install --no-deps molsets")
 needs_modlamp = pytest.mark.skipif(find_spec("modlamp") is None, reason="pip install modlamp")
@@ -173,7 +177,7 @@ def test_the_error_names_a_molecule_with_an_unknown_letter(bad, letter):
     with pytest.raises(
         ValueError, match=rf"molecule 2, '{bad}': '{letter}' is not in the alphabet"
     ):
-        encode(["C", "CC", bad, "X"], molecules.ALPHABETS["smiles"])
+        encode(["C", "CC", bad, "X"], moses.ALPHABETS["smiles"])
 
 
 def test_no_molecules_and_empty_ones_can_be_encoded():

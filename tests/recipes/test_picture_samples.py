@@ -15,10 +15,11 @@ from PIL import Image
 from refusals import refuses
 
 import ddlib as dd
-from recipes.metrics import pictures as metrics
+from recipes.domains.pictures import metrics as metrics
+from recipes.domains.pictures.drawing import MASK, Picture, film, grid, palette, pixels
 from recipes.visualization import Event, Filmed, Frame, Mark, Text
+from recipes.visualization.filmed import trajectory
 from recipes.visualization.page import Spelt, pack, page
-from recipes.visualization.pictures import MASK, Picture, film, grid, palette, pixels, trajectory
 
 V = 8
 VALUES = tuple(range(0, 256, 36))[:V]

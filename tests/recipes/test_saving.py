@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from recipes.data.sequences import Layout
-from recipes.data.sources.pitches import alphabet
+from recipes.domains.music.pitches import alphabet
 from recipes.visualization.saving import is_music, write_samples
 
 PITCHES = alphabet(60, 72)

@@ -35,10 +35,10 @@ from recipes.data import (
 from recipes.data.agreement import check_lengths
 from recipes.data.sequences import Ragged
 from recipes.data.sources.array import Array
-from recipes.data.sources.fasta import Fasta
-from recipes.data.sources.images import Images
 from recipes.data.sources.lines import Lines
 from recipes.data.tokens import named_tokenizer
+from recipes.domains.pictures.images import Images
+from recipes.domains.proteins.fasta import Fasta
 from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.model_io import open_saved

@@ -7,8 +7,7 @@ import pytest
 import torch
 from refusals import refused_with
 
-from recipes.data import text
-from recipes.data.sources import packaged
+from recipes.data import packaged, text
 
 PROSE = (
     "The State of our Union is strong — we said so.\nAnd we will say it again: stronger, freer, "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from recipes.metrics.molecules import molecule, rdkit
+from recipes.domains.molecules.metrics import molecule, rdkit
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from recipes.data.packaged import check_limit, digests, packaged
 from recipes.data.sequences import Ragged, Sequences
-from recipes.data.sources.packaged import check_limit, digests, packaged
 
 Split = Literal["train", "test", "test_scaffolds"]
 Tokens = Literal["characters", "smiles"]

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recipes.data.packaged import check_limit, digests, packaged
 from recipes.data.sequences import Ragged, Sequences
-from recipes.data.sources.packaged import check_limit, digests, packaged
-from recipes.data.sources.pitches import HOLD, REST, alphabet, symbol_of
+from recipes.domains.music.pitches import HOLD, REST, alphabet, symbol_of
 
 LOWEST, HIGHEST = 36, 81
 """Lowest and highest MIDI pitch of the four voices: C2 and A5."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ddlib.plot.colors import BLUE, GREEN, ORANGE, VERMILION
-from recipes.data.sources.pitches import NOISY, sounding, symbol_of
+from recipes.domains.music.pitches import NOISY, sounding, symbol_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def piano_roll(
     Args:
         ids: ids of the symbols, the voices of a step one behind the other; ids of V and more are
             noisy states, drawn as a stripe at the bottom.
-        symbols: their names, as in ``recipes.data.sources.pitches``.
+        symbols: their names, as in ``recipes.domains.music.pitches``.
         voices: number of voices.
         steps: steps of a quarter note.
         title: title of the figure.

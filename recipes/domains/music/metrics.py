@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from recipes.data.sources.pitches import sounding
+from recipes.domains.music.pitches import sounding
 
 CLASSES = 12
 WIDEST = 12
@@ -23,7 +23,7 @@ def pitch_classes(
 
     Args:
         sequences: ids of each piece, the voices of a step one behind the other.
-        symbols: names of the symbols, as in ``recipes.data.sources.pitches``.
+        symbols: names of the symbols, as in ``recipes.domains.music.pitches``.
         voices: number of voices.
 
     Raises:

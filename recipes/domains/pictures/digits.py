@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from recipes.data.packaged import check_limit, digests, packaged
 from recipes.data.sequences import Sequences
-from recipes.data.sources.grey import check_levels, quantise, values_of
-from recipes.data.sources.packaged import check_limit, digests, packaged
+from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
 SIDE = 28
 CLASSES = 10

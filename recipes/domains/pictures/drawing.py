@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Int, UInt8
 
 from ddlib.processes import ForwardProcess
-from recipes.visualization.filmed import Text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -223,26 +222,6 @@ def film(
         duration=times,
         loop=0,
     )
-
-
-def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
-    """Return the states of recorded samples at all times, for ``film``.
-
-    a sample that ended earlier keeps its last.
-
-    Raises:
-        ValueError: no samples, or samples of different lengths.
-    """
-    if not texts or len({len(text.start) for text in texts}) > 1:
-        raise ValueError(f"texts: must be one or more samples of one length, got {len(texts)}")
-    steps = max(len(text.frames) for text in texts)
-    states = np.empty((steps + 1, len(texts), len(texts[0].start)), dtype=np.int64)
-    for number, text in enumerate(texts):
-        states[:, number] = text.start
-        for step, frame in enumerate(text.frames, start=1):
-            for event in frame.events:
-                states[step:, number, event.position] = event.state
-    return states
 
 
 def _indexed(sheet: "Image") -> "Image":

@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from recipes.data.sequences import Ragged, Sequences, check_ints
 from recipes.data.sources.files import Table, chosen_labels, identity, matching, on_hub, suffix
-from recipes.data.sources.grey import check_levels, quantise, values_of
+from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 ARRAYS = (".npy", ".npz", ".parquet")

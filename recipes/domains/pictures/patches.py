@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from recipes.data.packaged import check_limit, digests, packaged
 from recipes.data.sequences import Sequences
-from recipes.data.sources.grey import check_levels, quantise, values_of
-from recipes.data.sources.packaged import check_limit, digests, packaged
+from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
 SKIMAGE = ("skimage", "data", "the sample pictures of scikit-image", "scikit-image")
 SKLEARN = ("sklearn", "datasets/images", "the sample pictures of scikit-learn", "scikit-learn")

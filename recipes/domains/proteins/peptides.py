@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from recipes.data.packaged import digests, packaged
 from recipes.data.sequences import Ragged, Sequences
-from recipes.data.sources.packaged import digests, packaged
 
 AMINO_ACIDS = tuple("ACDEFGHIKLMNPQRSTVWY")
 """One-letter codes of the 20 amino acids."""

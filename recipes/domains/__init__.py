@@ -1,0 +1,1 @@
+"""Domains other than text: sources of sequences, metrics and drawings of samples."""

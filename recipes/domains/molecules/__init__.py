@@ -1,0 +1,1 @@
+"""Molecules as SMILES."""

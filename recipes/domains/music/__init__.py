@@ -1,0 +1,1 @@
+"""Melodies and chorales as sequences of pitches."""

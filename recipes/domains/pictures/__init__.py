@@ -1,0 +1,1 @@
+"""Pictures: grey and colour values as sequences."""

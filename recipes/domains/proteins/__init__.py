@@ -1,0 +1,1 @@
+"""Proteins and peptides as sequences of amino acids."""
