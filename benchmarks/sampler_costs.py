@@ -91,7 +91,7 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
                     given.steps,
                     generator=generator,
                     parameterization=meaning,
-                    compact=False,
+                    controls=[dd.controls.WholeBatch()],
                 )
         except TypeError:
             continue

@@ -168,7 +168,13 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
     generator = torch.Generator(given.device).manual_seed(0)
     begin = now(given.device)
     dd.sample(
-        process, split, tuple(mask.shape), sampler, given.steps, generator=generator, compact=False
+        process,
+        split,
+        tuple(mask.shape),
+        sampler,
+        given.steps,
+        generator=generator,
+        controls=[dd.controls.WholeBatch()],
     )
     outside = now(given.device) - begin - sum(split.blocks) - sum(split.others)
     if len(split.blocks) < REPEATS:

@@ -16,12 +16,12 @@ import statistics
 from collections.abc import Callable
 
 import torch
+from ddlib.samplers.runtime.loop import BlockContexts
 from torch import Tensor, nn
 
 import ddlib as dd
 from benchmarks.head import GPT2
 from benchmarks.measuring import command_line, report, seconds
-from ddlib.samplers.runtime.loop import BlockContexts
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import reuse_of
 from ddlib_models import DiT

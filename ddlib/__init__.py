@@ -37,7 +37,7 @@ from ddlib.objective.outputs import mean_per_token
 from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
-from ddlib.samplers import sample
+from ddlib.samplers import controls, plan, sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.order_costs import OrderCosts, order_costs
 from ddlib.samplers.training_rows import TrainingRows
@@ -67,6 +67,7 @@ __all__ = [
     "cavity_logits",
     "check_vocabulary",
     "consistency_loss",
+    "controls",
     "debug",
     "guidance",
     "hierarchies",
@@ -76,6 +77,7 @@ __all__ = [
     "order_costs",
     "paces",
     "parts",
+    "plan",
     "plot",
     "posterior_logits",
     "presets",

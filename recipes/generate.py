@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.text import Text as RichText
 from torch import Tensor
 
-from ddlib.samplers import Automaton
+from ddlib.samplers.controls import Automaton
 from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
 from recipes.data.sequences import names_of

@@ -10,6 +10,8 @@ from zlib import crc32
 from hypothesis import settings
 from jaxtyping import config
 
+from ddlib.samplers.controls import Cache
+
 CHECKED = 8
 """A run with a budget checks shapes and types in every eighth test, `pytest --budget 0` at every call."""
 _called = (
@@ -67,3 +69,8 @@ def examples(number):
     return max(
         number * settings.default.max_examples // settings.get_profile("full").max_examples, 3
     )
+
+
+def caches(rule):
+    """Controls for a cache: True for the exact one, False for none, or the name of another."""
+    return [] if rule is True else [Cache(rule or "none")]

@@ -14,7 +14,15 @@ import ddlib as dd
 
 NAMES = {"dd": dd, "math": math, "sympy": sympy, "torch": torch, "nan": math.nan, "inf": math.inf}
 """Names that a row may use in addition to the globals of the test's file."""
-for package in (dd.weightings, dd.times, dd.hierarchies, dd.schedules, dd.processes, dd.samplers):
+for package in (
+    dd.weightings,
+    dd.times,
+    dd.hierarchies,
+    dd.schedules,
+    dd.processes,
+    dd.samplers,
+    dd.controls,
+):
     NAMES |= {name: getattr(package, name) for name in package.__all__}
 
 

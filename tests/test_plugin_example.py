@@ -262,7 +262,7 @@ def test_sampling_recovers_a_joint_distribution(name, sampler):
     )  # fine near the data, where GIDD's rates diverge
     generator = torch.Generator().manual_seed(1)
     tokens = dd.sample(
-        process, exact_cavity(process, probs), (N, 2), sampler, times=grid, generator=generator
+        process, exact_cavity(process, probs), (N, 2), sampler, steps=grid, generator=generator
     )
     assert agree(tokens @ torch.tensor([4, 1]), probs)
 

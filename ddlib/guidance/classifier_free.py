@@ -33,7 +33,7 @@ class ClassifierFree(Guidance):
 
     Strength 0 is the unconditional and 1 the conditional, and only that one is called. A
     conditional that depends on the index of the row, e.g. with one label per row, requires
-    ``dd.sample(..., compact=False)``. Split denoisers are called as a whole.
+    ``dd.sample(..., controls=[dd.controls.WholeBatch()])``. Split denoisers are called as a whole.
 
     Args:
         process: the forward process.

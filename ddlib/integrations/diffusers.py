@@ -15,12 +15,11 @@ from torch import Tensor
 
 from ddlib.config import build, registry
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler, SamplingContext, State
-from ddlib.samplers.runtime.logit_processors import Truncation
-from ddlib.samplers.runtime.loop import check_guided
+from ddlib.processes import ForwardProcess, unchanged
+from ddlib.samplers import Sampler, SamplingContext, State, plan
+from ddlib.samplers.controls.truncation import Truncation
 from ddlib.samplers.runtime.model import Model
-from ddlib.typing import Logits, Times, Tokens
+from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import (
     check_count,
@@ -97,7 +96,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     ) -> None:
         self.process: ForwardProcess = build("processes", process)
         self.sampler: Sampler = build("samplers", sampler)
-        self._sharpening = Truncation(temperature, top_p, top_k, min_p)
+        self._truncation = Truncation(temperature, top_p, top_k, min_p)
         self._parameterization: Parameterization = parameterization
         if self.sampler.guarantees.max_model_calls > 1:
             raise TypeError(
@@ -106,7 +105,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
                 "once: a scheduler of diffusers receives one output per step"
             )
         try:
-            self.sampler.check(self.process)
+            plan(self.process, _Answer(self), (1, 4), self.sampler)
             self._try()
         except (TypeError, ValueError) as error:
             raise type(error)(
@@ -291,13 +290,15 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         return found
 
     def _run(
-        self, free: Tensor, generator: Generator, answer: "_Answer | None" = None, sharp: Any = None
+        self,
+        free: Tensor,
+        generator: Generator,
+        answer: "_Answer | None" = None,
+        sharpen: Sharpen = unchanged,
     ) -> SamplingContext:
         network = Model(self.process, answer or _Answer(self), self._parameterization)
-        sharpening = sharp or Truncation()
-        check_guided(network, self.sampler, plain=sharpening.idle)
         times = self.times.to(free.device)
-        return SamplingContext(self.process, network, sharpening.at(1.0), times, free, generator)
+        return SamplingContext(self.process, network, sharpen, times, free, generator)
 
     def _step(
         self,
@@ -308,13 +309,13 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         temperature: float | None,
         generator: Generator,
     ) -> Tokens:
-        sharpening = self._sharpening
+        truncation = self._truncation
         if temperature is not None:
-            sharpening = Truncation(
-                temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p
+            truncation = Truncation(
+                temperature, truncation.top_p, truncation.top_k, truncation.min_p
             )
         answer = _Answer(self, logits, sample)
-        run = self._run(free, generator, answer, sharpening)
+        run = self._run(free, generator, answer, truncation.sharpen(1.0))
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
             other = torch.Generator(sample.device).manual_seed(
                 0
@@ -325,14 +326,14 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         answer.t = state.t
         if k < run.steps:
             state = self.sampler.step(
-                replace(run, sharpen=sharpening.at(float(run.times[k]))), state, k
+                replace(run, sharpen=truncation.sharpen(float(run.times[k]))), state, k
             )
             state = state._replace(z=torch.where(free, state.z, sample))
         self._state = state
         self._next = k + 1
         if k < self.num_inference_steps - 1:
             return state.z
-        tokens = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
+        tokens = self.sampler.finalize(replace(run, sharpen=truncation.sharpen(0.0)), state)
         return torch.where(free, tokens, sample)
 
     def _try(self) -> None:

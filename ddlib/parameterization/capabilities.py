@@ -127,18 +127,7 @@ class Capabilities:
             asker: name of the caller in error messages.
         """
         if not self.own_times:
-            parts = {name: Capabilities.of(part) for name, part in self.parts.items()}
-            lacking = [
-                f"{name} of {self.name}, {part.name},"
-                for name, part in parts.items()
-                if not part.own_times
-            ]
-            lacks = lacking[0] if lacking else f"denoiser {self.name}"
-            raise TypeError(
-                f"{asker} has one time per position, and the {lacks} takes one time per sequence: "
-                "a network that "
-                "takes t (B, L) must have the attribute own_times = True, as ddlib_models.DiT does"
-            )
+            raise TypeError(self.lacking_times(asker))
         if clean and self.block_size != clean:
             raise TypeError(
                 f"at_once is True with {asker}, and the denoiser {self.name} has block_size "
@@ -146,6 +135,25 @@ class Capabilities:
                 "states and on the clean "
                 "tokens of earlier blocks only"
             )
+
+    def lacking_times(self, asker: str) -> str:
+        """Return the message for a denoiser, or a part of a guidance, with one time per sequence.
+
+        Args:
+            asker: name of the caller.
+        """
+        parts = {name: Capabilities.of(part) for name, part in self.parts.items()}
+        lacking = [
+            f"{name} of {self.name}, {part.name},"
+            for name, part in parts.items()
+            if not part.own_times
+        ]
+        lacks = lacking[0] if lacking else f"denoiser {self.name}"
+        return (
+            f"{asker} has one time per position, and the {lacks} takes one time per sequence: a "
+            "network that takes t (B, L) must have the attribute own_times = True, as "
+            "ddlib_models.DiT does"
+        )
 
     def check_blocks(self, pace: Pace | None, length: int) -> None:
         """Warn once of a pace at which a denoiser with blocks gets noise in the blocks before a
@@ -229,14 +237,14 @@ class Capabilities:
             return call(kept)
         except (RuntimeError, ValueError, IndexError) as error:
             some = not bool(kept.all())
-            is_named = "compact=False" in str(error)
+            is_named = "WholeBatch" in str(error)
             if some and not is_named and succeeds(lambda: call(torch.ones_like(kept))):
                 raise ValueError(
                     f"the denoiser {self.name} fails on {int(kept.sum())} of {len(kept)} sequences "
                     "and not on all of "
                     "them: sequences without a jump in a step are left out of the batch, so a "
                     "condition per row, "
-                    "such as a label, requires dd.sample(..., compact=False)"
+                    "such as a label, requires dd.sample(..., controls=[dd.controls.WholeBatch()])"
                 ) from error
             raise
 

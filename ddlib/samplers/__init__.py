@@ -5,7 +5,6 @@ steps.
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
-from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.corrected import Corrected
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
@@ -16,28 +15,23 @@ from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.in_order import InOrder
 from ddlib.samplers.left_to_right import LeftToRight
-from ddlib.samplers.lengths import Daedal, Length, RhoEOS
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.rate_based import Euler, TauLeaping
 from ddlib.samplers.remask import Remask
-from ddlib.samplers.sampling import sample
-from ddlib.samplers.stopping import Ending, EndOfText, Settled
+from ddlib.samplers.requirements import UnsupportedError
+from ddlib.samplers.sampling import Plan, plan, sample
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.samplers.time_grid import equal_jump_times
 
 __all__ = [
     "Ancestral",
-    "Automaton",
     "Confidence",
     "Corrected",
     "Corrector",
-    "Daedal",
     "EdgeBalance",
-    "EndOfText",
-    "Ending",
     "EntropyBounded",
     "Euler",
     "FirstHitting",
@@ -46,20 +40,20 @@ __all__ = [
     "Guarantees",
     "InOrder",
     "LeftToRight",
-    "Length",
     "OrderedSampler",
     "Overshoot",
     "Particles",
+    "Plan",
     "Psi",
     "Remask",
-    "RhoEOS",
     "Sampler",
     "SamplingContext",
     "SelfCorrection",
-    "Settled",
     "State",
     "TauLeaping",
     "ThetaTrapezoidal",
+    "UnsupportedError",
     "equal_jump_times",
+    "plan",
     "sample",
 ]

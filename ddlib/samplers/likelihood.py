@@ -1,6 +1,6 @@
 """Exact likelihood of sequences under ordered samplers whose order is a function of the states."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -12,11 +12,11 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
+from ddlib.samplers.control import NetworkControl, SamplingCall
+from ddlib.samplers.loop import BlockContexts
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.loop import BlockContexts
-from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
+from ddlib.samplers.sampling import plan
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 
@@ -47,11 +47,10 @@ def likelihood(
     steps: int | None = None,
     group: int | None = None,
     pace: Pace | None = None,
-    keep: bool | str = True,
     mask: PaddingMask | None = None,
     given: Tensor | None = None,
     parameterization: Parameterization | None = None,
-    compact: bool = True,
+    controls: Sequence[NetworkControl] = (),
 ) -> Likelihood:
     r"""Compute the exact log-probability of each sequence under ``sample`` with this order and
     number of steps.
@@ -83,9 +82,6 @@ def likelihood(
             model of ``sample`` with fewer steps.
         pace: ``Blocks`` for sequences drawn block by block, each in this order, as in ``sample``;
             the denoiser then takes times (B, L). None for the whole sequence.
-        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks,
-            as in ``sample``. With an approximate cache the result is the exact likelihood under
-            ``sample`` with this cache.
         mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed
             from the beginning, like tokens that are ``given``. The result is log p(real tokens |
             padding), and log p(real tokens) if the denoiser ignores padding. 0 for a sequence
@@ -94,7 +90,8 @@ def likelihood(
             result is log p(x | given).
         parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
             attribute of that name, or "cavity" without one.
-        compact: as in ``sample``.
+        controls: of the network alone, such as ``Cache`` and ``WholeBatch``. With an approximate
+            cache the result is the exact likelihood under ``sample`` with this cache.
 
     Raises:
         TypeError, ValueError: before the network runs: invalid x, mask, given, steps or group; a
@@ -116,10 +113,10 @@ def likelihood(
         f"steps is {steps} and group is {group}, only one may be given",
     )
     free = free_positions(process, x, order, mask, given)
-    network = Model(process, denoiser, parameterization, compact)
+    call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
     calls = 0
     terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    for here, run in block_runs(network, x, order, free, pace, keep, steps, group):
+    for here, run in block_runs(call, x, free, steps, group):
         for step in read_steps(cast(OrderedSampler, order), run, x[:, here], group):
             terms[:, here] += step.log_probs
             calls += 1
@@ -183,33 +180,62 @@ def free_positions(
     return free if mask is None else free & mask
 
 
-def block_runs(
-    network: Model,
+def plan_reading(
+    process: ForwardProcess,
+    denoiser: Denoiser,
     x: Tokens,
     order: Sampler,
-    free: Bool[Tensor, "B L"],
     pace: Pace | None,
-    keep: bool | str,
+    parameterization: Parameterization | None,
+    controls: Sequence[NetworkControl],
+) -> SamplingCall:
+    """Return the checked call of ``sample`` whose sequences are read, prepared by its controls."""
+    if isinstance(pace, Pace) and pace.block is None and not isinstance(pace, Together):
+        raise TypeError(
+            f"pace is {pace!r}, must be block by block from left to right, such as Blocks(32), or "
+            "None: use the sampler InOrder(pace) for another order of positions"
+        )
+    for each in controls:
+        if not isinstance(each, NetworkControl):
+            raise TypeError(
+                f"controls holds {each!r}, must hold Cache or WholeBatch objects: others change "
+                "the distribution of the sequences"
+            )
+    call: SamplingCall = plan(
+        process,
+        denoiser,
+        tuple(x.shape),
+        order,
+        pace=pace,
+        parameterization=parameterization,
+        controls=controls,
+    )
+    for control in call.controls:
+        call = control.prepare(call)
+    return call
+
+
+def block_runs(
+    call: SamplingCall,
+    x: Tokens,
+    free: Bool[Tensor, "B L"],
     steps: int | None,
     group: int | None,
 ) -> Iterator[tuple[slice, SamplingContext]]:
     """Yield the positions of each block in which a token has a term, with the context of its
     steps.
     """
-    process = network.process
+    process = call.process
+    order = call.sampler
     length = x.shape[1]
-    size = _block(network, pace, length)
+    size = call.pace.block or length
     if group is not None:
         what = "sequence" if size == length else "block"
         require(
             check_count("group", group) <= size,
             f"group is {group}, must be at most {size}, the length of a {what}",
         )
-    reuse = reuse_of(keep)
-    check_reuse(reuse, pace, network.capabilities)
-    contexts = (
-        None if pace is None or isinstance(pace, Together) else BlockContexts(network, size, reuse)
-    )
+    contexts = BlockContexts(call.network, size, call.caches_blocks, call.reuse)
     noise = torch.full_like(x, process.num_states - 1)
     for start in range(0, length, size):
         here = slice(start, start + size)
@@ -229,8 +255,8 @@ def block_runs(
         times = torch.linspace(
             1, 0, (check_count("steps", edges if steps is None else steps)) + 1, dtype=torch.float64
         )
-        if contexts is None:
-            block = network
+        if call.pace.block is None:
+            block = call.network
         elif not bool(own.any()):
             continue
         else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
@@ -238,28 +264,13 @@ def block_runs(
                 torch.where(free[:, later], v, x[:, later])
                 for v in (noise[:, later], process.vocab_size)
             )
-            block = network.within(
+            block = call.network.within(
                 contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64))
             )
         # init consumes random numbers although the prior is deterministic: a separate generator for
         # them
         generator = torch.Generator(x.device)
         yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
-
-
-def _block(network: Model, pace: Pace | None, length: int) -> int:
-    """Return the number of positions of a block, and check that pace, length and denoiser fit."""
-    if pace is None or isinstance(pace, Together):
-        return length
-    if not isinstance(pace, Pace) or pace.block is None:
-        raise TypeError(
-            f"pace is {pace!r}, must be block by block from left to right, such as Blocks(32), or "
-            "None: use the "
-            "sampler InOrder(pace) for another order of positions"
-        )
-    pace.parts(length)
-    network.capabilities.check_time_input(0, repr(pace))
-    return pace.block
 
 
 def ancestors_of(run: SamplingContext, x: Tokens) -> Int64[Tensor, "n B L"]:

@@ -1,5 +1,6 @@
 """Costs of an order: of drawing several positions at once, and of the order of positions itself."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,9 +11,16 @@ from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Confidence, LeftToRight, OrderedSampler, Sampler, SamplingContext, State
-from ddlib.samplers.likelihood import Step, ancestors_of, block_runs, free_positions, read_steps
+from ddlib.samplers.control import NetworkControl
+from ddlib.samplers.likelihood import (
+    Step,
+    ancestors_of,
+    block_runs,
+    free_positions,
+    plan_reading,
+    read_steps,
+)
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 
@@ -60,11 +68,10 @@ def order_costs(
     group: int | None = 4,
     *,
     pace: Pace | None = None,
-    keep: bool = True,
     mask: PaddingMask | None = None,
     given: Tensor | None = None,
     parameterization: Parameterization | None = None,
-    compact: bool = True,
+    controls: Sequence[NetworkControl] = (),
 ) -> OrderCosts:
     r"""Compute what drawing positions in parallel costs, and what their order costs (theory section
     20).
@@ -87,12 +94,11 @@ def order_costs(
         group: number of positions in a set; more where the order selects more. None: as the order
             selects, for ``EntropyBounded``, thresholds, or ``InOrder(..., whole=True)``.
         pace: ``Blocks`` for sequences drawn block by block.
-        keep: whether computations for earlier blocks are cached; not by an approximate cache, whose
-            values depend on the calls of each of the three orders.
         mask: (B, L) bool, False at padding.
         given: (B, L) bool, True at tokens that are fixed from the beginning.
         parameterization: meaning of the logits.
-        compact: as in ``sample``.
+        controls: as in ``likelihood``, without an approximate cache, whose values depend on the
+            calls of each of the three orders.
 
     Raises:
         TypeError, ValueError: as ``likelihood``.
@@ -105,18 +111,18 @@ def order_costs(
         (tensor([0.], dtype=torch.float64), tensor([0.], dtype=torch.float64), 2)
     """
     order = Confidence() if order is None else order
-    if not isinstance(keep, bool):
-        raise TypeError(
-            f"keep is {keep!r}, must be True or False: the three orders would have different "
-            "cached values"
-        )
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, OrderedSampler)
-    network = Model(process, denoiser, parameterization, compact)
+    call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
+    if call.reuse is not None:
+        raise TypeError(
+            f"controls is {list(controls)}, must have no approximate cache: the three orders would "
+            "have different cached values"
+        )
     first = LeftToRight(order.force_transition)
     nats = torch.zeros(3, len(x), dtype=torch.float64, device=x.device)
     calls = 0
-    for here, run in block_runs(network, x, order, free, pace, keep, None, group):
+    for here, run in block_runs(call, x, free, None, group):
         start = State(x, nats)
         parts = list[_Moves]()
         for step in read_steps(order, run, x[:, here], group):

@@ -1,311 +1,345 @@
-"""Entry point of sampling: ``sample`` checks its arguments and runs a sampler."""
+"""Entry points of sampling: ``plan`` checks a call, ``sample`` checks it and runs it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ddlib.paces import Pace
+from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, unchanged
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
-from ddlib.samplers.constraints import Automaton
-from ddlib.samplers.constraints.support import check_constraint, check_satisfiable, token_ancestors
-from ddlib.samplers.lengths import Length
-from ddlib.samplers.runtime.context import MemoryContext
-from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
-from ddlib.samplers.runtime.loop import (
-    SamplingCall,
-    check_guided,
-    check_memory,
-    draw_along_pace,
-    draw_tokens,
-)
+from ddlib.samplers.control import Control, Needs, SamplingCall
+from ddlib.samplers.controls.truncation import Scheduled, Truncation
+from ddlib.samplers.loop import draw, share_time
+from ddlib.samplers.requirements import Part, check_requirements
+from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
-from ddlib.samplers.stopping import Ending
 from ddlib.samplers.time_grid import check_times, equal_times
-from ddlib.typing import Denoiser, Tokens
+from ddlib.typing import Denoiser, Sharpen, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
 from ddlib.utils.validation import check_count, check_shape, check_tokens, require
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(SamplingCall):
+    """A checked call of ``sample``."""
+
+    seeds: tuple[int, ...] = ()
+    """One for each row, in place of ``generator``; empty for none."""
+
+    @property
+    def network_calls(self) -> int:
+        """Largest number of calls of the network by the sampler.
+
+        ``Settled`` adds one per step where no step shares it, and a rule for lengths calls the
+        network once per length of a row.
+        """
+        guarantees = self.sampler.guarantees
+        runs = 1 if self.pace.block is None else self.free.shape[1] // self.pace.block
+        return runs * (self.steps * guarantees.max_model_calls + guarantees.max_finalize_calls)
+
+    @torch.no_grad()
+    def run(self) -> Tokens:
+        """Generate tokens, (B, L) int64 in [0, V)."""
+        generator = self.generator
+        if self.seeds:
+            generator = KeyedGenerator(0, 0, torch.tensor(self.seeds, device=self.free.device))
+        network = self.network
+        call: SamplingCall = replace(
+            self, generator=generator, network=network.within(network.context)
+        )
+        for control in self.controls:
+            call = control.prepare(call)
+        tokens = draw(call)
+        for control in self.controls:
+            tokens = control.finish(call, tokens)
+        return tokens
+
+    def __repr__(self) -> str:
+        parts = {
+            "process": self.process,
+            "denoiser": self.network.capabilities.name,
+            "shape": tuple(self.free.shape),
+            "sampler": self.sampler,
+            "steps": self.steps,
+            "given_tokens": int((~self.free).sum()),
+            "pace": self.pace,
+            "controls": list(self.controls),
+            "network_calls": self.network_calls,
+        }
+        return (
+            "Plan(\n" + "".join(f"    {name}={value!r},\n" for name, value in parts.items()) + ")"
+        )
+
+
 @torch.no_grad()
-def sample(
+def plan(
     process: ForwardProcess,
     denoiser: Denoiser,
     shape: Sequence[int],
     sampler: Sampler | None = None,
-    steps: int | None = None,
+    steps: int | Tensor = 128,
     prompt: Tensor | None = None,
     *,
-    infill: bool = False,
-    times: Tensor | None = None,
     temperature: Scheduled = 1.0,
     top_p: Scheduled = 1.0,
-    top_k: int | None = None,
-    min_p: float = 0.0,
-    forbidden: Sequence[int] = (),
-    repetition_penalty: float = 1.0,
-    endings: Sequence[Ending] = (),
-    parameterization: Parameterization | None = None,
-    compact: bool = True,
     pace: Pace | None = None,
-    keep: bool | str = True,
-    length: Length | None = None,
-    constraint: Automaton | None = None,
-    memory: bool = False,
-    generator: Generator = None,
-    seeds: Sequence[int] | None = None,
-    device: torch.device | str | None = None,
+    parameterization: Parameterization | None = None,
+    controls: Sequence[Control] = (),
+    generator: Generator | Sequence[int] = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
-) -> Tokens:
-    """Generate tokens, (B, L) int64 in [0, V).
+) -> Plan:
+    """Check a call of ``sample`` without making it.
 
-    Args:
-        process: the forward process to run backwards.
-        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. With a
-            ``ddlib.typing.SplitDenoiser``, such as a DiT, samplers that first draw which positions
-            jump compute the logits of these only. With a ``SparseDenoiser``, which a DiT is too,
-            the same holds for features on a CPU.
-        shape: (B, L).
-        sampler: default ``Ancestral()``.
-        steps: number of steps, at least 1, by default 128. The network is called at most once per
-            step in most samplers (``Sampler.max_model_calls``), and once more if t = 0 is not
-            noise-free.
-        prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; with ``infill``
-            states, where the mask marks a position to draw. Where tokens may be wrong (GIDD,
-            uniform noise, ``Noisy``), a network with one time per sequence relies on the prompt as
-            on tokens at that time, so samples are not those of p(x | prompt); a pace with a time
-            per position, such as ``RandomOrder``, gives it time 0 at the prompt.
-        infill: whether ``prompt`` may hold masks.
-        times: (steps + 1,) a custom grid, decreasing from 1 to 0, in place of ``steps``, such as
-            ``samplers.equal_jump_times``; for samplers that use the times (``Sampler.by_times``),
-            or with ``temperature`` or ``top_p`` as functions.
-        temperature: divisor of the logits of every distribution over tokens or clusters that is
-            drawn from; 0 is greedy. ``temperature`` and ``top_p`` may be functions of the time at
-            the start of a step, from 1 to 0.
-        top_p: keep the smallest set of tokens or clusters with at least this probability.
-        top_k: keep this many of the likeliest tokens or clusters; None for all.
-        min_p: keep tokens or clusters that are at least this share as likely as the likeliest.
-        forbidden: numbers of tokens that are never drawn; those in the prompt are kept.
-        repetition_penalty: at least 1; tokens elsewhere in the sequence have their probability
-            divided by it, before normalisation.
-        endings: criteria for finishing a sequence early, such as ``EndOfText`` and ``Settled``.
-        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
-            attribute of that name, or "cavity" without one.
-        compact: leave sequences without a jump in a step out of the network's batch. Turn it off
-            for a denoiser that depends on the number of the row, or that is compiled for one batch
-            size.
-        pace: order of the positions; None is ``Together()``, one time for all. With ``Blocks`` the
-            sequence is drawn block by block, each by a run of the sampler; ``steps`` and ``times``
-            are those of one block. With another pace they are those of each of its parts. The
-            denoiser then takes times (B, L). A denoiser with blocks (``block_size``) was trained
-            with clean tokens in earlier blocks: a pace with other blocks, or with parts of these
-            blocks, gives a warning.
-        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks.
-            The tokens are the same; the cache saves time and takes memory. For a ``WindowDenoiser``
-            with ``Blocks``, approximate caches by name: "prefix" reuses keys and values of the
-            positions before a block, "dual" also those behind it, from the first call of the block,
-            or with "dual:refresh=4" from every fourth call of a sequence in it.
-        length: rule that lengthens and shortens each sequence while it is drawn, such as ``RhoEOS``
-            and ``Daedal``; L is then the largest length. The prompt holds tokens at the beginning
-            alone. None for sequences of length L.
-        constraint: automaton that accepts each sequence, prompt included. It excludes tokens first;
-            ``forbidden``, ``temperature`` and truncation act on the others. For masks, and trees
-            whose clusters keep their tokens (xi = 1), and samplers that draw by
-            ``draw_states`` (``Sampler.supports_constraint``).
-        memory: whether each call of the network takes the features of the sequence's previous call,
-            for a ``ddlib.typing.TakesMemory`` such as ``DiT(memory=True)``. Without it the network
-            is called as ``bound`` and ``likelihood`` call it, without memory.
-        generator: source of randomness.
-        seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and
-            not on the batch. Not with a denoiser whose rows begin at different columns, behind
-            padding.
-        device: where to sample; default the prompt's, else the process's.
-        on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L)
-            along a pace, and with k = -1 at the start.
+    Arguments and errors are those of ``sample``. Each part of a call, such as a sampler or a
+    control, states what it needs of the others, and ``ddlib.samplers.requirements.TABLE`` has a row
+    for every need. The network is not called, and no random number is drawn.
 
-    Raises:
-        TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or
-            truncation; forbidden tokens that are all tokens of a cluster; logits as in ``nelbo``; a
-            sampler that does not support the process; a pace that does not support the length, the
-            sampler or the denoiser; an approximate cache without blocks, or of a denoiser that does
-            not support it; a constraint that no sequence satisfies, or that the process, the
-            sampler or an ending does not support; ``memory`` with a denoiser without, blocks,
-            particles or ``compact=False``.
+    Returns:
+        the checked call: ``run()`` draws the tokens, ``network_calls`` bounds its cost.
+
+    Example:
+        >>> import ddlib as dd
+        >>> process, uniform = dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4)
+        >>> call = plan(process, uniform, (2, 8), dd.samplers.LeftToRight(), steps=8)
+        >>> call.network_calls, call.run().shape
+        (9, torch.Size([2, 8]))
     """
     sampler = Ancestral() if sampler is None else sampler
-    for name, value in (("prompt", prompt), ("times", times)):
-        if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"{name} is {value!r}, must be a tensor or None")
+    if prompt is not None and not isinstance(prompt, Tensor):
+        raise TypeError(f"prompt is {prompt!r}, must be a tensor or None")
     if not isinstance(sampler, Sampler):
         raise TypeError(
             f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()"
         )
     check_process(process, denoiser)
     sampler.check(process)
+    if isinstance(steps, Sequence):
+        raise TypeError(f"steps is {steps!r}, must be an int, or a tensor of times")
+    rows, length = _shape(shape)
+    times = check_times(steps) if isinstance(steps, Tensor) else equal_times(steps)
+    controls = (Truncation(temperature, top_p), *_controls(controls))
+    pace = _pace(pace)
+    target = process.device if prompt is None else prompt.device
+    _check_device(process, target)
+    fixed, free = _prompt(process, prompt, (rows, length), target)
+    source, seeds = _source(generator, rows)
+    processors = [function for one in controls for function in one.logits(process, length)]
+    compact = not any(Needs.PART_BATCHES in one.breaks for one in controls)
+    rules = LogitProcessors(processors) if processors else None
+    call = Plan(
+        process=process,
+        network=Model(process, denoiser, parameterization, compact, rules),
+        sharpen=unchanged,
+        times=_grid(pace, times.to(target), length),
+        free=free,
+        generator=source,
+        sampler=sampler,
+        fixed=fixed,
+        controls=controls,
+        sharpening=lambda t: _composed([one.sharpen(t) for one in controls]),
+        pace=pace,
+        on_step=on_step,
+        seeds=seeds,
+    )
+    check_requirements(call, _parts(call, isinstance(steps, Tensor)))
+    for control in controls:
+        control.check(call)
+    call.network.capabilities.check_blocks(pace, length)
+    return call
+
+
+def sample(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    shape: Sequence[int],
+    sampler: Sampler | None = None,
+    steps: int | Tensor = 128,
+    prompt: Tensor | None = None,
+    *,
+    temperature: Scheduled = 1.0,
+    top_p: Scheduled = 1.0,
+    pace: Pace | None = None,
+    parameterization: Parameterization | None = None,
+    controls: Sequence[Control] = (),
+    generator: Generator | Sequence[int] = None,
+    on_step: Callable[[int, Tensor, Tensor], None] | None = None,
+) -> Tokens:
+    """Generate tokens, (B, L) int64 in [0, V).
+
+    ``sample(...)`` is ``plan(...).run()``.
+
+    Args:
+        process: the forward process to run backwards, on the device of the samples.
+        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. With a
+            ``ddlib.typing.SplitDenoiser``, such as a DiT, samplers that first draw which positions
+            jump compute the logits of these only. With a ``SparseDenoiser``, which a DiT is too,
+            the same holds for features on a CPU.
+        shape: (B, L).
+        sampler: default ``Ancestral()``.
+        steps: number of steps, at least 1, or a grid of times (steps + 1,), decreasing from 1 to 0,
+            such as ``samplers.equal_jump_times``. The network is called at most once per step in
+            most samplers (``Guarantees.max_model_calls``), and once more if t = 0 is not
+            noise-free. A grid is for samplers that use the times (``Guarantees.by_times``), or with
+            ``temperature`` or ``top_p`` as functions.
+        prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; the mask marks a
+            position to draw. Where tokens may be wrong (GIDD, uniform noise, ``Noisy``), a network
+            with one time per sequence relies on the prompt as on tokens at that time, so samples
+            are not those of p(x | prompt); a pace with a time per position, such as
+            ``RandomOrder``, gives it time 0 at the prompt.
+        temperature: divisor of the logits of every distribution over tokens or clusters that is
+            drawn from; 0 is greedy. ``temperature`` and ``top_p`` may be functions of the time at
+            the start of a step, from 1 to 0.
+        top_p: keep the smallest set of tokens or clusters with at least this probability.
+        pace: order of the positions; None is ``Together()``, one time for all. With ``Blocks`` the
+            sequence is drawn block by block, each by a run of the sampler; ``steps`` are those of
+            one block. With another pace they are those of each of its parts. The denoiser then
+            takes times (B, L). A denoiser with blocks (``block_size``) was trained with clean
+            tokens in earlier blocks: a pace with other blocks, or with parts of these blocks, gives
+            a warning.
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
+            attribute of that name, or "cavity" without one.
+        controls: what else acts on the call, in this order: parts of ``ddlib.controls`` such as
+            ``Truncation``, ``Forbidden``, ``EndOfText``, ``RhoEOS``, ``Constraint``, ``Memory`` or
+            ``Cache``. ``temperature`` and ``top_p`` act before them.
+        generator: source of randomness; or a list of B seeds, one for each row: a sequence then
+            depends on its seed and not on the batch.
+        on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L)
+            along a pace, and with k = -1 at the start.
+
+    Raises:
+        TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or
+            truncation; logits as in ``nelbo``; a part whose needs process, network, sampler and the
+            other parts do not meet.
+    """
+    return plan(
+        process,
+        denoiser,
+        shape,
+        sampler,
+        steps,
+        prompt,
+        temperature=temperature,
+        top_p=top_p,
+        pace=pace,
+        parameterization=parameterization,
+        controls=controls,
+        generator=generator,
+        on_step=on_step,
+    ).run()
+
+
+def _parts(call: Plan, has_grid: bool) -> Iterator[Part]:
+    """Yield the parts of a call with their needs."""
+    sampler = call.sampler
+    steers = sampler.guarantees.supports_step_distribution
+    yield Part(sampler, Needs.NOTHING if steers else Needs.TOKEN_DRAWS, repr(sampler))
+    if has_grid:
+        yield Part(call.times, Needs.TIMES, "steps is a grid of times")
+    if call.seeds:
+        yield Part(call.seeds, Needs.ALIGNED_ROWS, f"generator is {list(call.seeds)}")
+    for control in call.controls:
+        yield Part(control, control.needs, f"controls holds {control!r}")
+    pace = call.pace
+    of_network = Needs.NETWORK_TIMES | Needs.TOKEN_DISTRIBUTIONS
+    if pace.block is not None:
+        yield Part(pace, Needs.ONE_SEQUENCE | of_network, f"pace is {pace!r}")
+    elif not share_time(pace, call.free.shape[1]):
+        yield Part(pace, Needs.STEP_TIMES | of_network, f"pace is {pace!r}")
+
+
+def _composed(functions: Sequence[Sharpen]) -> Sharpen:
+    """Return the functions one after the other; ``unchanged`` if all change nothing."""
+    changing = [function for function in functions if function is not unchanged]
+    if len(changing) < 2:
+        return changing[0] if changing else unchanged
+
+    def apply(log_probs: Tensor) -> Tensor:
+        for function in changing:
+            log_probs = function(log_probs)
+        return log_probs
+
+    return apply
+
+
+def _grid(pace: Pace, times: Tensor, length: int) -> Tensor:
+    """Return the grid of all parts of a pace, given that of one; of a block for ``Blocks``."""
+    parts = pace.parts(length)
+    if pace.block is not None:
+        return times
+    part = torch.arange(parts - 1, -1, -1, device=times.device)[:, None]
+    grid = torch.cat([times[:1], ((part + times[1:]) / parts).flatten()])
+    if not share_time(pace, length):
+        return grid
+    chance = torch.zeros(len(grid), length, dtype=torch.float64, device=times.device)
+    return pace.checked(pace.times(grid, chance), chance)
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and length, checked."""
     if not isinstance(shape, Sequence):
         raise TypeError(
             f"shape is {shape!r}, must be (B, L): the number of sequences and their length"
         )
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
-    for name, size in zip("BL", shape, strict=True):
-        check_count(f"shape's {name}", size)
-    if times is not None:
-        require(
-            steps is None or steps == times.numel() - 1,
-            f"steps is {steps} and times holds {times.numel()}, only one may be given: times "
-            "determine the number of "
-            "steps",
-        )
-        require(
-            sampler.guarantees.by_times or callable(temperature) or callable(top_p),
-            f"times is given, and {sampler!r} only uses the number of steps: pass "
-            f"steps={times.numel() - 1}",
-        )
-    grid = equal_times(128 if steps is None else steps) if times is None else check_times(times)
-    truncation = Truncation(temperature, top_p, top_k, min_p)
-    if not isinstance(endings, Sequence):
-        raise TypeError(f"endings is {endings!r}, must be a list of ddlib.samplers.Ending objects")
-    for ending in endings:
-        if not isinstance(ending, Ending):
-            raise TypeError(
-                f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as "
-                "EndOfText(token)"
-            )
-        ending.check(process)
-        if not sampler.guarantees.supports_stopping:
-            raise TypeError(
-                f"endings holds {ending!r}, which {sampler!r} does not support: a row has several "
-                "sequences"
-            )
+    return check_count("shape's B", shape[0]), check_count("shape's L", shape[1])
+
+
+def _controls(controls: Sequence[Control]) -> tuple[Control, ...]:
+    """Return the controls, checked."""
+    must = "ddlib.controls.Control objects such as EndOfText(token)"
+    if not isinstance(controls, Sequence):
+        raise TypeError(f"controls is {controls!r}, must be a list of {must}")
+    for control in controls:
+        if not isinstance(control, Control):
+            raise TypeError(f"controls holds {control!r}, must be {must}")
+    return tuple(controls)
+
+
+def _pace(pace: Pace | None) -> Pace:
+    """Return the pace, checked; one time for all positions by default."""
     if pace is not None and not isinstance(pace, Pace):
         raise TypeError(
             f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
         )
-    if length is not None:
-        if not isinstance(length, Length):
-            raise TypeError(
-                f"length is {length!r}, must be a ddlib.samplers.Length object such as "
-                "RhoEOS(token)"
-            )
-        length.check(process, sampler)
-        if memory:
-            raise TypeError(
-                f"length is {length!r} and memory is True, must be False: features belong to fixed "
-                "positions"
-            )
-    if constraint is not None:
-        check_constraint(constraint, process, sampler, endings)
-        if length is not None:
-            raise TypeError(
-                f"constraint is {constraint!r} and length is {length!r}, must be None: a "
-                "constraint is for sequences "
-                "of the fixed length L"
-            )
-    vetoes = [ending.forbids for ending in endings]
-    processors = LogitProcessors(process, forbidden, repetition_penalty, vetoes, shape[1])
-    target = (
-        torch.device(device)
-        if device is not None
-        else process.device
-        if prompt is None
-        else prompt.device
-    )
+    return Together() if pace is None else pace
+
+
+def _check_device(process: ForwardProcess, target: torch.device) -> None:
+    """Raise ValueError unless the process is on the device of the prompt."""
     here = process.device
-    there = target.type != "cuda" or torch.cuda.is_available()
-    require(
-        there, f"device is {target}, by prompt or device, and this PyTorch has none of that type"
-    )
     require(
         target.type == here.type and (target.index is None or target.index == here.index),
-        f"sampling is on {target}, by prompt or device, and the process on {here}: use "
-        f"process.to({str(target)!r})",
+        f"prompt is on {target}, and the process on {here}: use process.to({str(target)!r})",
     )
-    fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
-    model = Model(process, denoiser, parameterization, compact, processors if processors else None)
-    if memory:
-        check_memory(model.capabilities, sampler, pace, compact)
-        model = model.within(MemoryContext(denoiser))
-    check_guided(model, sampler, plain=truncation.idle and not processors, endings=endings)
-    model.capabilities.check_blocks(pace, shape[1])
-    if seeds is not None and model.capabilities.shifts_rows:
+
+def _source(generator: Generator | Sequence[int], rows: int) -> tuple[Generator, tuple[int, ...]]:
+    """Return a generator, or the seeds of the rows, checked; the other one is empty."""
+    if generator is None or isinstance(generator, torch.Generator | KeyedGenerator):
+        return generator, ()
+    if not isinstance(generator, Sequence):
         raise TypeError(
-            f"seeds is {seeds!r}, and the rows of {model.capabilities.name} begin at different "
-            "columns: the noise of "
-            "a position is that of its column, so a sequence would not be that of its seed alone. "
-            "Pass generator=, or "
-            "sample prompts of one length together"
-        )
-    reuse = reuse_of(keep)
-    check_reuse(reuse, pace, model.capabilities, sampler)
-    for name, rule in (("length", length), ("constraint", constraint)):
-        if rule is not None and model.capabilities.has_step_distribution:
-            raise TypeError(
-                f"{name} is {rule!r}, and {denoiser!r} guides the distribution of z_s: use "
-                "on='tokens'"
-            )
-    if constraint is not None:
-        constraint = constraint.to(target).without(forbidden).over(token_ancestors(process))
-        check_satisfiable(constraint, fixed.masked_fill(free, process.num_states - 1), endings)
-    run = SamplingCall(
-        process,
-        model,
-        truncation.at(1.0),
-        grid.to(target),
-        free,
-        generator if seeds is None else _seeded(seeds, generator, shape[0], target),
-        sampler=sampler,
-        fixed=fixed,
-        truncation=truncation,
-        endings=tuple(endings),
-        on_step=on_step,
-        pace=pace,
-        keep=reuse,
-        length=length,
-        constraint=constraint,
-    )
-    fixed = draw_tokens(run) if pace is None else draw_along_pace(run, pace)
-    for ending in endings:
-        fixed = ending.trim(fixed, free)
-    if constraint is not None and not bool(constraint.accepts(fixed).all()):
-        raise RuntimeError(
-            f"{sampler!r} has supports_constraint = True and drew a sequence that {constraint!r} "
-            "rejects"
-        )
-    return fixed
-
-
-def _seeded(
-    seeds: Sequence[int], generator: Generator, rows: int, device: torch.device
-) -> KeyedGenerator:
-    if not isinstance(seeds, Sequence):
-        raise TypeError(
-            f"seeds is {seeds!r}, must be a list of ints, one for each of the {rows} rows of shape"
+            f"generator is {generator!r}, must be a generator, or a list of ints, one seed for "
+            f"each of the {rows} rows of shape"
         )
     require(
-        generator is None,
-        f"seeds is {seeds!r} and generator is {generator!r}, only one may be given",
+        len(generator) == rows,
+        f"generator holds {len(generator)} seeds, must be {rows}, one for each row of shape",
     )
-    require(
-        len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape"
-    )
-    require(
-        max(seeds, default=0) < 2**63, f"seeds holds {max(seeds, default=0)}, must be below 2^63"
-    )
-    index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)
-    return KeyedGenerator(0, 0, index)
+    seeds = tuple(check_count("seed", seed, 0) for seed in generator)
+    require(max(seeds) < 2**63, f"generator holds {max(seeds)}, must be seeds below 2^63")
+    return None, seeds
 
 
 def _prompt(
     process: ForwardProcess,
     prompt: Tensor | None,
     shape: tuple[int, ...],
-    infill: bool,
     device: torch.device,
 ) -> tuple[Tokens, Tensor]:
     """Return the fixed tokens, (B, L), and the positions of the others, which are to be drawn, (B,
@@ -313,10 +347,6 @@ def _prompt(
     """
     fixed = torch.zeros(shape, dtype=torch.int64, device=device)
     free = torch.ones(shape, dtype=torch.bool, device=device)
-    require(
-        prompt is not None or not infill,
-        "infill is True and prompt is None, must be given: infill unmasks its masks",
-    )
     if prompt is None:
         return fixed, free
     require(
@@ -338,20 +368,10 @@ def _prompt(
         "(P,) or (B, P)",
     )
     tokens = given < process.vocab_size
-    if infill:
-        require(
-            process.num_states > process.vocab_size,
-            f"infill needs a mask state, {process!r} has none",
-        )
-    else:
-        require(
-            bool(tokens.all()), "prompt holds masks or clusters, must be tokens unless infill=True"
-        )
     require(
         bool((tokens | (given == process.num_states - 1)).all()),
         "prompt holds clusters or another mask, must be tokens, or the last mask "
-        f"{process.num_states - 1} where "
-        "infill=True draws a token",
+        f"{process.num_states - 1} where a token is drawn",
     )
     fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
     free[:, : given.shape[1]] = ~tokens

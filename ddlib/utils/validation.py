@@ -235,3 +235,10 @@ def check_count(name: str, value: int, least: int = 1) -> int:
         raise TypeError(f"{name} is {value!r}, must be an int of at least {least}")
     require(value >= least, f"{name} is {value}, must be at least {least}")
     return int(value)
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Return ``value`` if it is True or False, else raise: a number is another argument's."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, must be True or False")
+    return value

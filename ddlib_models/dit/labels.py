@@ -78,7 +78,7 @@ class LabelEmbedding(nn.Embedding):
                 f"label has shape {tuple(label.shape)}: expected ({rows},), one for each sequence, "
                 "or an int for all. "
                 "Samplers leave finished rows out of a batch: one label per row requires "
-                "dd.sample(..., compact=False)"
+                "dd.sample(..., controls=[dd.controls.WholeBatch()])"
             )
         check_range("label holds", label, least, self.num_classes, rule)
         index = label.where(

@@ -230,7 +230,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         guidance.
 
         ``dd.guidance.ClassifierFree(process, model.conditioned(3), model, strength)`` guides to
-        class 3. With (B,) labels, one per sequence of the batch, samplers need ``compact=False``.
+        class 3. With (B,) labels, one per sequence of the batch, samplers need
+        ``controls=[dd.controls.WholeBatch()]``.
 
         Raises:
             TypeError, ValueError: as ``Conditioned``.

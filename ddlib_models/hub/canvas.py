@@ -178,7 +178,7 @@ class Canvas(Constants):
         if len(lead) != rows:
             raise ValueError(
                 f"lead contains {len(lead)} sequences, but {rows} are requested: sample with "
-                "compact=False"
+                "controls=[dd.controls.WholeBatch()]"
             )
         config = self.network.config.get_text_config(decoder=True)
         present = (

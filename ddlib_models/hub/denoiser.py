@@ -189,9 +189,9 @@ class Padded(nn.Module):
     alone.
 
     Each row is moved to the left end, its padding masked behind it, so that no architecture has to
-    count positions from elsewhere. ``left`` is indexed by row: use ``dd.sample(...,
-    compact=False)`` with a ``generator``, not with ``seeds``. Tokens in the padding are arbitrary,
-    and so are the outputs there.
+    count positions from elsewhere. ``left`` is indexed by row: sample with
+    ``controls=[dd.controls.WholeBatch()]`` and a generator, not with seeds. Tokens in the padding
+    are arbitrary, and so are the outputs there.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present``.
@@ -229,9 +229,8 @@ class Padded(nn.Module):
         """
         if len(z) != len(self.left):
             raise ValueError(
-                f"z has {len(z)} rows, but left has {len(self.left)}: sample with compact=False, "
-                "which keeps all rows "
-                "in a batch"
+                f"z has {len(z)} rows, but left has {len(self.left)}: sample with "
+                "controls=[dd.controls.WholeBatch()], which keeps all rows in a batch"
             )
         place = torch.arange(z.shape[1], device=z.device)
         length = z.shape[1]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.samplers import EndOfText
+from ddlib.samplers.controls import EndOfText
 from ddlib.utils.validation import visible
 from ddlib_models.hub.family import Config, Family
 

@@ -243,7 +243,7 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
                 pace=run.pace,
                 generator=generator,
                 on_step=show if 0 in numbers else None,
-                compact=not labels,
+                controls=[dd.controls.WholeBatch()] if labels else [],
             )
             tokens |= zip(numbers, drawn.tolist(), strict=True)
     return [tokens[number] for number in range(recipe.output.samples)], trace

@@ -14,8 +14,10 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from ddlib.samplers import Automaton, Sampler
-from ddlib.samplers.constraints.support import check_constraint, check_satisfiable
+import ddlib as dd
+from ddlib.samplers import Sampler
+from ddlib.samplers.controls import Automaton, Forbidden
+from ddlib.samplers.controls import Constraint as ByAutomaton
 from recipes.generation.prompt import GAP, Row, masked, together
 from recipes.generation.sampling import Sampling
 from recipes.generation.schemas import served
@@ -135,13 +137,18 @@ class Constraint:
         automaton = self.automaton(saved)
         sampler = make_sampler(saved, sampling.sampler)
         try:
-            check_constraint(automaton, saved.process, sampler, sampling.endings(saved))
-            reduced = automaton.without(sampling.forbidden_tokens(saved))
             for row in rows:
-                states = masked(saved, row)[row.lead :]
-                free = torch.full((row.length - row.lead - len(states),), saved.process.vocab_size)
-                check_satisfiable(
-                    reduced.behind(start(saved, row)), torch.cat([states, free])[None]
+                dd.plan(
+                    saved.process,
+                    saved.denoiser,
+                    (1, row.length - row.lead),
+                    sampler,
+                    prompt=masked(saved, row)[row.lead :].to(saved.process.device),
+                    controls=[
+                        Forbidden(sampling.forbidden_tokens(saved)),
+                        *sampling.endings(saved),
+                        ByAutomaton(automaton.behind(start(saved, row))),
+                    ],
                 )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.name}: {error}") from error
@@ -220,7 +227,7 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
                 "between them, so a "
                 "constraint on text cannot be converted to one on tokens. It must be byte-level, "
                 "have byte fallback "
-                "or be one of symbols; in Python dd.sample(constraint=) takes an Automaton over "
+                "or be one of symbols; in Python dd.controls.Constraint takes an Automaton over "
                 "tokens"
             )
     found |= {word: text.encode() for word, text in added.items() if word in entries}

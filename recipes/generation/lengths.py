@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+import ddlib as dd
 from ddlib import parts, registry
-from ddlib.samplers import Length
+from ddlib.samplers.controls import Length
 from recipes.config import own_times
 from recipes.generation.prompt import GAP
 from recipes.generation.sampling import Sampling
@@ -135,7 +136,7 @@ class FoundLength:
                 f"length={self.text!r}: not with gaps in a prompt, which is then the whole text"
             )
         try:
-            rule.check(saved.process, sampler)
+            dd.plan(saved.process, saved.denoiser, (1, most), sampler, controls=[rule])
         except TypeError as error:
             raise ValueError(f"length={self.text!r}: {error}") from error
         return most

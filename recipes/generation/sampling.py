@@ -11,12 +11,24 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
-from ddlib.parameterization.capabilities import Capabilities
-from ddlib.samplers import Automaton, Ending, EndOfText, Length, Settled
-from ddlib.samplers.runtime.loop import check_memory, check_paced
-from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
+from ddlib.samplers import UnsupportedError
+from ddlib.samplers.controls import (
+    Automaton,
+    Cache,
+    Constraint,
+    Control,
+    Ending,
+    EndOfText,
+    Forbidden,
+    Length,
+    Memory,
+    RepetitionPenalty,
+    Settled,
+    Truncation,
+    WholeBatch,
+)
 from ddlib.typing import Denoiser
-from recipes.config import at_least, fitting, make_pace, own_times
+from recipes.config import at_least, fitting, make_pace
 from recipes.engine.model_protocols import served
 from recipes.generation.prompt import check_known
 from recipes.metrics.conditioned import labelled
@@ -140,7 +152,7 @@ class Sampling:
         if self.pace is not None:
             make_pace(self.pace)
         if self.keep is not None:
-            reuse_of(self.keep)
+            Cache(self.keep)
 
     def named(self, saved: LoadedModel) -> Pace:
         """Return the pace of the options, or that of the model.
@@ -184,15 +196,8 @@ class Sampling:
                 model, guidance or pace that has none; a cache that the pace or the network does not
                 support.
         """
-        for check in (self.endings, self.forbidden_tokens):
-            check(saved)
         pace = self.order(saved, length)
         sampler = make_sampler(saved, self.sampler)
-        if pace.block is not None or own_times(pace, length):
-            try:
-                check_paced(pace, sampler)
-            except TypeError as error:
-                raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         if self.spacing == "jumps" and not (
             isinstance(saved.process, dd.processes.LevelProcess) and sampler.guarantees.by_times
         ):
@@ -201,17 +206,35 @@ class Sampling:
                 "'time'"
             )
         network = self.conditioned(saved, saved.denoiser)
-        if self.memory:
-            try:
-                check_memory(Capabilities.of(network), sampler, pace)
-            except TypeError as error:
-                raise ValueError(f"memory=True: {error}") from error
-        if self.keep is not None:
-            try:
-                check_reuse(reuse_of(self.keep), pace, Capabilities.of(saved.denoiser), sampler)
-            except TypeError as error:
-                raise ValueError(f"keep={self.keep!r}: {error}") from error
+        controls = self.controls(saved)
+        try:
+            dd.plan(saved.process, network, (1, length), sampler, pace=pace, controls=controls)
+        except UnsupportedError as error:
+            option = f"sampler={self.sampler!r}"
+            if isinstance(error.part, Memory):
+                option = "memory=True"
+            if isinstance(error.part, Cache):
+                option = f"keep={self.keep!r}"
+            raise ValueError(f"{option}: {error}") from error
         return pace
+
+    def controls(self, saved: LoadedModel) -> list[Control]:
+        """Return the controls of a call of ``dd.sample`` with these options.
+
+        Raises:
+            ValueError: as in ``endings`` and ``forbidden_tokens``.
+        """
+        truncation = Truncation(
+            _over_time(self.temperature), _over_time(self.top_p), self.top_k, self.min_p
+        )
+        return [
+            truncation,
+            Forbidden(self.forbidden_tokens(saved)),
+            RepetitionPenalty(self.repetition_penalty),
+            *self.endings(saved),
+            *([Memory()] if self.memory else []),
+            *([] if self.keep is None else [Cache(self.keep)]),
+        ]
 
     def endings(self, saved: LoadedModel) -> list[Ending]:
         """Return the rules for finishing a sequence of this model early.
@@ -322,37 +345,28 @@ def draw(
         denoiser = saved.denoiser.after(front)
     denoiser = sampling.conditioned(saved, denoiser)
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
-    endings = sampling.endings(saved)
-    if (
-        constraint is not None
-        and constraint.end is not None
-        and sampler.guarantees.supports_stopping
-    ):
-        endings += [EndOfText(constraint.end, fill=constraint.fill)]
-    jumps = sampling.spacing == "jumps"
+    controls = sampling.controls(saved)
+    if constraint is not None:
+        controls += [Constraint(constraint)]
+        if constraint.end is not None and sampler.guarantees.supports_stopping:
+            controls += [EndOfText(constraint.end, fill=constraint.fill)]
+    if rule is not None:
+        controls += [rule]
+    if lengths is not None or front is not None:  # the denoiser depends on the number of a row
+        controls += [WholeBatch()]
+    steps: int | torch.Tensor = sampling.steps
+    if sampling.spacing == "jumps":
+        steps = dd.samplers.equal_jump_times(saved.process, sampling.steps)
     drawn = dd.sample(
         saved.process,
         denoiser,
         (len(index), length - lead),
         sampler,
-        None if jumps else sampling.steps,
+        steps,
         None if prompt is None else prompt.to(index.device),
-        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
-        times=dd.samplers.equal_jump_times(saved.process, sampling.steps) if jumps else None,
-        temperature=_over_time(sampling.temperature),
-        top_p=_over_time(sampling.top_p),
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        forbidden=sampling.forbidden_tokens(saved),
-        repetition_penalty=sampling.repetition_penalty,
-        endings=endings,
-        parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
-        compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
-        length=rule,
-        constraint=constraint,
-        memory=sampling.memory,
-        keep=True if sampling.keep is None else sampling.keep,
+        parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
+        controls=controls,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )

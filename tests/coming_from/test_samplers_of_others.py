@@ -58,7 +58,12 @@ def test_samplers_that_remask(sampler):
 
 def test_blocks_of_llada():
     prompt = torch.tensor([1, 2, 0])
-    options = {"pace": dd.paces.Blocks(3), "steps": 3, "temperature": 0.0, "forbidden": [4]}
+    options = {
+        "pace": dd.paces.Blocks(3),
+        "steps": 3,
+        "temperature": 0.0,
+        "controls": [dd.controls.Forbidden([4])],
+    }
     order = S.Confidence("probability")
     tokens = dd.sample(masks(), network, (2, 9), order, prompt=prompt, **options)
     assert (tokens[:, :3] == prompt).all() and 4 not in tokens[:, 3:]
@@ -67,8 +72,8 @@ def test_blocks_of_llada():
 @pytest.mark.parametrize(
     "rule",
     [
-        S.Daedal(4, start=2, step=2, positions=4, block=4),
-        S.RhoEOS(4, start=2, step=1, positions=4),
+        dd.controls.Daedal(4, start=2, step=2, positions=4, block=4),
+        dd.controls.RhoEOS(4, start=2, step=1, positions=4),
     ],
     ids=repr,
 )
@@ -79,7 +84,7 @@ def test_rules_for_lengths(rule):
 
     prompt = torch.tensor([1, 2])
     sure = S.Confidence("probability", threshold=0.6)
-    options = {"steps": 64, "length": rule, "prompt": prompt, "temperature": 0.0}
+    options = {"steps": 64, "controls": [rule], "prompt": prompt, "temperature": 0.0}
     tokens = dd.sample(masks(), ending, (2, 16), sure, **options)
     assert (tokens[:, :2] == prompt).all() and (tokens[:, -1] == 4).all()
 
@@ -99,7 +104,7 @@ def test_times_and_holes_of_dream(sampler):
     grid = torch.linspace(1, 1e-3, 9, dtype=F64)
     grid[-1] = 0
     holes = torch.tensor([[1, V, V, 2, V, V]])
-    options = {"times": grid, "prompt": holes, "infill": True}
+    options = {"steps": grid, "prompt": holes}
     drawn, masks_left = recorded(masks(), network, (1, 6), sampler, **options)
     assert drawn[0, 0] == 1 and drawn[0, 3] == 2 and drawn.max() < V
     assert len(masks_left) == 9
@@ -121,7 +126,7 @@ def test_the_shift_of_dllm():
 
 def test_rounded_numbers_of_dllm():
     rounded = S.Confidence("probability", per_step="rounded")
-    options = {"prompt": HOLES, "infill": True, "temperature": 0.0, "forbidden": [4]}
+    options = {"prompt": HOLES, "temperature": 0.0, "controls": [dd.controls.Forbidden([4])]}
     drawn, masks_left = recorded(masks(), network, (1, 12), rounded, 4, **options)
     assert masks_left == [10, 8, 5, 3, 0] and 4 not in drawn
     for sampler, pace in ((S.Ancestral(), dd.paces.Together()), (rounded, dd.paces.Blocks(3))):
@@ -150,7 +155,10 @@ def test_numbers_of_masks_of_maskgit(page):
     guided = dd.guidance.ClassifierFree(
         picture, network, lambda z, t: 0 * network(z, t), lambda t: 1 + 3.0 * (1 - t)
     )
-    label = {"prompt": torch.tensor([4]), "forbidden": [3, 4]}  # 3 codes and 2 labels
+    label = {
+        "prompt": torch.tensor([4]),
+        "controls": [dd.controls.Forbidden([3, 4])],
+    }  # 3 codes and 2 labels
     for choice, numbers in (
         (page["Annealed"](temperature=4.5, per_step="expected"), [16, 15, 14, 13, 11, 8, 6, 3, 0]),
         (S.Confidence("probability", per_step="expected"), [16, 16, 16, 15, 13, 11, 8, 5, 0]),
@@ -172,7 +180,9 @@ def test_positions_in_a_fixed_order(page):
 
 @pytest.mark.parametrize("sampler", [S.FirstHitting(), S.Confidence("probability")], ids=repr)
 def test_evodiff_draws_one_position_after_another(sampler):
-    drawn, masks_left = recorded(masks(), network, (3, 6), sampler, 6, forbidden=[4])
+    drawn, masks_left = recorded(
+        masks(), network, (3, 6), sampler, 6, controls=[dd.controls.Forbidden([4])]
+    )
     assert drawn.max() < 4 and masks_left == [6, 5, 4, 3, 2, 1, 0]
 
 
@@ -181,7 +191,7 @@ def test_evodiff_draws_one_position_after_another(sampler):
     "sampler", [S.Confidence("probability"), S.Remask(1.0, "confidence")], ids=repr
 )
 def test_partial_masks_of_dplm(sampler, temperature):
-    options = {"infill": True, "temperature": temperature, "forbidden": [4]}
+    options = {"temperature": temperature, "controls": [dd.controls.Forbidden([4])]}
     drawn = dd.sample(masks(), network, (1, 12), sampler, 5, HOLES, **options)
     assert drawn.max() < 4 and drawn[0, 0] == 1 and drawn[0, -1] == 2
 

@@ -186,7 +186,6 @@ def plain(halves):
 def generate(process, denoiser, sampler=None, shape=(4, 5), seed=0, steps=7, **options):
     """Sample with keyed noise, so that a row is a function of its number."""
     index = torch.arange(shape[0])
-    steps = None if "times" in options else steps
     return dd.sample(
         process,
         denoiser,

@@ -236,7 +236,7 @@ DEVICE = r"""
     CLUSTERS.posterior(PROBS.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
     MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
     generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
-    generate(device="meta") | ValueError | sampling is on meta, by prompt or device, and the process on cpu
+    generate(prompt=ids(1).to(META)) | ValueError | prompt is on meta, and the process on cpu
     MASKED.sample(X, T, 5) | TypeError | generator is 5
     MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\), must start with 2
     keyed(seed=-1) | ValueError | seed is -1.*at least 0
@@ -261,7 +261,7 @@ SAMPLER = r"""
     generate(steps=True) | TypeError | steps is True.*int
     generate(shape=(3,)) | ValueError | shape is \(3,\), must be \(B, L\)
     generate(shape=30) | TypeError | shape is 30, must be \(B, L\)
-    generate(seeds=1) | TypeError | seeds is 1, must be a list of ints, one for each of the 1 rows of shape
+    generate(generator=1) | TypeError | generator is 1, must be a generator, or a list of ints, one seed for each of the 1 rows of shape
     generate(scores, MASKED) | TypeError | process is <function.*must be a .*; process and denoiser are exchanged
     dd.bound(scores, MASKED, X) | TypeError | must be a ddlib.processes.*; process and denoiser are exchanged
     nelbo(process=scores) | TypeError | process is <function.*must be a ddlib.processes.ForwardProcess object$
@@ -273,17 +273,16 @@ SAMPLER = r"""
     generate(temperature=NAN) | ValueError | temperature is nan.*in \[0, 1e6\]
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
-    generate(times=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing
-    generate(times=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing
-    generate(times=torch.tensor([1.0, NAN, 0.0])) | ValueError | times.*nan.*strictly decreasing
-    generate(times=torch.tensor([1.0, 0.25])) | ValueError | times is 1.0..0.25.*begin with 1 and end with 0
-    generate(times=torch.tensor([1.0])) | ValueError | times has shape \(1,\).*\(steps \+ 1,\)
-    generate(times=[1.0, 0.0]) | TypeError | times
+    generate(steps=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing
+    generate(steps=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing
+    generate(steps=torch.tensor([1.0, NAN, 0.0])) | ValueError | times.*nan.*strictly decreasing
+    generate(steps=torch.tensor([1.0, 0.25])) | ValueError | times is 1.0..0.25.*begin with 1 and end with 0
+    generate(steps=torch.tensor([1.0])) | ValueError | times has shape \(1,\).*\(steps \+ 1,\)
+    generate(steps=[1.0, 0.0]) | TypeError | steps is .*tensor of times
     generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens, must have at most 3
-    generate(prompt=ids(1, 5)) | ValueError | prompt holds masks.*infill=True
-    generate(CLUSTERS, prompt=ids(1, 5), infill=True) | ValueError | prompt holds clusters.*mask 7
+    generate(CLUSTERS, prompt=ids(1, 5)) | ValueError | prompt holds clusters.*mask 7
     generate(prompt=ids(1, -1)) | ValueError | prompt holds -1.*\[0, 6\)
-    generate(prompt=ids(1, 6), infill=True) | ValueError | prompt holds 6.*\[0, 6\)
+    generate(prompt=ids(1, 6)) | ValueError | prompt holds 6.*\[0, 6\)
     generate(prompt=ids(1, 2).float()) | TypeError | prompt has dtype torch.float32.*int64
     generate(prompt=[1, 2]) | TypeError | prompt
     generate(prompt=torch.tensor(1)) | ValueError | prompt has shape \(\)
@@ -363,15 +362,6 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
     assert checks.visible(near) and checks.visible(far)
     dd.debug(False)
     assert checks.visible(near) and not checks.visible(far)
-
-
-def test_a_device_that_pytorch_lacks_is_named(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        ValueError,
-        match="device is cuda, by prompt or device, and this PyTorch has none of that type",
-    ):
-        generate(device="cuda")
 
 
 def test_nothing_is_looked_at_while_compiling():

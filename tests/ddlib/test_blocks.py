@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
-from cases import examples
+from cases import caches, examples
 from fixtures import THREE_TOKENS, follows, joint, seeded, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,15 +16,14 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import (
-    Ancestral,
-    Confidence,
+from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, Psi, Remask
+from ddlib.samplers.controls import (
     EndOfText,
-    Euler,
-    FirstHitting,
-    Psi,
-    Remask,
+    Forbidden,
+    RepetitionPenalty,
     Settled,
+    Truncation,
+    WholeBatch,
 )
 from ddlib.testing.oracle import exact_cavity
 
@@ -77,7 +76,7 @@ def test_words_behind_a_block_are_seen():
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     best = with_own_times(exact_cavity(process, probs))
     options = {"pace": LeftToRight(), "generator": seeded(3)}
-    words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, infill=True, **options)
+    words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, **options)
     assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
 
 
@@ -110,16 +109,17 @@ def test_a_pace_of_one_time_per_text_is_a_grid():
     denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
     words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
     assert torch.equal(
-        words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=seeded(5))
+        words, dd.sample(process, denoiser, (32, 2), Euler(), steps=grid**2, generator=seeded(5))
     )
 
 
 KNOBS = st.fixed_dictionaries(
     {},
     optional={
-        "temperature": st.sampled_from([0.0, 0.7, lambda t: 0.5 + t]), "top_p": st.just(0.8), "top_k": st.just(2),
-        "forbidden": st.just([1]), "repetition_penalty": st.just(3.0), "compact": st.booleans(),
-        "endings": st.sampled_from([(EndOfText(0, least=3),), (Settled(2.0),), (EndOfText(2), Settled(1.0))]),
+        "truncation": st.sampled_from([Truncation(t, 0.8, 2) for t in (0.0, 0.7, lambda t: 0.5 + t)]),
+        "forbidden": st.just(Forbidden([1])), "penalty": st.just(RepetitionPenalty(3.0)),
+        "batch": st.just(WholeBatch()), "end": st.sampled_from([EndOfText(0, least=3), EndOfText(2)]),
+        "settled": st.sampled_from([Settled(2.0), Settled(1.0)]),
     },
 )  # fmt: skip
 
@@ -147,13 +147,10 @@ def test_the_same_tokens_with_and_without_a_cache(
     length = 12
     prompt = torch.randint(3, (5, given_words), generator=seeded(seed))
     if "forbidden" in knobs and name == "two levels":
-        knobs = {**knobs, "forbidden": []}
+        knobs.pop("forbidden")
 
     def drawn(keep, rows=slice(None)):
-        return dd.sample(
-            process, denoiser, (len(prompt[rows]), length), sampler, 3, prompt[rows], pace=Blocks(size), keep=keep,
-            seeds=list(range(seed, seed + 5))[rows], **knobs,
-        )  # fmt: skip
+        return dd.sample(process, denoiser, (len(prompt[rows]), length), sampler, 3, prompt[rows], pace=Blocks(size), controls=[*caches(keep), *knobs.values()], generator=list(range(seed, seed + 5))[rows])  # fmt: skip
 
     words = drawn(True)
     assert torch.equal(words, drawn(False)) and torch.equal(words[:, :given_words], prompt)
@@ -179,7 +176,7 @@ def seen_by(denoiser, length=8, **options):
 def test_cached_blocks_are_not_computed_again():
     words, network = seen_by(Sparse)
     assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
-    again, network = seen_by(Sparse, keep=False)
+    again, network = seen_by(Sparse, controls=[dd.controls.Cache("none")])
     assert {n for _, n in network.seen} == {2, 4, 6, 8} and network.prefilled == 0
     assert torch.equal(words, again)
     again, network = seen_by(Forgetful)
@@ -217,7 +214,7 @@ def test_steps_show_the_whole_text_and_count_over_blocks():
 def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     process, network = short()
     prompt = torch.tensor([[0, 1, 2, 4, 4, 3, 1, 0]] * 2)
-    words, steps_seen = listened(process, network, prompt, length=8, infill=True)
+    words, steps_seen = listened(process, network, prompt, length=8)
     stands = prompt < 4
     assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
     assert len(steps_seen) == 1 + 2 * 2  # two blocks of four hold masks
@@ -239,13 +236,13 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
     network = Ends(5, 4, 2, length=40)
     ending = EndOfText(2, fill=1)
     words = dd.sample(
-        process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1)
+        process, network, (3, 40), None, 2, controls=[ending], pace=Blocks(2), generator=seeded(1)
     )
     assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
     assert network.prefilled == 3 * 2  # the second block is the last that is evaluated
     several = EndOfText(2, last=False)
     words = dd.sample(
-        process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=seeded(1)
+        process, network, (3, 40), None, 2, controls=[several], pace=Blocks(2), generator=seeded(1)
     )
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
@@ -253,11 +250,11 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
 def test_a_text_that_has_ended_waits_for_the_others():
     process = dd.presets.mdlm(4)
     network = Sparse(5, 4, 2)
-    options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
-    words = dd.sample(process, network, (16, 12), None, 3, seeds=range(16), **options)
+    options = {"controls": [EndOfText(2)], "pace": Blocks(2)}
+    words = dd.sample(process, network, (16, 12), None, 3, generator=range(16), **options)
     for row in range(16):
         assert torch.equal(
-            dd.sample(process, network, (1, 12), None, 3, seeds=[row], **options)[0], words[row]
+            dd.sample(process, network, (1, 12), None, 3, generator=[row], **options)[0], words[row]
         )
     lengths = (words == 2).int().argmax(1)
     assert len(lengths.unique()) > 2
@@ -272,9 +269,9 @@ def test_repetition_looks_at_the_whole_text():
         def __call__(self, z, t):
             return torch.zeros(*z.shape, 6)
 
-    for length, given_words in (6, {}), (4, {"prompt": torch.tensor([6, 6, 6, 1]), "infill": True}):
+    for length, given_words in (6, {}), (4, {"prompt": torch.tensor([6, 6, 6, 1])}):
         options = given_words | {
-            "repetition_penalty": 1e20,
+            "controls": [RepetitionPenalty(1e20)],
             "pace": LeftToRight(),
             "generator": seeded(0),
         }
@@ -286,7 +283,7 @@ def test_ends_come_no_earlier_than_they_may():
     process, network = short()
     ending = EndOfText(2, least=5)
     words = dd.sample(
-        process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=seeded(1)
+        process, network, (64, 8), None, 2, controls=[ending], pace=Blocks(2), generator=seeded(1)
     )
     assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
 
@@ -348,12 +345,12 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
 def test_times_of_positions_are_keyed_by_the_text(pace):
     process = PROCESSES["two levels"]
     network = ByBlocks(6, 3, 4)
-    words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
+    words = dd.sample(process, network, (6, 4), None, 3, pace=pace, generator=range(6))
     assert torch.equal(
-        dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4]
+        dd.sample(process, network, (2, 4), None, 3, pace=pace, generator=[2, 3]), words[2:4]
     )
     steps_seen, options = [], {"on_step": lambda k, t, z: steps_seen.append(t.clone())}
-    dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], **options)
+    dd.sample(process, network, (2, 4), None, 3, pace=pace, generator=[2, 3], **options)
     assert len(steps_seen) == 3 * pace.parts(4) + 1 and steps_seen[0].shape == (2, 4)
     path = torch.stack(steps_seen)
     assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()

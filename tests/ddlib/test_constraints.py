@@ -24,11 +24,9 @@ from ddlib.processes import Hierarchical, Masked
 from ddlib.processes.examples import four
 from ddlib.samplers import (
     Ancestral,
-    Automaton,
     Confidence,
     Corrected,
     EdgeBalance,
-    EndOfText,
     EntropyBounded,
     FirstHitting,
     ForwardBackward,
@@ -44,7 +42,15 @@ from ddlib.samplers import (
 )
 from ddlib.samplers.constraints import joint
 from ddlib.samplers.constraints.joint import JointDraw
-from ddlib.samplers.constraints.support import token_ancestors
+from ddlib.samplers.controls import (
+    Automaton,
+    Constraint,
+    EndOfText,
+    Forbidden,
+    RepetitionPenalty,
+    Truncation,
+)
+from ddlib.samplers.controls.constraint import token_ancestors
 from ddlib.samplers.runtime import reverse_step
 from ddlib.schedules import Linear
 
@@ -261,10 +267,7 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, process, argum
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(x, patch, process)
-        drawn = dd.sample(
-            process, network, tuple(x.shape), sampler, 4 * (len(process.levels) - 1), constraint=automaton,
-            on_step=lambda k, t, z: seen.append(z),
-        )  # fmt: skip
+        drawn = dd.sample(process, network, tuple(x.shape), sampler, 4 * (len(process.levels) - 1), controls=[Constraint(automaton)], on_step=lambda k, t, z: seen.append(z))  # fmt: skip
     assert torch.equal(drawn, x)
     expected, order = one_at_a_time(network, x, getattr(sampler, "score", None), process)
     chosen = [(after != before).int().argmax(1) for before, after in itertools.pairwise(seen)]
@@ -367,10 +370,23 @@ def test_frequencies_of_draws(steps):
     x = x[WORDS.accepts(x)]
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(x, patch)
-        dd.sample(PROCESS, network, tuple(x.shape), LeftToRight(), steps, constraint=WORDS)
+        dd.sample(
+            PROCESS,
+            network,
+            tuple(x.shape),
+            LeftToRight(),
+            steps,
+            controls=[Constraint(WORDS)],
+        )
     number = 20_000
     drawn = dd.sample(
-        PROCESS, network, (number, 4), LeftToRight(), steps, constraint=WORDS, generator=seeded()
+        PROCESS,
+        network,
+        (number, 4),
+        LeftToRight(),
+        steps,
+        controls=[Constraint(WORDS)],
+        generator=seeded(),
     )
     counts = (drawn[:, None] == x).all(-1).sum(0)
     assert int(counts.sum()) == number
@@ -398,7 +414,13 @@ SUPPORTED = [
 ]  # fmt: skip
 
 
-OPTIONS = {}, {"temperature": 0.0}, {"top_p": 0.3}, {"top_k": 1}, {"repetition_penalty": 3.0}
+OPTIONS = [
+    [],
+    [Truncation(temperature=0.0)],
+    [Truncation(top_p=0.3)],
+    [Truncation(top_k=1)],
+    [RepetitionPenalty(3.0)],
+]
 
 
 @pytest.mark.parametrize("sampler", SUPPORTED, ids=repr)
@@ -417,7 +439,7 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
     assume(len(x))
     goal = torch.tensor(data.draw(st.sampled_from(x.tolist())))
     shown = torch.tensor(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
-    options = data.draw(st.sampled_from(OPTIONS))
+    others = data.draw(st.sampled_from(OPTIONS))
     pace = (
         data.draw(st.sampled_from([None, Blocks(2)]))
         if sampler.guarantees.supports_stopping
@@ -434,55 +456,61 @@ def test_every_sequence_is_accepted(sampler, arguments, seed, steps, data):
         sampler,
         steps,
         prompt,
-        infill=True,
-        constraint=automaton,
+        controls=[Constraint(automaton), *others],
         pace=pace,
-        **options,
     )
     assert bool(accepted(arguments, drawn).all()) and bool((drawn == goal)[:, shown].all())
 
 
 def test_forbidden_tokens_are_excluded_before():
     choice = Automaton({0: {0: 1, 1: 2}, 1: {0: 3}, 2: {2: 3}}, 0, [3], V)  # 00 or 12
-    prompted = {"prompt": torch.tensor([MASK, 2]), "infill": True}
+    prompted = {"prompt": torch.tensor([MASK, 2])}
     # a 1 would lead nowhere; the prompt may hold a 2
     for options, found in ({}, [0, 0]), (prompted, [1, 2]):
-        options = options | {"constraint": choice, "forbidden": [2]}
+        options = options | {"controls": [Constraint(choice), Forbidden([2])]}
         drawn = dd.sample(PROCESS, Table(length=2), (50, 2), LeftToRight(), 2, **options)
         assert drawn.unique(dim=0).tolist() == [found]
 
 
 def test_a_constraint_that_all_sequences_satisfy_changes_nothing():
     anything = Automaton({7: dict.fromkeys(range(V), 7)}, 7, [7], V)
-    options = {"top_p": 0.9, "seeds": list(range(8))}
+    options = {"top_p": 0.9, "generator": list(range(8))}
     for sampler in SUPPORTED:
         free = dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, **options)
         assert torch.equal(
-            dd.sample(PROCESS, Table(1), (8, 4), sampler, 3, constraint=anything, **options), free
+            dd.sample(
+                PROCESS,
+                Table(1),
+                (8, 4),
+                sampler,
+                3,
+                controls=[Constraint(anything)],
+                **options,
+            ),
+            free,
         ), sampler
 
 
 @pytest.mark.parametrize("sampler", IN_ANY_BATCH, ids=repr)
 def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
     prompt = torch.tensor([[MASK, MASK, 1], [0, MASK, MASK], [MASK] * 3, [1, 0, MASK]])
-    options = {"sampler": sampler, "steps": 3, "infill": True, "constraint": WORDS}
-    whole = dd.sample(PROCESS, Table(2), (4, 4), prompt=prompt, seeds=[5, 6, 7, 8], **options)
+    options = {"sampler": sampler, "steps": 3, "controls": [Constraint(WORDS)]}
+    whole = dd.sample(PROCESS, Table(2), (4, 4), prompt=prompt, generator=[5, 6, 7, 8], **options)
     for row in range(4):
         alone = dd.sample(
-            PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], seeds=[5 + row], **options
+            PROCESS, Table(2), (1, 4), prompt=prompt[row : row + 1], generator=[5 + row], **options
         )
         assert torch.equal(alone[0], whole[row])
-    many = {"constraint": WORDS, "seeds": list(range(64))}
+    many = {"controls": [Constraint(WORDS)], "generator": list(range(64))}
     large = dd.sample(PROCESS, Table(2), (64, 4), sampler, 2, **many)
     monkeypatch.setattr(joint, "_HELD", 1)  # row by row
     assert torch.equal(dd.sample(PROCESS, Table(2), (64, 4), sampler, 2, **many), large)
 
 
 def test_several_masks_and_child_logits():
-    drawn = dd.sample(Masked(V, Linear(), masks=3), lambda z, t: Table(1)(z.clamp_max(V), t), (9, 4), Ancestral(), 3,
-                      constraint=WORDS)  # fmt: skip
+    drawn = dd.sample(Masked(V, Linear(), masks=3), lambda z, t: Table(1)(z.clamp_max(V), t), (9, 4), Ancestral(), 3, controls=[Constraint(WORDS)])  # fmt: skip
     assert bool(WORDS.accepts(drawn).all())
-    options = {"constraint": WORDS, "seeds": list(range(9))}
+    options = {"controls": [Constraint(WORDS)], "generator": list(range(9))}
     cavity, children = (
         dd.sample(PROCESS, Table(1), (9, 4), Confidence(), 3, parameterization=meaning, **options)
         for meaning in ("cavity", "children")
@@ -492,7 +520,7 @@ def test_several_masks_and_child_logits():
 
 def test_guidance_acts_before_the_constraint():
     guided = ClassifierFree(PROCESS, Table(0), Table(1), 2.0, "states")
-    drawn = dd.sample(PROCESS, guided, (20, 4), Confidence(), 3, constraint=WORDS)
+    drawn = dd.sample(PROCESS, guided, (20, 4), Confidence(), 3, controls=[Constraint(WORDS)])
     assert bool(WORDS.accepts(drawn).all())
 
 
@@ -500,7 +528,13 @@ def test_an_ending_at_the_end_of_the_constraint_saves_calls():
     networks = Table(1), Table(1)
     whole, ended = (
         dd.sample(
-            PROCESS, network, (1, 4), LeftToRight(), 4, constraint=WORDS, endings=endings, seeds=[4]
+            PROCESS,
+            network,
+            (1, 4),
+            LeftToRight(),
+            4,
+            controls=[*endings, Constraint(WORDS)],
+            generator=[4],
         )
         for network, endings in zip(networks, ([], [EndOfText(3)]), strict=True)
     )
@@ -531,10 +565,10 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
         return
     for sampler in cls.examples():
         if sampler.guarantees.supports_constraint:
-            dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+            dd.sample(PROCESS, Table(), (9, 4), sampler, 5, controls=[Constraint(WORDS)])
         else:
             with pytest.raises(TypeError, match=r"does not support|needs"):
-                dd.sample(PROCESS, Table(), (9, 4), sampler, 5, constraint=WORDS)
+                dd.sample(PROCESS, Table(), (9, 4), sampler, 5, controls=[Constraint(WORDS)])
 
 
 class Claims(Sampler):
@@ -550,7 +584,7 @@ def test_a_sampler_that_breaks_the_constraint_is_found():
     with pytest.raises(
         RuntimeError, match="has supports_constraint = True and drew a sequence that Automaton"
     ):
-        dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, constraint=WORDS)
+        dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, controls=[Constraint(WORDS)])
 
 
 def test_nothing_is_evaluated_before_an_error():
@@ -559,12 +593,12 @@ def test_nothing_is_evaluated_before_an_error():
     with pytest.raises(
         ValueError, match="no sequence of length 4 satisfies: use another length or constraint"
     ):
-        dd.sample(PROCESS, network, (2, 4), constraint=short)
+        dd.sample(PROCESS, network, (2, 4), controls=[Constraint(short)])
     prompt = torch.tensor([[0], [3]])
     with pytest.raises(
         ValueError, match="length 4 satisfies with the tokens that row 1 of the prompt gives"
     ):
-        dd.sample(PROCESS, network, (2, 4), prompt=prompt, constraint=WORDS)
+        dd.sample(PROCESS, network, (2, 4), prompt=prompt, controls=[Constraint(WORDS)])
     assert network.calls == 0
 
 
@@ -572,9 +606,10 @@ def impossible(z, t):
     return torch.tensor([-math.inf, -math.inf, 0.0, 0.0]).expand(*z.shape, V)
 
 
-def draw(constraint=WORDS, process=PROCESS, sampler=None, network=None, **options):
-    return dd.sample(process, Table() if network is None else network, (2, 4), sampler, 4, constraint=constraint,
-                     **options)  # fmt: skip
+def draw(constraint=WORDS, process=PROCESS, sampler=None, network=None, controls=()):
+    network = Table() if network is None else network
+    controls = [Constraint(constraint), *controls]
+    return dd.sample(process, network, (2, 4), sampler, 4, controls=controls)
 
 
 class Steers(Table):
@@ -593,27 +628,27 @@ test_refused = refuses(r"""
     Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
-    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.samplers.Automaton
+    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.controls.Automaton
     draw(process=Uniform(V, Linear())) | TypeError | which needs masks, clusters that .* Uniform.* does not support it
     draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* does not support it
     draw(process=four()["xi"]) | TypeError | which needs masks, clusters that keep their tokens \(xi = 1\)
     draw(process=Masked(V, Geometric())) | TypeError | only masks at t = 1
     draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
-    draw(sampler=Euler()) | TypeError | constraint is Automaton.*, which Euler.* does not support
+    draw(sampler=Euler()) | TypeError | controls holds Constraint.*, which Euler.* does not support
     draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* does not support
     draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* does not support
     draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* does not support
     draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* does not support
     draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* does not support
-    draw(length=RhoEOS(3, start=2)) | TypeError | and length is RhoEOS.*, must be None: a constraint is for sequences of
-    draw(endings=[Settled()]) | TypeError | which Settled.* does not support: it sets tokens without the constraint
-    draw(endings=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
-    draw(endings=[EndOfText(0)]) | TypeError | EndOfText.* must accept any number of fill tokens
-    draw(endings=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
-    draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), endings=[EndOfText(1)]) | TypeError | any number of fill
-    draw(WORDS.behind(1), endings=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
-    draw(network=Steers()) | TypeError | guides the distribution of z_s: use on='tokens'
-    draw(forbidden=[0]) | ValueError | no sequence of length 4 satisfies
+    draw(controls=[RhoEOS(3, start=2)]) | TypeError | and RhoEOS.*, must not hold both: it is for sequences of
+    draw(controls=[Settled()]) | TypeError | which Settled.* does not support: it sets tokens without the constraint
+    draw(controls=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
+    draw(controls=[EndOfText(0)]) | TypeError | EndOfText.* must accept any number of fill tokens
+    draw(controls=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
+    draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), controls=[EndOfText(1)]) | TypeError | any number of fill
+    draw(WORDS.behind(1), controls=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
+    draw(network=Steers()) | TypeError | guides the distribution of z_s: .* on='tokens'
+    draw(controls=[Forbidden([0])]) | ValueError | no sequence of length 4 satisfies
     draw(network=impossible) | ValueError | the network gives probability 0 to all tokens at position 0
     WORDS.behind(-1) | ValueError | number is -1
 """)
@@ -623,7 +658,14 @@ def test_the_halves_network_of_a_flat_tree():
     process = LEVELS["masked"]
     size = process.vocab_size
     alternating = Automaton({0: {0: 1}, 1: dict.fromkeys(range(1, size), 0)}, 0, [0, 1], size)
-    drawn = dd.sample(process, Halves(process), (9, 4), Confidence(), 4, constraint=alternating)
+    drawn = dd.sample(
+        process,
+        Halves(process),
+        (9, 4),
+        Confidence(),
+        4,
+        controls=[Constraint(alternating)],
+    )
     assert bool((drawn[:, ::2] == 0).all()) and bool((drawn[:, 1::2] > 0).all())
 
 
@@ -637,7 +679,12 @@ def test_on_a_gpu(sampler):
         return weights(z.cpu(), t).to(z.device)
 
     drawn = dd.sample(
-        process, network, (9, 4), sampler, 3, constraint=WORDS, forbidden=[2], device="cuda"
+        process,
+        network,
+        (9, 4),
+        sampler,
+        3,
+        controls=[Forbidden([2]), Constraint(WORDS)],
     )
     assert (
         drawn.device.type == "cuda"

@@ -11,16 +11,8 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
-from ddlib.samplers import (
-    Ancestral,
-    Confidence,
-    Ending,
-    EndOfText,
-    FirstHitting,
-    Psi,
-    Remask,
-    Settled,
-)
+from ddlib.samplers import Ancestral, Confidence, FirstHitting, Psi, Remask
+from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -69,9 +61,9 @@ def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
         called_at.append(t)
         return 0.5
 
-    moving = generate(MASKED, Halves(MASKED), times=grid, temperature=knob)
-    assert torch.equal(moving, generate(MASKED, Halves(MASKED), times=grid, temperature=0.5))
-    assert called_at[1:] == [1.0, 1.0, 0.75, 0.25, 0.0]  # checked, the start, three steps, the end
+    moving = generate(MASKED, Halves(MASKED), steps=grid, temperature=knob)
+    assert torch.equal(moving, generate(MASKED, Halves(MASKED), steps=grid, temperature=0.5))
+    assert called_at == [1.0, 1.0, 0.75, 0.25, 0.0]  # checked, three steps, the end
 
 
 def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
@@ -93,7 +85,7 @@ def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
     want = torch.zeros(V).index_copy(
         0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1))
     )
-    found = counts(**options)
+    found = counts(controls=[dd.controls.Truncation(**options)])
     assert found.nonzero()[:, 0].tolist() == kept and (found - want / want.sum()).abs().max() < 0.05
 
 
@@ -101,7 +93,14 @@ def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
 @everyone
 def test_forbidden_words_are_never_drawn(process, sampler):
     prompt = torch.tensor([1])
-    words = generate(process, Halves(process), sampler, (20, 6), forbidden=[1, 3], prompt=prompt)
+    words = generate(
+        process,
+        Halves(process),
+        sampler,
+        (20, 6),
+        controls=[dd.controls.Forbidden([1, 3])],
+        prompt=prompt,
+    )
     assert (words[:, 0] == 1).all()  # the prompt stands
     assert not torch.isin(words[:, 1:], torch.tensor([1, 3])).any()
     assert torch.isin(torch.tensor([0, 2]), words).all()
@@ -115,14 +114,17 @@ def test_forbidden_tokens_give_the_conditional_distribution_without_them(process
         )
 
     assert torch.equal(
-        generate(process, Halves(process), forbidden=(1, 3)), generate(process, without)
+        generate(process, Halves(process), controls=[dd.controls.Forbidden((1, 3))]),
+        generate(process, without),
     )
 
 
 @unchecked
 @some_levels
-@pytest.mark.parametrize("options", [{"forbidden": [1, 3]}, {"repetition_penalty": 3.0}], ids=str)
-def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
+@pytest.mark.parametrize(
+    "control", [dd.controls.Forbidden([1, 3]), dd.controls.RepetitionPenalty(3.0)], ids=str
+)
+def test_child_logits_and_those_of_words_draw_the_same_text(name, control):
     process = LEVELS[name]
     tree = Tree([PARENTS])
     table = torch.randn(
@@ -130,9 +132,15 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
     )
     for sampler in (Ancestral(), Confidence()):
         ours = generate(
-            process, lambda z, t: table[z], sampler, parameterization=dd.Children(tree), **options
+            process,
+            lambda z, t: table[z],
+            sampler,
+            parameterization=dd.Children(tree),
+            controls=[control],
         )
-        theirs = generate(process, lambda z, t: dd.token_logits(tree, table[z]), sampler, **options)
+        theirs = generate(
+            process, lambda z, t: dd.token_logits(tree, table[z]), sampler, controls=[control]
+        )
         assert torch.equal(ours, theirs)
 
 
@@ -143,7 +151,12 @@ def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
     process = LEVELS[name]
     edges = len(LEVELS[name].levels) - 1
     words = generate(
-        process, Halves(process), sampler, (20, V), steps=V * edges, repetition_penalty=1e25
+        process,
+        Halves(process),
+        sampler,
+        (20, V),
+        steps=V * edges,
+        controls=[dd.controls.RepetitionPenalty(1e25)],
     )
     different = [len(set(row)) for row in words.tolist()]
     # a token comes after its cluster: a cluster without unused tokens repeats one
@@ -159,8 +172,12 @@ def test_a_word_counts_less_by_the_penalty_where_it_stands_elsewhere(process):
             logits[b, i, list(others)] -= math.log(2.5)
         return logits
 
-    ours = generate(process, Halves(process), repetition_penalty=2.5, compact=False)
-    assert torch.equal(ours, generate(process, punished, compact=False))
+    ours = generate(
+        process,
+        Halves(process),
+        controls=[dd.controls.RepetitionPenalty(2.5), dd.controls.WholeBatch()],
+    )
+    assert torch.equal(ours, generate(process, punished, controls=[dd.controls.WholeBatch()]))
 
 
 END = 4
@@ -169,7 +186,7 @@ END = 4
 @unchecked
 @everyone_who_ends
 def test_nothing_follows_the_end_of_a_text(process, sampler):
-    words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, fill=5)])
+    words = generate(process, Halves(process), sampler, (30, 8), controls=[EndOfText(END, fill=5)])
     for row in words.tolist():
         assert END not in row or set(row[row.index(END) + 1 :]) <= {5}
     assert (words == END).any()
@@ -179,7 +196,7 @@ def test_nothing_follows_the_end_of_a_text(process, sampler):
 @everyone_who_ends
 def test_a_text_does_not_end_before_its_time(process, sampler):
     words = generate(
-        process, Halves(process), sampler, (30, 12), endings=[EndOfText(END, least=5, last=False)]
+        process, Halves(process), sampler, (30, 12), controls=[EndOfText(END, least=5, last=False)]
     )
     assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
     assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
@@ -187,7 +204,7 @@ def test_a_text_does_not_end_before_its_time(process, sampler):
 
 def test_an_ending_other_than_the_last_may_be_followed_by_tokens():
     words = generate(
-        MASKED, fixed(PROBS), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)]
+        MASKED, fixed(PROBS), shape=(20, 30), controls=[EndOfText(END, least=5, last=False)]
     )
     assert not (words[:, :5] == END).any()
     assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
@@ -201,7 +218,7 @@ def test_positions_behind_the_end_are_not_evaluated():
         return torch.stack(logits[:1] + logits[1:] * (z.shape[1] - 1)).expand(len(z), -1, -1)
 
     states = trajectory(
-        MASKED, network, FirstHitting(), shape=(1, 6), steps=6, endings=[EndOfText(END)]
+        MASKED, network, FirstHitting(), shape=(1, 6), steps=6, controls=[EndOfText(END)]
     )
     ended = (states[:, 0, 0] == END).nonzero()[0, 0]
     assert (states[ended:, 0] == END).all() and len(
@@ -212,8 +229,7 @@ def test_positions_behind_the_end_are_not_evaluated():
 
 def test_ends_in_the_prompt_do_not_count():
     prompt = torch.tensor([END, V, 2, V, V, 3])
-    words = generate(MASKED, fixed(torch.eye(V)[END].clamp_min(1e-9)), prompt=prompt, infill=True, shape=(3, 6),
-                     endings=[EndOfText(END, fill=0)])  # fmt: skip
+    words = generate(MASKED, fixed(torch.eye(V)[END].clamp_min(1e-9)), prompt=prompt, controls=[EndOfText(END, fill=0)], shape=(3, 6))  # fmt: skip
     assert words.tolist() == [[END, END, 2, 0, 0, 3]] * 3
 
 
@@ -235,7 +251,7 @@ def stops_early(process, steps, shape):
         calls.append(float(t[0]))
         return sure.expand(*z.shape, -1)
 
-    words = generate(process, network, Ancestral(), shape, steps=steps, endings=[Settled()])
+    words = generate(process, network, Ancestral(), shape, steps=steps, controls=[Settled()])
     assert (words == 2).all() and calls == pytest.approx([1.0, 1 - 1 / steps], abs=1e-6)
 
 
@@ -260,10 +276,10 @@ def test_tokens_that_are_exchanged_are_fixed_like_masks():
 )
 def test_a_sampler_that_never_stops_draws_the_same_with_no_more_calls_on_the_grid(process, sampler):
     for denoiser in (Halves(process), plain(Halves(process))):
-        ours = generate(process, denoiser, sampler, endings=[Settled(0.0, 7)])
+        ours = generate(process, denoiser, sampler, controls=[Settled(0.0, 7)])
         assert torch.equal(ours, generate(process, Halves(process), sampler))
     counted = Halves(process)
-    generate(process, counted, sampler, steps=7, endings=[Settled(0.0, 7)])
+    generate(process, counted, sampler, steps=7, controls=[Settled(0.0, 7)])
     assert (
         counted.calls
         <= (7 if sampler.guarantees.on_time_grid else 14) + sampler.guarantees.max_finalize_calls
@@ -278,7 +294,7 @@ def test_rows_that_are_sure_stop_alone():
 
     prompt = torch.tensor([[0], [1]])
     states = trajectory(
-        MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, endings=[Settled()]
+        MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, controls=[Settled()]
     )
     assert (states[2, 0, 1:] == 2).all() and (states[2, 1] == V).any() and (states[-1] < V).all()
     assert torch.bincount(states[-1, 1], minlength=V).count_nonzero() > 2
@@ -286,9 +302,11 @@ def test_rows_that_are_sure_stop_alone():
 
 def test_a_row_is_a_function_of_its_seed():
     process = LEVELS["levels-xi"]
-    whole = dd.sample(process, Halves(process), (3, 5), steps=6, seeds=[7, 1, 7])
+    whole = dd.sample(process, Halves(process), (3, 5), steps=6, generator=[7, 1, 7])
     assert torch.equal(whole[0], whole[2]) and not torch.equal(whole[0], whole[1])
-    assert torch.equal(dd.sample(process, Halves(process), (1, 5), steps=6, seeds=[1]), whole[1:2])
+    assert torch.equal(
+        dd.sample(process, Halves(process), (1, 5), steps=6, generator=[1]), whole[1:2]
+    )
 
 
 class Never(Ending):
@@ -298,7 +316,7 @@ class Never(Ending):
 
 def test_a_custom_ending_that_never_occurs_changes_nothing():
     process = LEVELS["hdlm"]
-    ours = generate(process, Halves(process), endings=[Never(), Never()])
+    ours = generate(process, Halves(process), controls=[Never(), Never()])
     assert torch.equal(ours, generate(process, Halves(process)))
     assert repr(EndOfText(3, 2)) == "EndOfText(token=3, least=2, last=True, fill=3)"
 
@@ -311,32 +329,31 @@ def controlled(**options):
 
 
 test_bad_input_is_named_before_the_network_is_called = refuses(r"""
-    controlled(top_k=0) | ValueError | top_k is 0.*at least 1
-    controlled(min_p=1.5) | ValueError | min_p is 1.5.*in \[0, 1\]
+    controlled(controls=[dd.controls.Truncation(top_k=0)]) | ValueError | top_k is 0.*at least 1
+    controlled(controls=[dd.controls.Truncation(min_p=1.5)]) | ValueError | min_p is 1.5.*in \[0, 1\]
     controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*in \[0, 1e6\]
     controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
-    controlled(forbidden=[6]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
-    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*token ids
-    controlled(forbidden=range(6)) | ValueError | forbidden holds all tokens
-    controlled(forbidden=[4, 1, 5]) | ValueError | forbidden holds all tokens of cluster \[2, 3\] of level 1
-    controlled(repetition_penalty=0.9) | ValueError | repetition_penalty is 0.9.*at least 1
-    controlled(endings=[4]) | TypeError | endings holds 4.*EndOfText\(token\)
-    controlled(endings=[EndOfText(1)], sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | endings holds EndOfText.*Particles.*does not support: a row has several sequences
-    controlled(endings=[EndOfText(6)]) | ValueError | token of EndOfText.* is 6.*\[0, 6\)
-    controlled(endings=[EndOfText(1, fill=9)]) | ValueError | fill of EndOfText.* is 9.*\[0, 6\)
-    controlled(seeds=[1], generator=None) | ValueError | seeds holds 1, must be 2
-    controlled(seeds=[1, -1], generator=None) | ValueError | seeds is -1
-    dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
+    controlled(controls=[dd.controls.Forbidden([6])]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
+    controlled(controls=[dd.controls.Forbidden(['the'])]) | TypeError | forbidden holds 'the'.*token ids
+    controlled(controls=[dd.controls.Forbidden(range(6))]) | ValueError | forbidden holds all tokens
+    controlled(controls=[dd.controls.Forbidden([4, 1, 5])]) | ValueError | forbidden holds all tokens of cluster \[2, 3\] of level 1
+    controlled(controls=[dd.controls.RepetitionPenalty(0.9)]) | ValueError | repetition_penalty is 0.9.*at least 1
+    controlled(controls=[4]) | TypeError | controls holds 4.*EndOfText\(token\)
+    controlled(controls=[EndOfText(1)], sampler=Particles(Ancestral(), lambda z, t: t))
+        | TypeError | controls holds EndOfText.*Particles.*does not support: a row has several sequences
+    controlled(controls=[EndOfText(6)]) | ValueError | token of EndOfText.* is 6.*\[0, 6\)
+    controlled(controls=[EndOfText(1, fill=9)]) | ValueError | fill of EndOfText.* is 9.*\[0, 6\)
+    controlled(generator=[1]) | ValueError | generator holds 1 seeds, must be 2
+    controlled(generator=[1, -1]) | ValueError | seed is -1
+    dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), controls=[dd.controls.Forbidden([2])])
         | ValueError | forbidden contains all tokens to which the network gives a positive probability
     dd.sample(MASKED, fixed(PROBS), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
         | ValueError | temperature\(0\.5\) is nan
-    controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*only one may be given
 """)
 
 
 def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
     logits = torch.tensor([0.55, 0.05, 0.2, 0.2]).log()
-    options = {"endings": [EndOfText(1)], "generator": seeded()}
+    options = {"controls": [EndOfText(1)], "generator": seeded()}
     x = dd.sample(PAIRS, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
     assert abs(float((x == 1).double().mean()) - 0.05) < 0.02

@@ -96,7 +96,8 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
         Psi(0.8),
         5,
         generator=dd.KeyedGenerator(1, 0, keys),
-        **knobs,
+        parameterization=knobs.pop("parameterization"),
+        controls=[dd.controls.Truncation(**knobs)],
     )
     for _ in range(2):  # and a second time
         assert drawn(scheduler, (3, 6), dd.KeyedGenerator(1, 0, keys)).equal(want)
@@ -105,9 +106,7 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
 def test_a_prompt_stands_and_the_rest_is_that_of_sample():
     scheduler = made(PROCESSES["masked"], "confidence", 4)
     words = torch.tensor([[1, 3, V, 0, V, V]])
-    want = dd.sample(
-        scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=seeded()
-    )
+    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, generator=seeded())
     generator = seeded()
     stands = words < V
     sample = torch.where(stands, words, scheduler.init_sample((1, 6), generator))

@@ -126,9 +126,9 @@ def test_a_block_edits_only_its_own_tokens():
 def test_a_row_is_the_same_alone_and_in_a_batch():
     sampler = Confidence("margin", threshold=0.6, edit=0.4)
     options = {"steps": 30, "temperature": 0.7}
-    together = dd.sample(PROCESS, Pairs(1), (5, L), sampler, seeds=[*range(5)], **options)
+    together = dd.sample(PROCESS, Pairs(1), (5, L), sampler, generator=[*range(5)], **options)
     for seed in range(5):
-        alone = dd.sample(PROCESS, Pairs(1), (1, L), sampler, seeds=[seed], **options)
+        alone = dd.sample(PROCESS, Pairs(1), (1, L), sampler, generator=[seed], **options)
         assert torch.equal(alone, together[seed : seed + 1])
 
 

@@ -164,7 +164,7 @@ def test_a_classifier_of_strength_0_is_not_called(name, how):
     for silent in ({"strength": 2.0, "interval": (0.6, 0.9)}, {"strength": lambda t: 0 * t}):
         grid = torch.tensor([1.0, 0.5, 0.0])
         one = ClassifierBased(process, denoiser, label, how=how, on="tokens", **silent)
-        assert torch.equal(guided(one, times=grid), draw(process, denoiser, times=grid))
+        assert torch.equal(guided(one, steps=grid), draw(process, denoiser, steps=grid))
     assert label.calls == 0
 
 

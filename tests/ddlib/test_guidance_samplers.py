@@ -66,15 +66,17 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     for option in (
         {"temperature": 0.5},
         {"top_p": lambda t: 1 - t / 2},
-        {"min_p": 0.1},
-        {"forbidden": [2]},
+        {"controls": [dd.controls.Truncation(min_p=0.1)]},
+        {"controls": [dd.controls.Forbidden([2])]},
     ):
-        with pytest.raises(TypeError, match=r"temperature.*token distributions.*keep the defaults"):
+        with pytest.raises(
+            TypeError, match=r"controls holds .* needs token distributions.*omit it"
+        ):
             guided(guidance, **option)
     with pytest.raises(
-        TypeError, match=r"endings: Settled.* reads token distributions.*use another"
+        TypeError, match=r"controls holds Settled.* needs token distributions.*omit it"
     ):
-        guided(guidance, endings=[dd.samplers.Settled()])
+        guided(guidance, controls=[dd.controls.Settled()])
     with pytest.raises(TypeError, match=r"guides the distribution of the next state.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
@@ -96,30 +98,28 @@ def test_particles_steer_as_the_sampler_inside_does():
 def test_without_jumps_the_parts_are_not_called(name):
     guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
-    whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
+    whole = guided(guidance, shape=(4, 3), steps=grid, controls=[dd.controls.WholeBatch()])
     assert (
         guidance.conditional.calls < 15
         and guidance.conditional.rows == 4 * guidance.conditional.calls
     )
     rows = guidance.conditional.rows
-    assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
+    assert torch.equal(guided(guidance, shape=(4, 3), steps=grid), whole)
     assert guidance.conditional.rows - rows < rows
 
 
 @pytest.mark.parametrize("name", ["tree", "uniform"])
 def test_knobs_and_endings_go_with_a_guidance(name):
     guidance = free(name, on="tokens" if name == "uniform" else "states")
-    endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
+    endings = [dd.controls.EndOfText(3, least=2), dd.controls.Settled(entropy=0.5)]
     words = guided(
         guidance,
         temperature=lambda t: 0.5 + t,
-        min_p=0.05,
-        forbidden=[1],
-        endings=endings,
+        controls=[dd.controls.Truncation(min_p=0.05), *endings, dd.controls.Forbidden([1])],
         shape=(16, 6),
     )
     assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
-    ended = guided(free("gidd"), endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
+    ended = guided(free("gidd"), controls=[dd.controls.EndOfText(3)], shape=(16, 6))
     assert bool((ended < 4).all())
 
 
@@ -142,7 +142,9 @@ def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
     guidance = ClassifierFree(
         process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0
     )
-    assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
+    assert guided(guidance, controls=[dd.controls.WholeBatch()]).tolist() == [
+        [label] * 5 for label in range(4)
+    ]
 
 
 @pytest.mark.parametrize("name", ["masked", "levels"])

@@ -24,23 +24,21 @@ def draw(sampler=None, process=PROCESS, rows=24, **options):
 
 
 test_an_argument_that_would_be_ignored_is_refused = refuses(r"""
-    draw(steps=4, times=GRID) | ValueError | steps is 4 and times holds 9, only one may be given
-    draw(infill=True) | ValueError | infill is True and prompt is None
     EndOfText(3, last=False, fill=2) | ValueError | fill is 2 and last is False
     dd.Measure.ratio(torch.ones(3), torch.ones(3), "nats", batch=torch.zeros(3).long())
         | ValueError | batch is given
     dd.paces.Together().draw(4, 3, steps=10, weigh=False) | ValueError | weigh is False and steps is 10
-    draw(S.FirstHitting(), times=GRID) | ValueError | times is given.*FirstHitting.*pass steps=8
-    draw(S.Confidence(), times=GRID) | ValueError | only uses the number of steps
-    draw(Particles(LeftToRight(), lambda z, t: t), times=GRID) | ValueError | only uses the number of steps
+    draw(S.FirstHitting(), steps=GRID) | TypeError | steps is a grid of times.*FirstHitting.*pass steps=8
+    draw(S.Confidence(), steps=GRID) | TypeError | only uses the number of steps
+    draw(Particles(LeftToRight(), lambda z, t: t), steps=GRID) | TypeError | only uses the number of steps
 """)
 
 
 def test_a_grid_is_taken_where_it_matters():
-    assert torch.equal(draw(times=GRID, steps=8), draw(times=GRID))
+    assert torch.equal(draw(steps=GRID), draw(steps=GRID))
     expected = S.Confidence(per_step="expected")
-    assert not torch.equal(draw(expected, times=GRID), draw(expected, steps=8))
-    cold = draw(S.FirstHitting(), times=GRID, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
+    assert not torch.equal(draw(expected, steps=GRID), draw(expected, steps=8))
+    cold = draw(S.FirstHitting(), steps=GRID, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
     assert not torch.equal(
         cold, draw(S.FirstHitting(), steps=8, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
     )
@@ -62,11 +60,11 @@ PROCESSES = {
 KNOBS = {
     "temperature": dict(temperature=0.0),
     "top_p": dict(top_p=0.01),
-    "top_k": dict(top_k=1),
-    "min_p": dict(min_p=1.0),
-    "repetition_penalty": dict(repetition_penalty=50.0),
-    "forbidden": dict(forbidden=[0, 2, 4]),
-    "times": dict(times=GRID),
+    "top_k": dict(controls=[dd.controls.Truncation(top_k=1)]),
+    "min_p": dict(controls=[dd.controls.Truncation(min_p=1.0)]),
+    "repetition_penalty": dict(controls=[dd.controls.RepetitionPenalty(50.0)]),
+    "forbidden": dict(controls=[dd.controls.Forbidden([0, 2, 4])]),
+    "grid": dict(steps=GRID),
 }
 
 
@@ -83,9 +81,7 @@ def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
         return  # not for this process, by name
     for name, knob in KNOBS.items():
         try:
-            drawn = draw(
-                sampler, process, prompt=prompt, **({"steps": 8} if name != "times" else {}), **knob
-            )
+            drawn = draw(sampler, process, prompt=prompt, **({"steps": 8} | knob))
         except (TypeError, ValueError) as error:
             assert name in str(error), name
         else:

@@ -124,7 +124,7 @@ def test_whole_groups_are_drawn_whatever_the_number_of_steps_and_the_prompt(scor
     )  # fewer steps than groups: an even split
     prompt = torch.full((1, 12), process.num_states - 1)
     prompt[0, [1, 4, 7, 10, 3]] = 0
-    found = order_of(process, Halves(process), sampler, 12, 9, prompt=prompt, infill=True)
+    found = order_of(process, Halves(process), sampler, 12, 9, prompt=prompt)
     assert found[:3] == [[0, 6, 9], [2, 5, 8, 11], []]
 
 
@@ -154,9 +154,7 @@ def test_the_prompt_is_left_and_the_rest_comes_in_order():
     process = LEVELS["masked"]
     prompt = torch.full((1, 8), process.num_states - 1)
     prompt[0, [0, 3]] = torch.tensor([1, 0])
-    found, last = steps_of(
-        process, Halves(process), InOrder(Backwards()), 8, 6, prompt=prompt, infill=True
-    )
+    found, last = steps_of(process, Halves(process), InOrder(Backwards()), 8, 6, prompt=prompt)
     assert found == [[7], [6], [5], [4], [2], [1]] and last[[0, 3]].tolist() == [1, 0]
 
 

@@ -56,7 +56,7 @@ def test_ancestral_sampling_recovers_a_joint_distribution(name):
     # at the data: on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3
     tokens = dd.sample(
-        process, exact_cavity(process, PAIR), (N, 2), times=grid, generator=seeded(1)
+        process, exact_cavity(process, PAIR), (N, 2), steps=grid, generator=seeded(1)
     )
     assert chi_square(tokens, PAIR) < 6
 

@@ -12,20 +12,8 @@ from refusals import refuses
 import ddlib as dd
 from ddlib.paces import Together
 from ddlib.processes import Masked, RateMatrix
-from ddlib.samplers import (
-    Ancestral,
-    Confidence,
-    Daedal,
-    Ending,
-    EndOfText,
-    EntropyBounded,
-    Euler,
-    Length,
-    Psi,
-    Remask,
-    RhoEOS,
-    Settled,
-)
+from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Psi, Remask
+from ddlib.samplers.controls import Daedal, Ending, EndOfText, Length, RhoEOS, Settled
 from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 
@@ -180,7 +168,7 @@ def compare(rule, published, seed, slope, most=24, **options):
     row = rule(END, **options)
     size = most + len(prompt)
     found = dd.sample(
-        PROCESS, ours, (1, size), GREEDY, 100, prompt[None], temperature=0.0, length=row
+        PROCESS, ours, (1, size), GREEDY, 100, prompt[None], temperature=0.0, controls=[row]
     )
     assert torch.equal(found[0, : len(want)], want) and (found[0, len(want) :] == END).all()
     assert len(shown(ours)) == len(shown(theirs)) and all(
@@ -233,13 +221,10 @@ def test_changes_end_after_some_steps():
     assert len({*free[:6]}) == 3
 
 
-def draw(rule, sampler=None, rows=4, size=22, seeds=None, slope=0.3, **options):
+def draw(rule, sampler=None, rows=4, size=22, generator=None, slope=0.3, controls=(), **options):
     """Rows, and the widths of the network's inputs."""
     network = Endings(2, slope)
-    found = dd.sample(
-        PROCESS, network, (rows, size), sampler or Confidence("margin", temperature=0.3, threshold=0.7), 40,
-        seeds=[*range(rows)] if seeds is None else seeds, length=rule, **options,
-    )  # fmt: skip
+    found = dd.sample(PROCESS, network, (rows, size), sampler or Confidence("margin", temperature=0.3, threshold=0.7), 40, generator=[*range(rows)] if generator is None else generator, controls=[*controls, rule], **options)  # fmt: skip
     return found, [z.shape[1] for z in network.inputs]
 
 
@@ -274,11 +259,11 @@ def test_a_row_is_the_same_alone_and_in_every_batch(rule, sampler):
     prompt = torch.full((4, 22), MASK)
     for row, given in enumerate(([], [1], [0, 2, 3], [2])):
         prompt[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
-    options = {"infill": True, "temperature": 0.8, "repetition_penalty": 1.3}
+    options = {"temperature": 0.8, "controls": [dd.controls.RepetitionPenalty(1.3)]}
     found, widths = draw(rule, sampler, prompt=prompt, **options)
     assert (found < V).all() and len(set(widths)) > 1
     for order in ([0], [2], [3, 1]):
-        part, _ = draw(rule, sampler, len(order), seeds=order, prompt=prompt[order], **options)
+        part, _ = draw(rule, sampler, len(order), generator=order, prompt=prompt[order], **options)
         assert torch.equal(part, found[order]), order
     assert torch.equal(found[2, :3], torch.tensor([0, 2, 3]))
 
@@ -301,7 +286,7 @@ def test_limits_of_the_length(rule):
             rule.start, getattr(rule, "least", rule.start)
         )
         assert (found < V).all()
-    wide = dd.sample(PROCESS, Endings(), (2, 3), GREEDY, 9, length=rule)  # less than the start
+    wide = dd.sample(PROCESS, Endings(), (2, 3), GREEDY, 9, controls=[rule])  # less than the start
     assert wide.shape == (2, 3) and (wide < V).all()
 
 
@@ -321,8 +306,8 @@ def test_few_steps_complete_every_row(rule):
             GREEDY,
             steps,
             torch.tensor([1]),
-            length=rule,
-            seeds=[1, 2, 3],
+            controls=[rule],
+            generator=[1, 2, 3],
         )
         assert (found < V).all() and (found[:, 0] == 1).all()
         if isinstance(rule, RhoEOS):
@@ -334,23 +319,20 @@ def test_a_finished_row_is_not_evaluated_any_more():
     network = Endings(3, 0.5)
     unfinished = []
     prompt = torch.tensor([[1, 0, 2, 3, 1, 1, 2, 0, MASK, MASK], [1] + [MASK] * 9])
-    dd.sample(
-        PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, infill=True, length=RhoEOS(END, start=2),
-        on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())),
-    )  # fmt: skip
+    dd.sample(PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, controls=[RhoEOS(END, start=2)], on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())))  # fmt: skip
     assert sum(len(z) for z in network.inputs) == sum(unfinished) and {0, 1, 2} == {*unfinished}
     whole = torch.tensor([[1, 2, 3]])
     calls = len(network.inputs)
     assert torch.equal(
-        dd.sample(PROCESS, network, (1, 3), GREEDY, 9, whole, length=RhoEOS(END)), whole
+        dd.sample(PROCESS, network, (1, 3), GREEDY, 9, whole, controls=[RhoEOS(END)]), whole
     )
     assert len(network.inputs) == calls
 
 
 def test_rows_hold_another_token_behind_their_end():
     rule = RhoEOS(END, start=8, step=1, positions=6, fill=0)
-    found, widths = draw(rule, slope=1.0, forbidden=[0])
-    same, _ = draw(RULES["rho_eos"], slope=1.0, forbidden=[0])
+    found, widths = draw(rule, slope=1.0, controls=[dd.controls.Forbidden([0])])
+    same, _ = draw(RULES["rho_eos"], slope=1.0, controls=[dd.controls.Forbidden([0])])
     ends = lengths(found, rule)
     for row, other, end in zip(found, same, ends, strict=True):
         assert (
@@ -364,12 +346,12 @@ def test_rows_hold_another_token_behind_their_end():
 @every_rule
 def test_endings_stop_rows_too(rule):
     """Nothing follows the first end token of a row; greedy rows that settle are completed."""
-    found, _ = draw(rule, slope=0.3, endings=[EndOfText(END, least=2, fill=1)])
+    found, _ = draw(rule, slope=0.3, controls=[EndOfText(END, least=2, fill=1)])
     plain, _ = draw(rule, slope=0.3)
     for row in found:
         end = int((row == END).nonzero().min())
         assert end >= 2 and (row[end + 1 :] == 1).all()
-    settled, _ = draw(rule, slope=0.3, endings=[Settled(10.0)])
+    settled, _ = draw(rule, slope=0.3, controls=[Settled(10.0)])
     assert (settled < V).all() and not torch.equal(settled, plain)
 
 
@@ -392,9 +374,8 @@ def test_levels_of_a_tree_and_split_networks(rule):
                     (3, 16),
                     sampler,
                     20,
-                    seeds=[4, 5, 6],
-                    length=rule,
-                    compact=compact,
+                    generator=[4, 5, 6],
+                    controls=[rule, *([] if compact else [dd.controls.WholeBatch()])],
                 )
                 for compact in (True, False)
             ]
@@ -446,7 +427,7 @@ def test_the_time_is_that_of_all_positions_of_the_row():
         (3, 40),
         Confidence(),
         60,
-        length=RhoEOS(END, start=8, step=2, positions=6, block=3),
+        controls=[RhoEOS(END, start=8, step=2, positions=6, block=3)],
     )
     assert len({share for _, share in times}) > 5
     assert all(abs(t - share) < 1e-3 for t, share in times)
@@ -468,10 +449,7 @@ class Doubling(Length):
 
 def test_a_rule_is_one_class():
     states = []
-    dd.sample(
-        PROCESS, Endings(0, -1.0), (1, 9), Confidence(per_step=1), 20, length=Doubling(END, start=3, fill=0),
-        on_step=lambda k, t, z: states.append(z[0].tolist()),
-    )  # fmt: skip
+    dd.sample(PROCESS, Endings(0, -1.0), (1, 9), Confidence(per_step=1), 20, controls=[Doubling(END, start=3, fill=0)], on_step=lambda k, t, z: states.append(z[0].tolist()))  # fmt: skip
     assert states[0] == [MASK] * 3 + [0] * 6
     drawn = next(i for i in range(9) if states[1][i] != MASK)
     assert states[1][6:] == [0] * 3 and states[1].count(MASK) == 5 and drawn in (0, 1, 5)
@@ -494,10 +472,7 @@ def test_positions_that_an_ending_fixed_move_with_their_tokens():
     rule = Doubling(END, start=3, fill=0)
     states = []
     network = Endings(0, -1.0)
-    words = dd.sample(
-        PROCESS, network, (1, 9), Confidence(per_step=1, edit=0.0), 20, length=rule, endings=[Last()],
-        temperature=0.0, forbidden=[1], on_step=lambda k, t, z: states.append(z[0].tolist()),
-    )  # fmt: skip
+    words = dd.sample(PROCESS, network, (1, 9), Confidence(per_step=1, edit=0.0), 20, controls=[Last(), dd.controls.Forbidden([1]), rule], temperature=0.0, on_step=lambda k, t, z: states.append(z[0].tolist()))  # fmt: skip
     assert states[0] == [MASK, MASK, 1] + [0] * 6 and states[1][2:] == [
         MASK,
         MASK,
@@ -514,8 +489,9 @@ def test_positions_that_an_ending_fixed_move_with_their_tokens():
     )
 
 
-def refused(rule, process=PROCESS, sampler=GREEDY, **options):
-    return dd.sample(process, Endings(), (2, 12), sampler, 5, length=rule, **options)
+def refused(rule, process=PROCESS, sampler=GREEDY, controls=(), **options):
+    controls = [*controls, rule]
+    return dd.sample(process, Endings(), (2, 12), sampler, 5, controls=controls, **options)
 
 
 RULE = RULES["rho_eos"]
@@ -527,23 +503,22 @@ RATES[1, 0] = 1.0
 EXCHANGED = RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V)
 GAP = torch.tensor([[1, MASK, 2]])
 test_refused = refuses(r"""
-    refused(8) | TypeError | length is 8, must be a ddlib.samplers.Length object such as RhoEOS\(token\)
+    refused(8) | TypeError | controls holds 8, must be ddlib.controls.Control objects
     refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
-    refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | length is RhoEOS\(.*\), which needs a mask state
+    refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | controls holds RhoEOS\(.*\), which needs a mask state
     refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that do not change.* GIDD.* may be wrong
     refused(RULE, EXCHANGED, Ancestral()) | TypeError | needs tokens that do not change.* RateMatrix.* may be wrong
     refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | length is RhoEOS\(.*\), which Particles.* does not support: a row has several sequences
+        | TypeError | controls holds RhoEOS\(.*\), which Particles.* does not support: a row has several sequences
     refused(RULE, sampler=FirstHitting()) | TypeError | which FirstHitting.* does not support: it stores values per
     refused(RULE, sampler=Remask(rule="confidence")) | TypeError | which Remask.* does not support: it stores values
-    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | block of RhoEOS\(.*\) is 3, and Ancestral.* at all
-    refused(RULE, prompt=GAP, infill=True)
-        | ValueError | length is RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only at
+    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | controls holds RhoEOS\(.*\) with a block, and Ancestral.* at all
+    refused(RULE, prompt=GAP)
+        | ValueError | controls holds RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only at
     refused(RULE, pace=dd.paces.Blocks(4))
-        | TypeError | length is RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
+        | TypeError | controls holds RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
     refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError | must be Together\(\)
-    refused(RULE, memory=True) | TypeError | length is RhoEOS\(.*\) and memory is True, must be False
     RhoEOS(4, start=0) | ValueError | start is 0, must be at least 1
     RhoEOS(4, block=0) | ValueError | block is 0, must be at least 1
     RhoEOS(4, low=0.7) | ValueError | low is 0.7 and high is 0.6, must be at most high

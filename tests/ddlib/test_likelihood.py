@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from block_networks import NETWORKS, ByBlocks, Forgetful
-from cases import examples
+from cases import caches, examples
 from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -465,9 +465,7 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
         0,
     ]
     for row in (0, 1, 3):
-        one = dd.order_costs(
-            process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], compact=False
-        )  # fmt: skip
+        one = dd.order_costs(process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], controls=[dd.controls.WholeBatch()])  # fmt: skip
         torch.testing.assert_close(torch.stack(costs[:3])[:, row], torch.stack(one[:3])[:, 0])
 
 
@@ -503,7 +501,14 @@ def test_block_by_block_a_cache_changes_no_likelihood(name, network):
             denoiser = NETWORKS[network](process.num_states, 4, 2)
             found.append(
                 dd.likelihood(
-                    process, denoiser, x, order, pace=Blocks(2), keep=keep, given=given, **options
+                    process,
+                    denoiser,
+                    x,
+                    order,
+                    pace=Blocks(2),
+                    controls=[*caches(keep)],
+                    given=given,
+                    **options,
                 )
             )
             assert (denoiser.prefilled > 0) == keep
@@ -608,7 +613,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the sequence, 3
     read(pace=Blocks(1)) | TypeError | takes one time per sequence
     read(pace=Lanes(3)) | TypeError | pace is Lanes.*, must be block by block .*use the sampler InOrder\(pace\)
-    read(pace="blocks") | TypeError | pace is 'blocks', must be block by block
+    read(pace="blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace
     costs() | ValueError | group is 4, must be at most 3, the length of a sequence
     costs(group=0) | ValueError | group is 0, must be at least 1
     costs(Gambling(), 2) | ValueError | order is Gambling\(.*\), must choose positions deterministically

@@ -70,7 +70,7 @@ def test_given_tokens_are_those_of_a_prompt_with_gaps(sampler):
     x = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % PROCESS.vocab_size
     given = torch.rand(x.shape, generator=seeded(1)) < 0.4
     prompt = torch.where(given, x, PROCESS.num_states - 1)
-    want = generate(sampler=sampler, prompt=prompt, infill=True)
+    want = generate(sampler=sampler, prompt=prompt)
     tokens = generate(sampler=sampler, prompt=x, given=given)
     assert torch.equal(tokens, want)
     assert (tokens == x)[given].all()
@@ -112,11 +112,8 @@ def test_a_recorded_path_has_the_log_probability_that_the_network_gives_it(sampl
 @pytest.mark.parametrize("sampler", [Ancestral(), Confidence()], ids=repr)
 def test_a_row_with_its_length_seed_and_temperature_is_the_one_drawn_alone(sampler):
     lengths, seeds, temperatures = [8, 5, 3], [4, 0, 9], [1.0, 0.5, 0.0]
-    options = {"generator": None, "sampler": sampler}
-    rows = generate(seeds=seeds, temperature=temperatures, lengths=lengths, **options)
+    options = {"sampler": sampler}
+    rows = generate(generator=seeds, temperature=temperatures, lengths=lengths, **options)
     for row, length, seed, temperature in zip(rows, lengths, seeds, temperatures, strict=True):
-        alone = dd.sample(
-            PROCESS, Halves(PROCESS), (1, length), sampler, STEPS,
-            seeds=[seed], temperature=temperature,
-        )  # fmt: skip
+        alone = dd.sample(PROCESS, Halves(PROCESS), (1, length), sampler, STEPS, generator=[seed], temperature=temperature)  # fmt: skip
         assert torch.equal(row[:length], alone[0])

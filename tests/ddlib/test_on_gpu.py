@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from cases import caches
 
 import ddlib as dd
 from ddlib.config.registry import available, get
@@ -161,7 +162,7 @@ def test_tokens_are_those_of_the_cpu(sampler, preset):
     for here, model, _ in on_both(process, network(process)):
         try:
             found.append(
-                dd.sample(here, model, (len(SEEDS), LENGTH), sampler, steps=6, seeds=SEEDS)
+                dd.sample(here, model, (len(SEEDS), LENGTH), sampler, steps=6, generator=SEEDS)
             )
         except (TypeError, ValueError) as refused:
             found.append(refused)
@@ -188,7 +189,7 @@ def test_tokens_along_a_pace_are_those_of_the_cpu(pace):
     process = preset_of("hdlm")
     length = next(length for length in (16, 2, 4, 6, 12) if supports(pace, length))
     found = [
-        dd.sample(here, model, (len(SEEDS), length), steps=4, seeds=SEEDS, pace=pace)
+        dd.sample(here, model, (len(SEEDS), length), steps=4, generator=SEEDS, pace=pace)
         for here, model, _ in on_both(process, network(process))
     ]
     close(found[1], found[0])
@@ -199,7 +200,13 @@ def test_tokens_with_a_cache_are_those_of_the_cpu(keep):
     process = dd.presets.mdlm(12)
     found = [
         dd.sample(
-            here, model, (len(SEEDS), 16), steps=4, seeds=SEEDS, pace=dd.paces.Blocks(4), keep=keep
+            here,
+            model,
+            (len(SEEDS), 16),
+            steps=4,
+            generator=SEEDS,
+            pace=dd.paces.Blocks(4),
+            controls=[*caches(keep)],
         )
         for here, model, _ in on_both(
             process, network(process, **(dict(block_size=4) if keep is True else {}))
@@ -209,8 +216,8 @@ def test_tokens_with_a_cache_are_those_of_the_cpu(keep):
 
 
 LENGTHS = {
-    "rho_eos": dd.samplers.RhoEOS(0, start=8, step=1, positions=4),
-    "daedal": dd.samplers.Daedal(0, start=8, step=2, positions=4),
+    "rho_eos": dd.controls.RhoEOS(0, start=8, step=1, positions=4),
+    "daedal": dd.controls.Daedal(0, start=8, step=2, positions=4),
 }
 
 
@@ -218,7 +225,7 @@ LENGTHS = {
 def test_tokens_of_a_drawn_length_are_those_of_the_cpu(length):
     process = dd.presets.mdlm(12)
     found = [
-        dd.sample(here, model, (len(SEEDS), 16), steps=4, seeds=SEEDS, length=length)
+        dd.sample(here, model, (len(SEEDS), 16), steps=4, generator=SEEDS, controls=[length])
         for here, model, _ in on_both(process, network(process))
     ]
     close(found[1], found[0])

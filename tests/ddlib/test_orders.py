@@ -195,9 +195,7 @@ def test_rows_are_counted_on_their_own(order, name):
     def drawn(rows, halves):
         generator = dd.KeyedGenerator(3, 0, torch.arange(3)[rows])
         given = prompt[rows]
-        return dd.sample(
-            process, halves, given.shape, order, 9, given, infill=True, generator=generator
-        )
+        return dd.sample(process, halves, given.shape, order, 9, given, generator=generator)
 
     halves = Halves(process)
     whole = drawn(slice(0, 3), halves)

@@ -259,7 +259,13 @@ def test_a_padded_text_has_the_likelihood_of_the_text(process, order, steps):
     lengths = torch.tensor([7, 3, 0, 1, 5])
     mask = torch.arange(7) < lengths[:, None]
     found = dd.likelihood(
-        process, Ignoring(process, mask), x, order, mask=mask, steps=steps, compact=False
+        process,
+        Ignoring(process, mask),
+        x,
+        order,
+        mask=mask,
+        steps=steps,
+        controls=[dd.controls.WholeBatch()],
     )
     assert (found.per_position[~mask] == 0).all() and float(found.log_likelihood[2]) == 0
     for row, length in enumerate(lengths.tolist()):
@@ -280,7 +286,7 @@ def test_a_padded_text_has_the_likelihood_of_the_text(process, order, steps):
         mask=mask,
         given=given,
         steps=steps,
-        compact=False,
+        controls=[dd.controls.WholeBatch()],
     )
     assert (both.per_position[given | ~mask] == 0).all() and (
         both.per_position[mask & ~given] < 0

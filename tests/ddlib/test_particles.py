@@ -250,9 +250,7 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
     prompt = torch.full((4, 5), process.num_states - 1)
     prompt[:, ::2] = torch.tensor([[1, 0, 4], [2, 5, 5], [3, 3, 1], [4, 0, 2]])
     halves = Halves(process)
-    states = trajectory(
-        process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt, infill=True
-    )
+    states = trajectory(process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt)
     assert bool((states[..., ::2] == prompt[:, ::2]).all())
     assert all(
         torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.calls

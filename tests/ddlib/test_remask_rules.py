@@ -170,9 +170,7 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
             seen.append(after)
             return after
 
-    words = dd.sample(
-        process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt, infill=True
-    )
+    words = dd.sample(process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt)
     assert all(
         torch.equal(state.z[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1)) for state in seen
     )

@@ -69,7 +69,7 @@ class Network:
 def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **options):
     network = Network(process) if network is None else network
     source = seeded(seed) if isinstance(seed, int) else seed
-    usual = {} if "times" in options else {"steps": 12}
+    usual = {"steps": 12}
     return dd.sample(process, network, shape, sampler, **(usual | options), generator=source)
 
 
@@ -139,13 +139,11 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
     for sampler in (
         (Ancestral(), FirstHitting()) if isinstance(process, Hierarchical) else (Ancestral(),)
     ):
-        states, words = trajectory(process, sampler, prompt=prompt, infill=True, shape=(2, 6))
+        states, words = trajectory(process, sampler, prompt=prompt, shape=(2, 6))
         assert bool((states[:, given] == prompt[given]).all()) and bool((words < V).all())
         full = torch.tensor([[0, 1, 2, 3, 4, 5]])
         network = Network(process)
-        assert torch.equal(
-            generate(process, sampler, (1, 6), prompt=full, infill=True, network=network), full
-        )
+        assert torch.equal(generate(process, sampler, (1, 6), prompt=full, network=network), full)
         assert network.calls == 0 or not process.exact_ends or not isinstance(process, Hierarchical)
 
 
@@ -153,7 +151,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
 def test_a_given_time_grid_replaces_the_steps(dtype):
     grid = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype)
     seen = []
-    generate(LEVELS["hdlm"], times=grid, on_step=lambda k, t, z: seen.append((k, t)))
+    generate(LEVELS["hdlm"], steps=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
     assert all(torch.equal(t, grid[i].double().expand(3)) for i, (_, t) in enumerate(seen))
 
@@ -280,7 +278,13 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
         last = z.clone()
 
     words = generate(
-        process, sampler, (8, 6), network=network, on_step=look, compact=False, **options
+        process,
+        sampler,
+        (8, 6),
+        network=network,
+        on_step=look,
+        controls=[dd.controls.WholeBatch()],
+        **options,
     )
     assert bool((words < V).all()) and len(torch.cat(landed)) == 48
     assert bool(torch.cat(landed).all())
@@ -373,7 +377,14 @@ def test_nothing_that_is_handed_in_is_modified(process, sampler):
     copies = [v.clone() for v in things]
     by_times = sampler is None or sampler.guarantees.by_times
     options = {"prompt": prompt, "temperature": 0.7, "top_p": 0.9} | (
-        {"times": grid} if by_times else {}
+        {"steps": grid} if by_times else {}
     )
-    generate(process, sampler, (2, 4), network=lambda z, t: logits, compact=False, **options)
+    generate(
+        process,
+        sampler,
+        (2, 4),
+        network=lambda z, t: logits,
+        controls=[dd.controls.WholeBatch()],
+        **options,
+    )
     assert all(torch.equal(a, b) for a, b in zip(copies, things, strict=True))

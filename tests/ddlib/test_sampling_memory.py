@@ -13,15 +13,14 @@ from ddlib.samplers import (
     Ancestral,
     Confidence,
     Corrected,
-    EndOfText,
     FirstHitting,
     ForwardBackward,
     LeftToRight,
     Psi,
     Remask,
-    Settled,
     ThetaTrapezoidal,
 )
+from ddlib.samplers.controls import EndOfText, Settled
 from ddlib.testing.oracle import exact_cavity
 
 V = 4
@@ -82,8 +81,11 @@ NAMES = torch.arange(V)[:, None]
 
 def drawn(process, network, sampler=None, rows=slice(None), **options):
     names = NAMES[rows]
-    options = {"seeds": list(range(7, 7 + V))[rows], "memory": True} | options
-    return dd.sample(process, network, (len(names), LENGTH), sampler, 6, names, **options)
+    seeds = list(range(7, 7 + V))[rows]
+    options = {"controls": [dd.controls.Memory()]} | options
+    return dd.sample(
+        process, network, (len(names), LENGTH), sampler, 6, names, generator=seeds, **options
+    )
 
 
 def pairs(sampler, process):
@@ -98,9 +100,7 @@ def test_a_row_gets_the_features_of_its_own_previous_call(process, sampler):
     network = Counting()
     x = drawn(PROCESSES[process], network, SAMPLERS[sampler])
     assert max(row[0, -1] for row in network.last.values()) > 1
-    assert not torch.equal(
-        x, drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], memory=False)
-    )
+    assert not torch.equal(x, drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], controls=[]))
 
 
 def test_rows_that_a_step_leaves_out_keep_theirs():
@@ -114,7 +114,8 @@ def test_rows_that_a_step_leaves_out_keep_theirs():
 @pytest.mark.parametrize(("process", "sampler"), CASES)
 @pytest.mark.parametrize("endings", {"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]})
 def test_a_row_does_not_depend_on_the_batch(process, sampler, endings):
-    options = dict(endings={"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}[endings])
+    endings = {"none": [], "end": [EndOfText(0)], "settled": [Settled(1.2)]}[endings]
+    options = dict(controls=[dd.controls.Memory(), *endings])
     whole = drawn(PROCESSES[process], Counting(), SAMPLERS[sampler], **options)
     for row in (1, 3):
         alone = drawn(
@@ -153,7 +154,15 @@ class Table:
 @pytest.mark.parametrize("process", FOUR_TOKENS.values(), ids=FOUR_TOKENS)
 def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):
     tokens = [
-        dd.sample(process, Table(process), (200, 2), sampler, 4, seeds=range(200), memory=memory)
+        dd.sample(
+            process,
+            Table(process),
+            (200, 2),
+            sampler,
+            4,
+            generator=range(200),
+            controls=[*([dd.controls.Memory()] if memory else [])],
+        )
         for memory in (False, True)
     ]
     assert torch.equal(*tokens)
@@ -179,16 +188,21 @@ def test_the_distribution_is_that_of_the_calls_one_after_the_other():
         LeftToRight(),
         2,
         generator=seeded(),
-        memory=True,
+        controls=[dd.controls.Memory()],
     )
     counts = torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16)
     expected = 20_000 * (table[0].softmax(0)[:, None] * table[1].softmax(0)).flatten()
     assert float(((counts - expected) ** 2 / expected).sum()) < 40  # 15 degrees of freedom
 
 
-def refused(network=None, **options):
+def refused(network=None, controls=(), **options):
     return dd.sample(
-        PROCESSES["masked"], network or Counting(), (2, LENGTH), steps=2, memory=True, **options
+        PROCESSES["masked"],
+        network or Counting(),
+        (2, LENGTH),
+        steps=2,
+        controls=[dd.controls.Memory(), *controls],
+        **options,
     )
 
 
@@ -199,9 +213,9 @@ def plain(z, t):
 GUIDED = dd.guidance.ClassifierFree(PROCESSES["masked"], plain, plain, 2.0)
 
 test_networks_without_a_previous_call_are_refused = refuses(r"""
-    refused(plain) | TypeError | memory is True, and the denoiser plain does not support it: .*takes_memory = True
+    refused(plain) | TypeError | controls holds Memory\(\), and the denoiser plain does not support it: .*takes_memory = True
     refused(GUIDED) | TypeError | the denoiser ClassifierFree does not support it: .*a guidance has no features
-    refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError | memory is True, which Particles
-    refused(pace=dd.paces.Blocks(2)) | TypeError | memory is True, and pace is Blocks\(size=2\)
-    refused(compact=False) | ValueError | compact is False with memory=True, must be True
+    refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError | controls holds Memory\(\), which Particles
+    refused(pace=dd.paces.Blocks(2)) | TypeError | controls holds Memory\(\), and pace is Blocks\(size=2\)
+    refused(controls=[dd.controls.WholeBatch()]) | TypeError | controls holds Memory\(\) and WholeBatch\(\), must not hold both
 """)

@@ -56,11 +56,18 @@ def test_leaving_sequences_out_changes_no_word(name, sampler):
         [[1, 0, 4, 2, 2], [2, last, 5, 5, last], [3, last, 3, 1, 0], [4, last, last, last, last]]
     )
     for denoiser, given in (
-        (Halves(process), {"prompt": prompt, "infill": True}),
+        (Halves(process), {"prompt": prompt}),
         (plain(Halves(process)), {}),
     ):
         left_out, all_in = (
-            generate(process, denoiser, sampler, steps=15, compact=compact, **given)
+            generate(
+                process,
+                denoiser,
+                sampler,
+                steps=15,
+                controls=[*([] if compact else [dd.controls.WholeBatch()])],
+                **given,
+            )
             for compact in (True, False)
         )
         assert torch.equal(left_out, all_in) and len(all_in.unique()) > 2
@@ -116,7 +123,7 @@ def test_a_step_without_a_jump_makes_no_call():
 
 def test_the_batch_holds_all_sequences_on_request():
     halves = Halves(LEVELS["masked"])
-    generate(LEVELS["masked"], halves, steps=30, compact=False)
+    generate(LEVELS["masked"], halves, steps=30, controls=[dd.controls.WholeBatch()])
     assert 0 < halves.calls < 30 and halves.sequences == 4 * halves.calls
 
 
@@ -133,10 +140,13 @@ def test_a_condition_per_row_without_the_whole_batch_is_refused_by_name():
     guided = dd.guidance.ClassifierFree(process, denoiser, plain(Halves(process)), 1.5, "states")
     for network, name in ((denoiser, "denoiser"), (guided, "ClassifierFree")):
         with pytest.raises(
-            ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.* compact=False"
+            ValueError, match=rf"{name} fails on \d of 4 sequences and not on all.*WholeBatch"
         ):
             generate(process, network, steps=30)
-        assert generate(process, network, steps=30, compact=False).shape == (4, 5)
+        assert generate(process, network, steps=30, controls=[dd.controls.WholeBatch()]).shape == (
+            4,
+            5,
+        )
     with pytest.raises(RuntimeError, match=r"^own$"):
         generate(process, lambda z, t: (_ for _ in ()).throw(RuntimeError("own")), steps=30)
 

@@ -192,10 +192,7 @@ def test_the_second_look_is_taken_only_where_the_second_stage_moves():
     process = LEVELS["levels-xi"]
     halves = Halves(process)
     calls = []
-    dd.sample(
-        process, lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25),
-        times=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=seeded(),
-    )  # fmt: skip
+    dd.sample(process, lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25), steps=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=seeded())  # fmt: skip
     times = [1.0, 0.9, 0.6, 0.5, 0.2, 0.15]
     assert [t for _, t in calls] == pytest.approx(
         times, abs=1e-6

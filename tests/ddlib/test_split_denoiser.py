@@ -245,9 +245,18 @@ def test_sparse_features_are_computed_at_jumping_positions_only(name, sampler, c
     halves = Halves(process)
     states = []
     drawn = generate(
-        process, sparse, sampler, compact=compact, on_step=lambda k, t, z: states.append(z.clone())
+        process,
+        sparse,
+        sampler,
+        controls=[*([] if compact else [dd.controls.WholeBatch()])],
+        on_step=lambda k, t, z: states.append(z.clone()),
     )
-    assert torch.equal(drawn, generate(process, halves, sampler, compact=compact))
+    assert torch.equal(
+        drawn,
+        generate(
+            process, halves, sampler, controls=[*([] if compact else [dd.controls.WholeBatch()])]
+        ),
+    )
     assert sparse.calls == len(sparse.calls_at) == halves.calls
     assert all(
         len(row.unique()) == len(row) for _, positions in sparse.calls_at for row in positions

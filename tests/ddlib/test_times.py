@@ -240,7 +240,7 @@ def test_samples_follow_times_of_equal_jumps():
         return torch.zeros(*z.shape, 4)
 
     times = equal_jump_times(process, 6)
-    drawn = dd.sample(process, network, (64, 8), times=times, compact=False)
+    drawn = dd.sample(process, network, (64, 8), steps=times, controls=[dd.controls.WholeBatch()])
     assert tuple(drawn.shape) == (64, 8)
     torch.testing.assert_close(
         torch.stack(seen), times[:-1], atol=1e-7, rtol=0

@@ -5,7 +5,7 @@ call.
 import torch
 from planting import fault
 
-from ddlib.samplers import Daedal, RhoEOS
+from ddlib.samplers.controls import Daedal, RhoEOS
 
 RULE = dict(start=5, step=1, positions=4)
 

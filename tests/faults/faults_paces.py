@@ -4,8 +4,8 @@ import torch
 from planting import fault
 
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import Ancestral, FirstHitting
-from ddlib.samplers.runtime import context, loop
+from ddlib.samplers import Ancestral, FirstHitting, loop
+from ddlib.samplers.runtime import context
 
 
 @fault("t_l'(u) >= 0", Ramp)

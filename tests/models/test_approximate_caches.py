@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import caches
 from hf_checkpoints import CAUSAL, write_all
 from hf_checkpoints import WORDS as HF_WORDS
 from hub_folders import save
@@ -16,7 +17,8 @@ from transformers import LlamaForCausalLM
 
 import ddlib as dd
 from ddlib.paces import Blocks, RandomOrder
-from ddlib.samplers import Ancestral, Confidence, EndOfText, Particles, Remask
+from ddlib.samplers import Ancestral, Confidence, Particles, Remask
+from ddlib.samplers.controls import EndOfText
 from ddlib.typing import WindowDenoiser
 from ddlib_models import hub
 from ddlib_models.hf.masked_lm import masked_lm
@@ -34,11 +36,9 @@ def network(**more):
 
 
 def drawn(model, keep, sampler=None, shape=(3, 12), **more):
-    how = (
-        dict(pace=Blocks(4), steps=4, seeds=list(range(len(more.get("seeds", range(shape[0]))))))
-        | more
-    )
-    return dd.sample(PROCESS, model, shape, sampler or Confidence(), keep=keep, **how)
+    how = dict(pace=Blocks(4), steps=4, generator=list(range(shape[0]))) | more
+    how["controls"] = [*caches(keep), *how.get("controls", ())]
+    return dd.sample(PROCESS, model, shape, sampler or Confidence(), **how)
 
 
 def rules():
@@ -56,9 +56,9 @@ def test_a_sequence_does_not_depend_on_the_others_of_the_batch(keep, sampler):
     """
     model = network()
     seeds = [3, 1, 4, 1]
-    together = drawn(model, keep, sampler, (4, 12), seeds=seeds)
+    together = drawn(model, keep, sampler, (4, 12), generator=seeds)
     for row, seed in enumerate(seeds):
-        assert torch.equal(drawn(model, keep, sampler, (1, 12), seeds=[seed])[0], together[row])
+        assert torch.equal(drawn(model, keep, sampler, (1, 12), generator=[seed])[0], together[row])
 
 
 @rules()
@@ -72,7 +72,7 @@ def test_prompts_gaps_and_endings_work(keep):
     model = network()
     gap = PROCESS.num_states - 1
     prompt = torch.tensor([[1, 2, gap, gap, gap, gap, 3, gap, gap, gap, 0, 4]]).expand(3, -1)
-    words = drawn(model, keep, infill=True, prompt=prompt, temperature=0.7, endings=[EndOfText(0)])
+    words = drawn(model, keep, controls=[EndOfText(0)], prompt=prompt, temperature=0.7)
     assert torch.equal(words[:, :2], prompt[:, :2]) and (words < WORDS).all()
 
 
@@ -89,7 +89,7 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
     every = torch.cartesian_prod(*[torch.arange(2)] * 6)
     for order in (Confidence(), dd.samplers.LeftToRight()):
         likely = [
-            dd.likelihood(process, model, every, order, pace=Blocks(3), keep=rule)
+            dd.likelihood(process, model, every, order, pace=Blocks(3), controls=[*caches(rule)])
             for rule in (keep, True)
         ]
         cached, plain = (one.log_likelihood for one in likely)
@@ -97,7 +97,14 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
         assert (cached - plain).abs().max() > 1e-6
     noise = torch.Generator().manual_seed(0)
     words = dd.sample(
-        process, model, (4000, 6), order, 3, pace=Blocks(3), keep=keep, generator=noise
+        process,
+        model,
+        (4000, 6),
+        order,
+        3,
+        pace=Blocks(3),
+        controls=[*caches(keep)],
+        generator=noise,
     )
     counts = torch.bincount((words * 2 ** torch.arange(5, -1, -1)).sum(-1), minlength=64) / len(
         words
@@ -110,14 +117,14 @@ REFUSED = [
     (
         dict(keep="triple"),
         ValueError,
-        "keep is 'triple', must be True, False, 'prefix' or 'dual', or one of the last",
+        "cache is 'triple', must be 'none', 'prefix' or 'dual', or one of the last",
     ),
-    (dict(keep="dual:refresh=0"), ValueError, "keep is 'dual:refresh=0', must be"),
-    (dict(keep=3), TypeError, "keep is 3, must be"),
+    (dict(keep="dual:refresh=0"), ValueError, "cache is 'dual:refresh=0', must be"),
+    (dict(keep=3), TypeError, "cache is 3, must be"),
     (
         dict(pace=None),
         TypeError,
-        "keep is 'dual' and pace is None, must be Blocks(n): cached positions outside",
+        "controls holds Cache('dual') and pace is Together(), must be Blocks(n): cached positions outside",
     ),
     (
         dict(pace=None, sampler=Remask(0.5)),
@@ -151,21 +158,30 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
     alike.own_times = True
     for model, process in ((encoder, dd.presets.mdlm(HF_WORDS)), (alike, PROCESS)):
         name = "MaskedLM" if model is encoder else alike.__qualname__
-        named = (
-            f"keep is 'dual', which the denoiser {name} does not support: it must evaluate a window"
-        )
+        named = f"controls holds Cache('dual'), which the denoiser {name} does not support: it must evaluate a window"
         with pytest.raises(TypeError, match=re.escape(named)):
-            dd.sample(process, model, (2, 8), keep="dual", pace=Blocks(4), steps=2)
+            dd.sample(
+                process,
+                model,
+                (2, 8),
+                controls=[dd.controls.Cache("dual")],
+                pace=Blocks(4),
+                steps=2,
+            )
         with pytest.raises(TypeError, match=re.escape(named)):
             dd.likelihood(
-                process, model, torch.zeros(2, 8, dtype=torch.int64), keep="dual", pace=Blocks(4)
+                process,
+                model,
+                torch.zeros(2, 8, dtype=torch.int64),
+                controls=[dd.controls.Cache("dual")],
+                pace=Blocks(4),
             )
 
 
 def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
     x = torch.zeros(2, 8, dtype=torch.int64)
-    with pytest.raises(TypeError, match="keep is 'dual', must be True or False"):
-        dd.order_costs(PROCESS, network(), x, keep="dual", pace=Blocks(4))
+    with pytest.raises(TypeError, match="must have no approximate cache"):
+        dd.order_costs(PROCESS, network(), x, controls=[dd.controls.Cache("dual")], pace=Blocks(4))
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -175,9 +191,9 @@ def test_a_causal_class_of_the_hub_draws_through_its_cache(tmp_path, shift):
         save(tmp_path, LlamaForCausalLM(CAUSAL["llama"]())), family=family
     )
     assert isinstance(denoiser, WindowDenoiser)
-    how = dict(sampler=Confidence(), steps=3, pace=Blocks(3), seeds=[0, 1])
+    how = dict(sampler=Confidence(), steps=3, pace=Blocks(3), generator=[0, 1])
     drawn = [
-        dd.sample(process, denoiser, (2, 9), keep=keep, **how)
+        dd.sample(process, denoiser, (2, 9), controls=[*caches(keep)], **how)
         for keep in (False, "dual:refresh=1", "dual")
     ]
     assert torch.equal(drawn[0], drawn[1])

@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from cases import caches
 from hf_checkpoints import CAUSAL, ROWS, WORDS, write_causal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,7 +139,9 @@ def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
     how = dict(steps=3, pace=dd.paces.Blocks(SIZE), prompt=draw(SIZE))
     noise = torch.Generator()
     words = [
-        dd.sample(process, model, (2, 8), generator=noise.manual_seed(5), keep=k, **how)
+        dd.sample(
+            process, model, (2, 8), generator=noise.manual_seed(5), controls=[*caches(k)], **how
+        )
         for k in (True, False)
     ]
     assert torch.equal(*words) and words[0].max() < WORDS
@@ -214,6 +217,6 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
     monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
     with pytest.raises(
         ValueError,
-        match=r"does not keep keys and values of every token: use dd\.sample\(keep=False\)",
+        match=r"does not keep keys and values of every token: use dd\.sample\(controls=\[dd\.controls\.Cache\('none'\)\]\)",
     ):
         model.prefill(draw(4))

@@ -9,7 +9,7 @@ import inspect
 
 import pytest
 import torch
-from cases import examples
+from cases import caches, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
@@ -365,7 +365,8 @@ def test_likelihoods_with_and_without_a_cache_agree(order):
     x = draw(12)
     how = dict(group=2, pace=dd.paces.Blocks(4))
     kept, whole = (
-        dd.likelihood(process, model, x, order, keep=keep, **how) for keep in (True, False)
+        dd.likelihood(process, model, x, order, controls=[*caches(keep)], **how)
+        for keep in (True, False)
     )
     torch.testing.assert_close(kept.per_position, whole.per_position, atol=1e-10, rtol=0)
     assert kept.calls == whole.calls

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from cases import unchecked
+from cases import caches, unchecked
 from refusals import refused_with, refuses
 from tiny import WORDS, build, inputs, trained
 
@@ -253,14 +253,19 @@ def test_guidance_and_samplers_take_it():
             )
     # labels of each row are those of the rows alone
     seeds = range(3)
-    rows = dd.sample(process, model.conditioned(LABEL), (3, 5), steps=6, compact=False, seeds=seeds)
+    rows = dd.sample(
+        process,
+        model.conditioned(LABEL),
+        (3, 5),
+        steps=6,
+        controls=[dd.controls.WholeBatch()],
+        generator=seeds,
+    )
     for row, label in enumerate(LABEL.tolist()):
-        alone = dd.sample(process, model.conditioned(label), (1, 5), steps=6, seeds=[row])
+        alone = dd.sample(process, model.conditioned(label), (1, 5), steps=6, generator=[row])
         assert torch.equal(rows[row : row + 1], alone)
-    with pytest.raises(
-        ValueError, match=r"label has shape \(3,\): expected \(\d,\).*compact=False"
-    ):
-        dd.sample(process, model.conditioned(LABEL), (3, 5), steps=40, seeds=seeds)
+    with pytest.raises(ValueError, match=r"label has shape \(3,\): expected \(\d,\).*WholeBatch"):
+        dd.sample(process, model.conditioned(LABEL), (3, 5), steps=40, generator=seeds)
     blocks = labelled(num_states=process.num_states, block_size=2)
     text = [
         dd.sample(
@@ -269,8 +274,8 @@ def test_guidance_and_samplers_take_it():
             (2, 6),
             steps=3,
             pace=dd.paces.Blocks(2),
-            keep=keep,
-            seeds=seeds[:2],
+            controls=[*caches(keep)],
+            generator=seeds[:2],
         )
         for keep in (True, False)
     ]

@@ -142,10 +142,17 @@ def test_bound_and_likelihood_are_those_without_memory(tree):
     options = dict(
         steps=4,
         parameterization="cavity" if tree is None else dd.Children.of(model),
-        seeds=range(8),
+        generator=range(8),
     )
     without, with_memory = (
-        dd.sample(process, model, (8, 5), memory=memory, **options) for memory in (False, True)
+        dd.sample(
+            process,
+            model,
+            (8, 5),
+            controls=[*([dd.controls.Memory()] if memory else [])],
+            **options,
+        )
+        for memory in (False, True)
     )
     assert not torch.equal(without, with_memory)
 

@@ -5,12 +5,13 @@ The same tokens with and without its keys and values, for all options.
 
 import pytest
 import torch
-from cases import examples
+from cases import caches, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import WORDS, trained
 
 import ddlib as dd
+from ddlib.samplers import controls as C
 from ddlib.utils.validation import UsageWarning
 
 
@@ -18,7 +19,7 @@ from ddlib.utils.validation import UsageWarning
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from([(2, 2), (2, 4), (3, 3)]), st.sampled_from([dd.samplers.Ancestral(), dd.samplers.Psi(0.5)]),
-    st.sampled_from([{}, {"compact": False}, {"repetition_penalty": 2.0}, {"endings": [dd.samplers.EndOfText(0)]}]),
+    st.sampled_from([[], [C.WholeBatch()], [C.RepetitionPenalty(2.0)], [C.EndOfText(0)]]),
     st.booleans(), st.integers(0, 99),
 )  # fmt: skip
 def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, timed, seed):
@@ -35,9 +36,8 @@ def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, 
             sampler,
             3,
             pace=dd.paces.Blocks(size),
-            keep=keep,
-            seeds=seeds,
-            **knobs,
+            controls=[*caches(keep), *knobs],
+            generator=seeds,
         )
 
     words = drawn(True)
@@ -76,6 +76,13 @@ def test_a_window_is_all_that_is_computed():
     assert set(widths) <= {0, 4}
     widths.clear()
     dd.sample(
-        process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), keep=False, generator=noise
+        process,
+        model,
+        (2, 24),
+        None,
+        3,
+        pace=dd.paces.Blocks(4),
+        controls=[dd.controls.Cache("none")],
+        generator=noise,
     )
     assert set(widths) == {4, 8, 12, 16, 20, 24}

@@ -68,12 +68,12 @@ def test_seeds_of_rows_behind_padding_are_refused(folders):
     """The row of seed 1 would not be that of seed 1 alone."""
     process, denoiser, _, _ = hub.load(folders["bert"])
     padded = denoiser.padded(torch.tensor([0, 2]))
-    options = dict(steps=2, compact=False)
+    options = dict(steps=2, controls=[dd.controls.WholeBatch()])
     for one in (padded, dd.guidance.ClassifierFree(process, padded, padded, 2.0)):
         with pytest.raises(
-            TypeError, match=r"seeds is \[0, 1\], and the rows of .* begin at different columns"
+            TypeError, match=r"generator is \[0, 1\], and the rows of .* begin at different columns"
         ):
-            dd.sample(process, one, (2, 6), seeds=[0, 1], **options)
+            dd.sample(process, one, (2, 6), generator=[0, 1], **options)
         assert dd.sample(
             process, one, (2, 6), generator=torch.Generator().manual_seed(0), **options
         ).shape == (2, 6)
@@ -148,7 +148,7 @@ KNOBS = [
     {},
     dict(temperature=0.3, top_p=0.9),
     dict(temperature=0.0),
-    dict(top_k=3, repetition_penalty=1.5),
+    dict(controls=[dd.controls.Truncation(top_k=3), dd.controls.RepetitionPenalty(1.5)]),
 ]
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from cases import caches
 from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, scatter, states
 from safetensors.torch import load_file, save_file
@@ -115,7 +116,7 @@ def check_sampling(process, denoiser):
     sampler = dd.samplers.Confidence("probability", threshold=0.5)
     options = dict(steps=SIZE, prompt=prompt, temperature=0.0, pace=dd.paces.Blocks(SIZE))
     kept, again = (
-        dd.sample(process, denoiser, (2, 12), sampler, keep=keep, **options)
+        dd.sample(process, denoiser, (2, 12), sampler, controls=[*caches(keep)], **options)
         for keep in (True, False)
     )
     assert torch.equal(kept, again) and not bool((kept == MASK).any())

@@ -116,11 +116,11 @@ def test_texts_go_on_from_a_prompt(theirs):
     plain = denoiser(z, t)
     assert float((plain - going(z, t)).abs().max()) > 1e-3
     options = dict(
-        steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", seeds=[1, 2, 3]
+        steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", generator=[1, 2, 3]
     )
     words = dd.sample(process, going, (3, 8), **options)
     assert words.shape == (3, 8)
-    alone = dd.sample(process, denoiser.after(prompt[:1]), (1, 8), **options | dict(seeds=[1]))
+    alone = dd.sample(process, denoiser.after(prompt[:1]), (1, 8), **options | dict(generator=[1]))
     assert torch.equal(alone, words[:1])
     found = dd.bound(
         process,
@@ -143,14 +143,14 @@ def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
     options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior")
     padded = denoiser.after(prompt, left)
     logits = padded(z, t)
-    words = dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
+    words = dd.sample(process, padded, (3, 8), generator=[0, 1, 2], **options)
     for row, start in enumerate(left.tolist()):
         alone = denoiser.after(prompt[row : row + 1, start:])
         torch.testing.assert_close(
             logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5
         )
         assert torch.equal(
-            words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options)
+            words[row : row + 1], dd.sample(process, alone, (1, 8), generator=[row], **options)
         )
     with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and less than 7"):
         denoiser.after(prompt, left + 2)

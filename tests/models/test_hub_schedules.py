@@ -129,10 +129,7 @@ def test_dreams_loop(name, prompt, steps):
         [torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64)[:-1], torch.zeros(1)]
     )
     seen = []
-    words = dd.sample(
-        dd.presets.mdlm(V), denoiser(1), (1, L), dd.samplers.Confidence(ours, per_step="expected"), times=times,
-        prompt=x[:, :prompt], temperature=0.0, on_step=lambda k, t, z: seen.append(int((z == V).sum())),
-    )  # fmt: skip
+    words = dd.sample(dd.presets.mdlm(V), denoiser(1), (1, L), dd.samplers.Confidence(ours, per_step="expected"), steps=times, prompt=x[:, :prompt], temperature=0.0, on_step=lambda k, t, z: seen.append(int((z == V).sum())))  # fmt: skip
     assert [a - b for a, b in pairwise(seen)] == came
     assert torch.equal(words, want)
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from cases import examples
+from cases import caches, examples
 from hf_checkpoints import CAUSAL, WORDS, write_causal
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -248,9 +248,9 @@ def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
     )
     process = dd.presets.mdlm(words)
     model = model if name == "llama" else trained(num_states=process.num_states).double()
-    how = dict(pace=dd.paces.Blocks(4), steps=4, seeds=[1, 2, 3])
+    how = dict(pace=dd.paces.Blocks(4), steps=4, generator=[1, 2, 3])
     draw_with = partial(dd.sample, process, model, (3, LENGTH), dd.samplers.Confidence(), **how)
-    drawn = [draw_with(keep=rule) for rule in (f"{keep}:refresh=1", True)]
+    drawn = [draw_with(controls=[*caches(rule)]) for rule in (f"{keep}:refresh=1", True)]
     assert torch.equal(*drawn) and drawn[0].max() < words
 
 
@@ -262,7 +262,7 @@ def test_fewer_refreshes_evaluate_fewer_positions():
     model.blocks[0].mlp.register_forward_hook(
         lambda part, given, out: seen.append(given[0].shape[1])
     )
-    how = dict(pace=dd.paces.Blocks(4), steps=3, seeds=[1])
+    how = dict(pace=dd.paces.Blocks(4), steps=3, generator=[1])
     for keep, expected in {
         True: [12] * 9,
         "dual": [12, 4, 4, 4] * 3,
@@ -270,5 +270,7 @@ def test_fewer_refreshes_evaluate_fewer_positions():
         "prefix": [12, 12, 12, 12, 8, 8, 8, 12, 4, 4, 4],
     }.items():
         seen.clear()
-        dd.sample(process, model, (1, LENGTH), dd.samplers.Confidence(), keep=keep, **how)
+        dd.sample(
+            process, model, (1, LENGTH), dd.samplers.Confidence(), controls=[*caches(keep)], **how
+        )
         assert seen == expected, keep

@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import ddlib as dd
 import recipes
-from ddlib.samplers.runtime.loop import check_paced
 from recipes.console import command, make_console, on_its_way, plain_errors, render
 from recipes.data.text import train_tokenizer
 from recipes.generation.drafts import Drafts
@@ -91,6 +90,7 @@ def needing() -> None:
 
 
 def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
+    network = lambda z, t: z  # noqa: E731
     particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda z, t: 0.0 * t, 2)
     with (
         pytest.raises(
@@ -99,7 +99,7 @@ def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
         ),
         plain_errors(),
     ):
-        check_paced(dd.paces.Blocks(2), particles)
+        dd.plan(dd.presets.mdlm(4), network, (2, 4), particles, pace=dd.paces.Blocks(2))
     space = {"__package__": "recipes"}
     exec(
         "def bug(): return None + 1\ndef call(): bug(1)\ndef refuse(): raise TypeError('no')", space

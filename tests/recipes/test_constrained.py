@@ -82,7 +82,7 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
         state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()
     }
     automaton = Constraint(pattern).automaton(saved)
-    letters = dd.samplers.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
+    letters = dd.controls.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
     rows = torch.tensor([line["tokens"][1:] for line in lines(out)])
     assert bool(automaton.accepts(rows).all())
     spelled = [
@@ -92,12 +92,7 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
         assert bool(letters.accepts(torch.tensor([row]))) and bool(
             automaton.accepts(torch.tensor([row]))
         )
-    expected = dd.sample(
-        saved.process, saved.denoiser, (3, LENGTH), dd.samplers.LeftToRight(), LENGTH,
-        torch.tensor([saved.special.bos]), constraint=automaton.behind(1),
-        endings=[dd.samplers.EndOfText(ends)], parameterization="posterior",
-        generator=dd.KeyedGenerator(2, NOISE, torch.arange(3)),
-    )  # fmt: skip
+    expected = dd.sample(saved.process, saved.denoiser, (3, LENGTH), dd.samplers.LeftToRight(), LENGTH, torch.tensor([saved.special.bos]), controls=[dd.controls.EndOfText(ends), dd.controls.Constraint(automaton.behind(1))], parameterization="posterior", generator=dd.KeyedGenerator(2, NOISE, torch.arange(3)))  # fmt: skip
     assert expected[:, 1:].tolist() == rows.tolist()
 
 
@@ -260,7 +255,7 @@ BOTH = r"regex='a': not with json_schema=.*, give one of them"
      ({"regex": "a{30}"}, f"regex='.*': constraint is .* no sequence of length {LENGTH} satisfies"),
      ({"regex": "a", "prompt": "The [MASK:2] of"}, "satisfies with the tokens that row 0 of the prompt gives"),
      ({"regex": "a", "sampling": Sampling(forbidden=("a",))}, "no sequence of length"),
-     ({"regex": "a", "sampling": Sampling(sampler="euler")}, "regex='a': constraint is .* Euler.* does not support"),
+     ({"regex": "a", "sampling": Sampling(sampler="euler")}, "regex='a': controls holds Constraint.* Euler.* does not support"),
      ({"regex": "a", "sampling": Sampling(stop_entropy=0.1)}, "which Settled.* does not support"),
      ({"regex": "a", "sampling": Sampling(min_tokens=3)}, "least of EndOfText.* is 3, must be 0")],
 )  # fmt: skip
@@ -296,6 +291,7 @@ def test_the_package_is_named_where_it_is_missing(monkeypatch):
 def test_noise_without_masks_is_refused(tmp_path):
     run = publish_tiny(tmp_path, process={"kind": "uniform", "schedule": "linear"}, packed=True).run
     with pytest.raises(
-        ValueError, match=r"regex='a': constraint is .* which needs masks, clusters that keep"
+        ValueError,
+        match=r"regex='a': controls holds Constraint.* which needs masks, clusters that keep",
     ):
         drawn(run, regex="a", sampling=Sampling(steps=3))

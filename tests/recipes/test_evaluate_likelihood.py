@@ -134,10 +134,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
     batch = next(
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
     )
-    own = dd.likelihood(
-        saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior", pace=pace,
-        group=2, keep=False,
-    )  # fmt: skip
+    own = dd.likelihood(saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior", pace=pace, group=2, controls=[dd.controls.Cache("none")])  # fmt: skip
     nats = -float(own.log_likelihood.sum()) / int(batch.mask.sum())
     assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
     assert likely["protocol"]["pace"] == repr(pace) and likely["protocol"]["calls"] == own.calls

@@ -85,10 +85,10 @@ class Table:
 
 
 def sample(process, sampler, rows=3, denoiser=None, **more):
-    grid = {} if "times" in more else {"steps": STEPS}
+    more = {"steps": STEPS} | more
     return dd.sample(
         process, denoiser or Table(process), (rows, LENGTH), sampler,
-        generator=torch.Generator().manual_seed(5), **grid, **more,
+        generator=torch.Generator().manual_seed(5), **more,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, s
     seen = []
     prompt = torch.full((3, LENGTH), process.num_states - 1)
     prompt[:, 1] = 2
-    more = dict(prompt=prompt, infill=True) if process.num_states > process.vocab_size else {}
+    more = dict(prompt=prompt) if process.num_states > process.vocab_size else {}
     network = Table(process)
     _, (text,) = filmed(process, sampler, rows=1, denoiser=network)
     assert text.frames[-1].calls == network.calls > 0
@@ -172,7 +172,12 @@ def test_a_sequence_that_is_not_evaluated_counts_no_call():
     prompt = torch.zeros(3, LENGTH, dtype=torch.int64)
     prompt[1] = process.num_states - 1
     for compact in (True, False):
-        _, texts = filmed(process, Ancestral(), prompt=prompt, infill=True, compact=compact)
+        _, texts = filmed(
+            process,
+            Ancestral(),
+            prompt=prompt,
+            controls=[*([] if compact else [dd.controls.WholeBatch()])],
+        )
         calls = [text.frames[-1].calls for text in texts]
         assert calls[1] > 0 and calls[0] == calls[2] == (0 if compact else calls[1])
 
@@ -191,7 +196,7 @@ def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
     answer.own_times = True
     prompt = torch.full((3, length), process.num_states - 1)
     prompt[:, 1] = 2
-    more = dict(prompt=prompt, infill=True) if process.num_states > process.vocab_size else {}
+    more = dict(prompt=prompt) if process.num_states > process.vocab_size else {}
     more |= dict(denoiser=answer, pace=dd.paces.Blocks(size))
 
     def drawn(sampler, **how):
@@ -281,7 +286,7 @@ def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
     network = Table(process)
     _, (text,) = filmed(
-        process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double()
+        process, Ancestral(), rows=1, denoiser=network, steps=torch.linspace(1, 0, 5).double()
     )
     for event, probs in by_posterior(process, lambda z, t: network(z, t.float()), text):
         assert event.chance == pytest.approx(float(probs[event.state]), abs=1e-9)
@@ -332,11 +337,11 @@ def test_early_endings_are_recorded_too():
     process = PROCESSES["three levels"]
     network = Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind
-    endings = [dd.samplers.Settled(entropy=10.0, steps=2), dd.samplers.EndOfText(2, fill=0)]
-    words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, endings=endings)
+    endings = [dd.controls.Settled(entropy=10.0, steps=2), dd.controls.EndOfText(2, fill=0)]
+    words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, controls=[*endings])
     calls = network.calls
     assert torch.equal(
-        words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings)
+        words, sample(process, Confidence(), rows=1, denoiser=network, controls=[*endings])
     )
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
@@ -366,7 +371,7 @@ def test_the_wrapper_supports_the_processes_of_its_sampler():
     guidance = dd.guidance.ClassifierFree.examples()[-1]
     particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
     with pytest.raises(TypeError, match="a row has several sequences"):
-        filmed(process, particles, endings=[dd.samplers.EndOfText(2)])
+        filmed(process, particles, controls=[dd.controls.EndOfText(2)])
     assert guidance.has_step_distribution
     texts = filmed(
         guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization

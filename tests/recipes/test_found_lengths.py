@@ -43,12 +43,9 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     lines, printed = drawn(
         run, tmp_path, samples=3, length="auto:max=20,start=4,step=2,positions=4", seed=5
     )
-    rule = dd.samplers.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
+    rule = dd.controls.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
     sampler = dd.samplers.Confidence(threshold=0.5)
-    expected = dd.sample(
-        saved.process, saved.denoiser, (3, 20), sampler, 30, length=rule, parameterization="posterior",
-        generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)),
-    )  # fmt: skip
+    expected = dd.sample(saved.process, saved.denoiser, (3, 20), sampler, 30, controls=[rule], parameterization="posterior", generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)))  # fmt: skip
     assert [line["tokens"] for line in lines] == expected.tolist()
     sizes = [line["length"] for line in lines]
     assert sizes == [len(saved.document(line["tokens"])) for line in lines]
@@ -62,11 +59,7 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
 
 def test_a_rule_of_another_package(run, saved, tmp_path):
     lines, _ = drawn(run, tmp_path, samples=2, length="margin:max=18,start=5,margin=2", seed=5)
-    expected = dd.sample(
-        saved.process, saved.denoiser, (2, 18), dd.samplers.Confidence(threshold=0.5), 30,
-        length=Margin(saved.special.eos, start=5, margin=2), parameterization="posterior",
-        generator=dd.KeyedGenerator(5, NOISE, torch.arange(2)),
-    )  # fmt: skip
+    expected = dd.sample(saved.process, saved.denoiser, (2, 18), dd.samplers.Confidence(threshold=0.5), 30, controls=[Margin(saved.special.eos, start=5, margin=2)], parameterization="posterior", generator=dd.KeyedGenerator(5, NOISE, torch.arange(2)))  # fmt: skip
     assert [line["tokens"] for line in lines] == expected.tolist()
     rule = FoundLength("ddlib_ragged.length:Margin").rule(saved)
     assert repr(rule) == repr(Margin(saved.special.eos))
@@ -124,7 +117,7 @@ def test_by_command(run, capsys):
      ({"length": "auto", "prompt": "The [MASK:3] of"}, "length='auto': not with gaps in a prompt"),
      ({"length": "auto", "sampling": Sampling(sampler="first_hitting")}, "which FirstHitting.* does not support"),
      ({"length": "auto", "sampling": Sampling(memory=True)}, "memory"),
-     ({"length": "auto:block=4"}, "block of RhoEOS.* is 4, and Ancestral.* has the same time"),
+     ({"length": "auto:block=4"}, "RhoEOS.* with a block, and Ancestral.* has the same time"),
      ({"length": "auto", "sampling": Sampling(pace="blocks:size=4", sampler="confidence")}, "not with pace=Blocks")],
 )  # fmt: skip
 def test_refused(run, options, message):

@@ -48,7 +48,7 @@ def sampled(saved, **options):
 def test_steps_of_equal_jumps(saved):
     """The times are those of ``equal_jump_times``; a sampler that uses no times is refused."""
     drawn = draw(saved, Sampling(steps=8, spacing="jumps"), 3, torch.arange(2), LENGTH)
-    expected = sampled(saved, times=dd.samplers.equal_jump_times(saved.process, 8))
+    expected = sampled(saved, steps=dd.samplers.equal_jump_times(saved.process, 8))
     assert torch.equal(drawn, expected)
     assert not torch.equal(drawn, draw(saved, Sampling(steps=8), 3, torch.arange(2), LENGTH))
     with pytest.raises(ValueError, match="spacing='jumps': first_hitting"):
@@ -71,11 +71,7 @@ def test_every_knob_is_that_of_ddlib(saved):
         steps=6, temperature=(1.0, 0.5), top_p=(0.9, 0.8), top_k=20, min_p=0.01, repetition_penalty=1.5, min_tokens=3,
         forbidden=(saved.tokenizer.decode([word]),), end="last", stop_entropy=0.01,
     )  # fmt: skip
-    expected = sampled(
-        saved, steps=6, temperature=lambda t: 0.5 + 0.5 * t, top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20,
-        min_p=0.01, repetition_penalty=1.5, forbidden=[word],
-        endings=[dd.samplers.EndOfText(saved.special.eos, 3, fill=fill), dd.samplers.Settled(0.01)],
-    )  # fmt: skip
+    expected = sampled(saved, steps=6, controls=[dd.controls.Truncation(temperature=lambda t: 0.5 + 0.5 * t, top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20, min_p=0.01), dd.controls.EndOfText(saved.special.eos, 3, fill=fill), dd.controls.Settled(0.01), dd.controls.Forbidden([word]), dd.controls.RepetitionPenalty(1.5)])  # fmt: skip
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 

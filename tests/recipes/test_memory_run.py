@@ -236,7 +236,9 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
         open_saved(tmp_path / "own"), Sampling(steps=8, memory=True), 0, torch.arange(4), 16
     )
     noise = dd.KeyedGenerator(0, NOISE, torch.arange(4))
-    wanted = dd.sample(process, network, (4, 16), steps=8, generator=noise, memory=True)
+    wanted = dd.sample(
+        process, network, (4, 16), steps=8, generator=noise, controls=[dd.controls.Memory()]
+    )
     assert torch.equal(drawn, wanted)
 
 
@@ -336,10 +338,13 @@ def test_sampling_that_has_no_memory_is_refused(folder, whole):
     train(replace(other, steps=1))
     index = torch.arange(2)
     with pytest.raises(
-        ValueError, match="memory=True: memory is True, and the denoiser DiT does not support it"
+        ValueError,
+        match="memory=True: controls holds Memory\\(\\), and the denoiser DiT does not support it",
     ):
         draw(open_saved(other.output.folder), Sampling(steps=2, memory=True), 0, index, 16)
-    with pytest.raises(ValueError, match="memory=True: memory is True, and pace is Blocks"):
+    with pytest.raises(
+        ValueError, match="memory=True: controls holds Memory\\(\\), and pace is Blocks"
+    ):
         draw(
             open_saved(whole.output.folder),
             Sampling(steps=2, memory=True, pace="blocks:size=4"),

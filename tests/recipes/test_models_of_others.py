@@ -433,10 +433,7 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
         words = torch.tensor(
             [[special.bos, *tokenizer.encode(prompt, add_special_tokens=False)]] * 2
         )
-        expected = dd.sample(
-            process, denoiser.after(words), (2, 8), steps=3, parameterization="posterior", pace=dd.paces.Blocks(4),
-            compact=False, generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
-        )  # fmt: skip
+        expected = dd.sample(process, denoiser.after(words), (2, 8), steps=3, parameterization="posterior", pace=dd.paces.Blocks(4), controls=[dd.controls.WholeBatch()], generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)))  # fmt: skip
         drawn = [line["tokens"] for line in lines[2 * place : 2 * place + 2]]
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, but Uniform"):

@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import public_interface
 import recorded_draws
+import recorded_refusals
 
-SUBJECTS = {**public_interface.SUBJECTS, **recorded_draws.SUBJECTS}
+SUBJECTS = public_interface.SUBJECTS | recorded_draws.SUBJECTS | recorded_refusals.SUBJECTS
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or SUBJECTS:

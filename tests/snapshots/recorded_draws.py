@@ -115,14 +115,13 @@ def samples(kinds=None):
     controls = {
         "blocks": {"pace": dd.paces.Blocks(2)},
         "left to right": {"pace": dd.paces.LeftToRight()},
-        "seeds": {"seeds": range(ROWS), "generator": None},
-        "sharpened": {"temperature": 0.7, "top_p": 0.9, "top_k": 3},
+        "seeds": {"generator": range(ROWS)},
+        "sharpened": {"controls": [dd.controls.Truncation(0.7, 0.9, top_k=3)]},
         "penalty, prompt": {
-            "repetition_penalty": 1.5,
-            "forbidden": [1],
+            "controls": [dd.controls.RepetitionPenalty(1.5), dd.controls.Forbidden([1])],
             "prompt": torch.tensor([0, 2]),
         },
-        "ending": {"endings": [dd.samplers.EndOfText(2)]},
+        "ending": {"controls": [dd.controls.EndOfText(2)]},
     }
     for control, options in controls.items():
         for name in ("ancestral", "confidence", "remask"):

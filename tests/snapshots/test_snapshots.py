@@ -8,9 +8,10 @@ import json
 
 import pytest
 import recorded_draws
+import recorded_refusals
 from public_interface import SUBJECTS, as_text, path_of
 
-EXACT = SUBJECTS | {"draws": recorded_draws.samples}
+EXACT = SUBJECTS | {"draws": recorded_draws.samples} | recorded_refusals.SUBJECTS
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -1,7 +1,5 @@
 """Rules that choose the lengths of sequences while they are drawn."""
 
-from ddlib.samplers.lengths.base import Canvas, Length
-from ddlib.samplers.lengths.daedal import Daedal
-from ddlib.samplers.lengths.rho_eos import RhoEOS
+from ddlib.samplers.controls import Canvas, Length
 
-__all__ = ["Canvas", "Daedal", "Length", "RhoEOS"]
+__all__ = ["Canvas", "Length"]

@@ -63,7 +63,12 @@ class Case(NamedTuple):
         return over(PAIR, self.process.vocab_size)
 
     def draw(
-        self, joint: Tensor, rows: int, generator: Generator, steps: int | None = 48, **options: Any
+        self,
+        joint: Tensor,
+        rows: int,
+        generator: Generator,
+        steps: int | Tensor = 48,
+        **options: Any,
     ) -> Tensor:
         """Draw sequences by the sampler, with the exact denoiser of a joint distribution, (rows,
         L).

@@ -12,6 +12,7 @@ from torch import Tensor
 from ddlib.paces import LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import sample
+from ddlib.samplers.controls import Cache
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, at_length, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
@@ -128,7 +129,14 @@ def _kept(run: Case, point: Point) -> Iterator[Comparison]:
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
         return _draw(
-            run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise
+            run,
+            denoiser,
+            _ROWS,
+            3,
+            pace=LeftToRight(),
+            controls=[] if keep else [Cache("none")],
+            prompt=given,
+            generator=noise,
         )
 
     for what, given in (("", None), (" after a prompt", prompt)):

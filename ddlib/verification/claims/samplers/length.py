@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ddlib.samplers import Confidence, Length, sample
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Confidence, plan, sample
+from ddlib.samplers.controls import Length
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes
@@ -21,7 +23,12 @@ _STEPS = 20
 
 def runs(rule: Length) -> list[Case]:
     """Return cases of the rule with each supported kind of process; errors as ``served``."""
-    return served(rule, processes(), lambda process: rule.check(process, _SAMPLER), none=SUPPORTS)
+    return served(rule, processes(), lambda process: _plan(rule, process), none=SUPPORTS)
+
+
+def _plan(rule: Length, process: ForwardProcess) -> None:
+    """Raise unless sequences of the process can be drawn with the rule."""
+    plan(process, lambda z, t: z, (1, _MOST), _SAMPLER, controls=[rule])
 
 
 class _Network:
@@ -64,7 +71,7 @@ def _drawn(
         _SAMPLER,
         _STEPS,
         _prompt(case),
-        length=case.subject,
+        controls=[case.subject],
         generator=generator,
         on_step=on_step,
     )

@@ -11,6 +11,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.base import level_process
+from ddlib.samplers.controls import Cache
 from ddlib.samplers.likelihood import check_likelihood, likelihood
 from ddlib.samplers.order_costs import order_costs
 from ddlib.samplers.ordered import model_time
@@ -167,7 +168,12 @@ def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
             network = denoiser(run.process, run.pair)
             by = Blocks(1)
             found = likelihood(
-                run.process, network, tokens, run.subject, pace=by, keep=keep
+                run.process,
+                network,
+                tokens,
+                run.subject,
+                pace=by,
+                controls=[] if keep else [Cache("none")],
             ).log_likelihood.exp()
             what = f"likelihood by blocks, with {denoiser.__name__}{', cached' if keep else ''}"
             yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)

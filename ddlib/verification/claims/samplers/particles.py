@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Particles, Sampler, sample
+from ddlib.samplers.controls import WholeBatch
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case
@@ -156,7 +157,14 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
     )
     prompt = torch.tensor([given])
     tokens = sample(
-        run.process, network, (64, 2), particles, 6, prompt, compact=False, generator=generator
+        run.process,
+        network,
+        (64, 2),
+        particles,
+        6,
+        prompt,
+        controls=[WholeBatch()],
+        generator=generator,
     )
     for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
         yield Comparison(

@@ -11,6 +11,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.processes.examples import four, levels
 from ddlib.samplers import Sampler, SamplingContext, State, sample
+from ddlib.samplers.controls import Truncation, WholeBatch
 from ddlib.schedules import Linear
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import require
@@ -73,7 +74,11 @@ def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
     )  # no two tokens are equally likely
     probs = probs / probs.sum()
     tokens = run.draw(
-        probs, _DRAWS, torch.Generator().manual_seed(6), _steps_of_one_draw(run), **point
+        probs,
+        _DRAWS,
+        torch.Generator().manual_seed(6),
+        _steps_of_one_draw(run),
+        controls=[Truncation(**point)],  # type: ignore[arg-type]
     )
     expected = probs ** (1 / point.get("temperature", 1.0))
     order = probs.argsort(descending=True)
@@ -161,13 +166,10 @@ def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
     joint = run.pair
     seen: list[Comparison] = []
     keep = _seen(run, torch.stack([joint.sum(1), joint.sum(0)])[None], seen, len(grid) // 5)
-    timed = (
-        {"steps": None, "times": grid}
-        if run.subject.guarantees.by_times
-        else {"steps": len(grid) - 1}
-    )
-    watched = {"on_step": keep if run.subject.guarantees.on_time_grid else None}
-    tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
+    guarantees = run.subject.guarantees
+    steps = grid if guarantees.by_times else len(grid) - 1
+    watch = keep if guarantees.on_time_grid else None
+    tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), steps, on_step=watch)
     yield from seen
     yield drawn_jointly("draws of two dependent tokens", ("x_0", "x_1"), tokens, joint)
 
@@ -246,7 +248,7 @@ def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
         run.subject,
         int(point["steps"]),
         generator=generator,
-        compact=False,
+        controls=[WholeBatch()],
         on_step=keep,
     )
     yield from calls

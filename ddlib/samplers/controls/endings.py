@@ -1,10 +1,12 @@
 """Stopping criteria: positions that are finished before the last step."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.parameterization.logits import posterior_logits
@@ -12,24 +14,20 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.constraints import Automaton
+from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
 from ddlib.typing import Tokens
-from ddlib.utils.repr import shown
-from ddlib.utils.validation import check_count, check_number, require
+from ddlib.utils.validation import check_count, check_flag, check_number, require
 
 
-class Ending(ABC):
+class Ending(Control):
     """Base class of stopping criteria.
 
-    After every step, selects finished positions, which are fixed like a prompt.
+    After every step but the last, selects finished positions, which are fixed like a prompt.
     """
 
-    uses_predictions: bool = False
-    """True if ``finished`` reads distributions of tokens, which a guidance of states does not have.
-    """
-
-    def check(self, process: ForwardProcess) -> None:
-        """Raise before sampling if the process is not supported."""
-        return None
+    @property
+    def needs(self) -> Needs:
+        return Needs.ONE_SEQUENCE
 
     def check_constraint(self, constraint: Automaton) -> None:
         """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with
@@ -39,6 +37,25 @@ class Ending(ABC):
             f"constraint is {constraint!r}, which {self!r} does not support: it sets tokens "
             "without the constraint"
         )
+
+    def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
+        return run, state, (run.free, None)
+
+    def after_step(
+        self, run: SamplingCall, state: State, memo: Any, k: int
+    ) -> tuple[SamplingCall, State, Any]:
+        if k == run.steps - 1:
+            return run, state, memo
+        drawn, inner = memo
+        tokens, done, inner = self.finished(run, state, drawn, inner)
+        state = state._replace(z=torch.where(done & run.free, tokens, state.z))
+        return replace(run, free=run.free & ~done), state, (drawn, inner)
+
+    def after_block(
+        self, run: SamplingCall, tokens: Tokens, free: Bool[Tensor, "B L"], end: int
+    ) -> tuple[Tokens, Bool[Tensor, "B L"]]:
+        closed = self.closed(tokens[:, :end], run.free[:, :end])[:, None]
+        return torch.where(closed, self.finish(run, tokens), tokens), free & ~closed
 
     @abstractmethod
     def finished(
@@ -58,14 +75,10 @@ class Ending(ABC):
             memo.
         """
 
-    def trim(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
-        """Post-process the tokens of finished sequences."""
-        return tokens
-
     def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """Select the sequences that end within these first tokens.
 
-        The rest is not drawn but left to ``trim``.
+        The rest is not drawn but left to ``finish``.
 
         Called after every block of a sequence that is drawn block by block.
 
@@ -74,15 +87,6 @@ class Ending(ABC):
             drawn: (B, n) bool, False at the prompt.
         """
         return torch.zeros_like(drawn[:, 0])
-
-    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
-        """Return a token and the mask of the positions ``i`` at which it is forbidden, False by
-        default.
-        """
-        return 0, torch.zeros_like(i, dtype=torch.bool)
-
-    def __repr__(self) -> str:
-        return shown(self, Ending)
 
 
 class EndOfText(Ending):
@@ -106,21 +110,25 @@ class EndOfText(Ending):
     def __init__(
         self, token: int, least: int = 0, last: bool = True, fill: int | None = None
     ) -> None:
-        self.token, self.least = check_count("token", token, 0), check_count("least", least, 0)
-        self.last = last
+        self.token = check_count("token", token, 0)
+        self.least = check_count("least", least, 0)
+        self.last = check_flag("last", last)
         require(
             last or fill is None,
             f"fill is {fill} and last is False: fill requires last=True, since other tokens may "
             "follow",
         )
         self.fill = self.token if fill is None else check_count("fill", fill, 0)
+        self.declare(fill=fill)
 
-    def check(self, process: ForwardProcess) -> None:
+    @property
+    def needs(self) -> Needs:
+        return super().needs | (Needs.TOKEN_DISTRIBUTIONS if self.least else Needs.NOTHING)
+
+    def check(self, call: SamplingCall) -> None:
         for name, given in (("token", self.token), ("fill", self.fill)):
-            if given >= process.vocab_size:
-                raise ValueError(
-                    f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})"
-                )
+            size = call.process.vocab_size
+            require(given < size, f"{name} of {self!r} is {given}, must be a token in [0, {size})")
 
     def check_constraint(self, constraint: Automaton) -> None:
         if self.least:
@@ -146,15 +154,22 @@ class EndOfText(Ending):
         end, after = self._found((state.z == self.token) & sure & drawn)
         return torch.where(after, self.fill, state.z), end | after, None
 
-    def trim(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
-        _, after = self._found((tokens == self.token) & drawn)
-        return torch.where(after & drawn, self.fill, tokens)
+    def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
+        _, after = self._found((tokens == self.token) & run.free)
+        return torch.where(after & run.free, self.fill, tokens)
 
     def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         return self._found((tokens == self.token) & drawn)[0].any(1)
 
-    def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]]:
-        return self.token, i < self.least
+    def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
+        return [self._forbid] if self.least else []
+
+    def _forbid(
+        self, logits: Float[Tensor, "N V"], states: Int64[Tensor, "N L"], i: Int64[Tensor, "N"]
+    ) -> Float[Tensor, "N V"]:
+        token = torch.zeros(1, logits.shape[1], dtype=torch.bool, device=logits.device)
+        token[0, self.token] = True
+        return logits.masked_fill((i < self.least)[:, None] & token, -torch.inf)
 
     def _found(self, end: Tensor) -> tuple[Tensor, Tensor]:
         """Return the masks of the first end in each row and of the positions after it."""
@@ -177,11 +192,13 @@ class Settled(Ending):
         steps: required number of consecutive comparisons without a change.
     """
 
-    uses_predictions = True
-
     def __init__(self, entropy: float = 0.005, steps: int = 1) -> None:
         self.entropy = check_number("entropy", entropy, 0, 1e6, "in [0, 1e6]")
         self.steps = check_count("steps", steps)
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs.TOKEN_DISTRIBUTIONS
 
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any

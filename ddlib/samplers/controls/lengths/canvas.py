@@ -1,21 +1,16 @@
-"""Abstract interface of rules for the lengths of sequences, and the canvas on which they act."""
+"""Rows of different lengths on which rules for lengths act, and the predictions that they use."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.config.part import Part
 from ddlib.parameterization.logits import posterior_logits
-from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.samplers.base import State
+from ddlib.samplers.control import SamplingCall
 from ddlib.samplers.runtime.context import RaggedContext
-from ddlib.utils.repr import shown
-from ddlib.utils.validation import check_count, require
 
 
 class Outlook(NamedTuple):
@@ -45,7 +40,7 @@ class Outlook(NamedTuple):
 class Canvas:
     """Rows of different lengths between two steps, in as many columns as the largest length."""
 
-    run: SamplingContext
+    run: SamplingCall
     """The call of ``sample``; its network takes each row without the columns behind its length."""
     state: State
     """States; the columns behind the length of a row hold ``fill``."""
@@ -121,7 +116,9 @@ class Canvas:
 
     def outlook(self, token: int) -> Outlook:
         """Evaluate the network; a step from the same states shares its call."""
-        process, (z, t, _), network = self.run.process, self.state, self.run.network
+        process = self.run.process
+        network = self.run.network
+        (z, t, _) = self.state
         is_end = self.inside & (z == token)
         best = torch.ones_like(z, dtype=torch.float64)
         end = is_end.to(torch.float64)
@@ -136,104 +133,3 @@ class Canvas:
             end[part.b, part.i] = probs[:, token]
             is_end[part.b, part.i] = likeliest == token
         return Outlook(best, end, is_end)
-
-
-class Length(Part):
-    """Base class of rules that lengthen or shorten sequences while they are drawn, for processes
-    with a mask.
-
-    ``sample`` takes one as ``length``; L of its ``shape`` is then the largest length. A row begins
-    with the prompt and ``start`` masks. After a step the rule inserts masks or removes positions,
-    row by row, by the predictions of the network before the step, which shares its call. The
-    network takes each row without the columns behind its length, and is called once per length in
-    the batch. So a row with a seed is the same alone and in every batch. A row is finished when
-    none of its positions is a mask, also for samplers that remask. The columns behind its length
-    hold ``fill``.
-
-    A rule is a heuristic: the lengths are not those of the model's distribution, and there is no
-    likelihood. The last step completes all rows, so ``steps`` bounds the number of changes too.
-
-    Args:
-        token: the end token.
-        start: number of positions after the prompt at the beginning.
-        block: number of positions in the window that a step may fill, from the first that is a
-            mask; the network takes all. The same as LLaDA's ``block_length``; only for samplers
-            that ignore the time grid. None for no window.
-        fill: token behind the end of a row; by default ``token``.
-
-    Raises:
-        TypeError, ValueError: not tokens of the process, numbers below 1; when sampling, a process
-            without a mask or with tokens that may be wrong, a sampler that holds values of every
-            position, tokens that are given elsewhere than at the beginning.
-    """
-
-    def __init__(
-        self, token: int, start: int = 64, block: int | None = None, fill: int | None = None
-    ) -> None:
-        self.token, self.start = check_count("token", token, 0), check_count("start", start)
-        self.block = None if block is None else check_count("block", block)
-        self.fill = self.token if fill is None else check_count("fill", fill, 0)
-        self.declare(fill=fill)
-
-    @classmethod
-    def examples(cls) -> Sequence[Self]:
-        """Return the instances on which a registered class is verified, for rows of up to 12 of 4
-        tokens.
-        """
-        return [cls(1, 4), cls(1, 4, block=3)]
-
-    def check(self, process: ForwardProcess, sampler: Sampler) -> None:
-        """Raise before sampling if the process or the sampler is not supported."""
-        for name, given in (("token", self.token), ("fill", self.fill)):
-            require(
-                given < process.vocab_size,
-                f"{name} of {self!r} is {given}, must be a token in [0, {process.vocab_size})",
-            )
-        if process.num_states == process.vocab_size:
-            raise TypeError(f"length is {self!r}, which needs a mask state, {process!r} has none")
-        tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
-        if bool(process.replaceable(tokens).any()):
-            raise TypeError(
-                f"length is {self!r}, which needs tokens that do not change once drawn, those of "
-                f"{process!r} may be "
-                "wrong"
-            )
-        if not sampler.guarantees.supports_stopping:
-            raise TypeError(
-                f"length is {self!r}, which {sampler!r} does not support: a row has several "
-                "sequences"
-            )
-        if self.block is not None and sampler.guarantees.by_times:
-            raise TypeError(
-                f"block of {self!r} is {self.block}, and {sampler!r} has the same time at all "
-                "positions: use "
-                "Confidence, or block=None"
-            )
-
-    def begin(self, canvas: Canvas) -> Canvas:
-        """Return the canvas at the first step, by default as it is.
-
-        The prompt and ``start`` masks.
-        """
-        return canvas
-
-    @abstractmethod
-    def observe(self, canvas: Canvas) -> Any:
-        """Return what ``resize`` takes of the predictions before a step."""
-
-    @abstractmethod
-    def resize(
-        self, canvas: Canvas, observed: Any, window: Bool[Tensor, "B L"], k: int
-    ) -> tuple[Int64[Tensor, "B"], Int64[Tensor, "B"]]:
-        """Return the places and numbers of positions to insert after a step, as ``Canvas.insert``
-        takes them.
-
-        Args:
-            canvas: after the step.
-            observed: the result of ``observe`` before it.
-            window: (B, L) bool, positions that the step could fill.
-            k: number of the step.
-        """
-
-    def __repr__(self) -> str:
-        return shown(self, Length)

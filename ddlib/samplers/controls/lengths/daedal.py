@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.lengths.base import Canvas, Length
+from ddlib.samplers.controls.lengths.base import Length
+from ddlib.samplers.controls.lengths.canvas import Canvas
 from ddlib.utils.validation import check_count, check_number
 
 
@@ -67,7 +68,7 @@ class Daedal(Length):
             cls(1, 2, low=0.5, enough=0.3, step=2, positions=4, block=block) for block in (None, 3)
         ]
 
-    def begin(self, canvas: Canvas) -> Canvas:
+    def start_canvas(self, canvas: Canvas) -> Canvas:
         while True:
             weak = (
                 (canvas.outlook(self.token).confidence(self.positions) < self.enough)

@@ -1,0 +1,126 @@
+"""Constraint on the drawn sequences: an automaton that accepts them."""
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from ddlib.hierarchies.maps import Map
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers.constraints import Automaton
+from ddlib.samplers.control import Control, Needs, SamplingCall
+from ddlib.samplers.controls.endings import Ending
+from ddlib.samplers.controls.tokens import Forbidden
+from ddlib.typing import Tokens
+from ddlib.utils.validation import require
+
+
+class Constraint(Control):
+    """Automaton that accepts each sequence, prompt included.
+
+    It excludes tokens first; forbidden tokens, temperature and truncation act on the others. For
+    masks, and trees whose clusters keep their tokens (xi = 1), and samplers that draw by
+    ``draw_states`` (``Guarantees.supports_constraint``).
+
+    Args:
+        automaton: over the tokens of the process.
+
+    Raises:
+        TypeError: not an ``Automaton``; when sampling, an ending that may break the constraint.
+        ValueError: when sampling, another number of tokens than the process has, or a constraint
+            that no sequence satisfies.
+    """
+
+    def __init__(self, automaton: Automaton) -> None:
+        if not isinstance(automaton, Automaton):
+            raise TypeError(
+                f"constraint is {automaton!r}, must be a ddlib.controls.Automaton object"
+            )
+        self.automaton = automaton
+
+    @property
+    def needs(self) -> Needs:
+        return (
+            Needs.MASKED_TREE
+            | Needs.CONSTRAINED_DRAWS
+            | Needs.TOKEN_DISTRIBUTIONS
+            | Needs.FIXED_LENGTH
+        )
+
+    def check(self, call: SamplingCall) -> None:
+        constraint = self.automaton
+        require(
+            constraint.vocab_size == call.process.vocab_size,
+            f"constraint has vocab_size={constraint.vocab_size}, must be that of the process, "
+            f"{call.process.vocab_size}",
+        )
+        states = call.fixed.masked_fill(call.free, call.process.num_states - 1)
+        endings = [control for control in call.controls if isinstance(control, Ending)]
+        for ending in endings:
+            ending.check_constraint(constraint)
+        require(
+            not endings or not bool((states[:, : constraint.skip] >= constraint.vocab_size).any()),
+            f"constraint is {constraint!r}, whose first {constraint.skip} positions must be given "
+            "in prompt with endings: a sequence could end there",
+        )
+        _check_satisfiable(self._reduced(call), states)
+
+    def prepare(self, run: SamplingCall) -> SamplingCall:
+        return replace(run, constraint=self._reduced(run))
+
+    def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
+        if not bool(self.automaton.to(tokens.device).accepts(tokens).all()):
+            raise RuntimeError(
+                f"{run.sampler!r} has supports_constraint = True and drew a sequence that "
+                f"{self.automaton!r} rejects"
+            )
+        return tokens
+
+    def _reduced(self, call: SamplingCall) -> Automaton:
+        """Return the automaton without forbidden tokens, over the states of the process."""
+        excluded = [
+            token
+            for control in call.controls
+            if isinstance(control, Forbidden)
+            for token in control.tokens
+        ]
+        automaton = self.automaton.to(call.free.device).without(excluded)
+        return automaton.over(token_ancestors(call.process))
+
+
+def token_ancestors(process: ForwardProcess) -> Int64[Tensor, "V n"]:
+    """Return the state of each token in each level between the tokens and the mask, of a process
+    that is supported.
+    """
+    assert isinstance(process, LevelProcess)
+    found = torch.zeros(process.vocab_size, 0, dtype=torch.int64, device=process.device)
+    for level in range(1, process.hierarchy.depth):
+        above = (
+            cast(Map, process.hierarchy.between(0, level)).parents
+            + process.hierarchy.offsets[level]
+        )
+        found = torch.cat([found, above[:, None]], 1)
+    return found
+
+
+def _check_satisfiable(constraint: Automaton, states: Tokens) -> None:
+    """Raise ValueError unless each sequence has a completion.
+
+    Args:
+        constraint: the constraint, on the device of the states.
+        states: (B, L) given tokens, and numbers of at least V at positions to draw.
+    """
+    possible: Bool[Tensor, B] = constraint.has_completion(states)
+    if bool(possible.all()):
+        return
+    row = int((~possible).nonzero()[0])
+    length = states.shape[1]
+    given = (states[row, constraint.skip :] < constraint.vocab_size).any()
+    beside = f" with the tokens that row {row} of the prompt gives" if given else ""
+    raise ValueError(
+        f"constraint is {constraint!r}, which no sequence of length {length} satisfies{beside}: "
+        "use another "
+        f"length{', prompt' if given else ''} or constraint, or fewer forbidden tokens"
+    )

@@ -1,0 +1,1 @@
+"""Rules that choose the lengths of sequences while they are drawn."""

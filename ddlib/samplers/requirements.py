@@ -1,0 +1,248 @@
+"""Requirements of the parts of a sampling call: one table, compared row by row before any draw."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers.control import Needs, SamplingCall
+from ddlib.samplers.loop import share_time
+
+
+class UnsupportedError(TypeError):
+    """Refusal of a call one part of which needs what the others do not offer.
+
+    Args:
+        message: the message.
+        part: the part whose need is not met.
+    """
+
+    def __init__(self, message: str, part: object = None) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+class Part(NamedTuple):
+    """A part of a call."""
+
+    part: object
+    needs: Needs
+    option: str
+    """Argument and value, for messages."""
+
+
+class Requirement(NamedTuple):
+    """A row of the table."""
+
+    need: Needs
+    is_met: Callable[[SamplingCall], bool]
+    """Whether process, network, sampler and pace meet it; a control may offer or break it."""
+    message: Callable[[SamplingCall, str], str]
+    """Message for a call and the option that needs it."""
+
+
+def network_of(call: SamplingCall) -> Capabilities:
+    """Return the capabilities of the network."""
+    return call.network.capabilities
+
+
+def final_tokens(process: ForwardProcess) -> bool:
+    """Return whether tokens stay once they are drawn."""
+    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
+    return not bool(process.replaceable(tokens).any())
+
+
+def masked_tree(process: ForwardProcess) -> bool:
+    """Return whether each token has one ancestor per level, and only masks are at t = 1."""
+    return (
+        isinstance(process, LevelProcess)
+        and process.exact_ends
+        and all(edge.plain for edge in process.hierarchy.maps[:-1])
+    )
+
+
+def takes_windows(call: SamplingCall) -> bool:
+    """Return whether the network caches computations around the blocks of the pace."""
+    able = network_of(call)
+    size = call.pace.block
+    whole = size is not None and able.block_size > 0 and size % able.block_size == 0
+    return able.caches_windows or (able.caches_blocks and whole)
+
+
+def changes_length(call: SamplingCall) -> object:
+    """Return the control that changes lengths."""
+    return next(one for one in call.controls if Needs.FIXED_LENGTH in one.breaks)
+
+
+TABLE = (
+    Requirement(
+        Needs.MASK,
+        lambda call: call.process.num_states > call.process.vocab_size,
+        lambda call, option: f"{option}, which needs a mask state, {call.process!r} has none",
+    ),
+    Requirement(
+        Needs.FINAL_TOKENS,
+        lambda call: final_tokens(call.process),
+        lambda call, option: (
+            f"{option}, which needs tokens that do not change once drawn, those of "
+            f"{call.process!r} may be wrong"
+        ),
+    ),
+    Requirement(
+        Needs.MASKED_TREE,
+        lambda call: masked_tree(call.process),
+        lambda call, option: (
+            f"{option}, which needs masks, clusters that keep their tokens (xi = 1), and only "
+            f"masks at t = 1, such as Masked(V, Linear()): {call.process!r} does not support it"
+        ),
+    ),
+    Requirement(
+        Needs.TOKEN_DRAWS,
+        lambda call: not network_of(call).has_step_distribution,
+        lambda call, option: (
+            f"{option} draws from token distributions, {call.network.denoiser!r} guides the "
+            "distribution of z_s: use Ancestral(), or on='tokens', which every sampler supports"
+        ),
+    ),
+    Requirement(
+        Needs.TOKEN_DISTRIBUTIONS,
+        lambda call: not network_of(call).has_step_distribution,
+        lambda call, option: (
+            f"{option}, which needs token distributions, and {call.network.denoiser!r} guides the "
+            "distribution of z_s: omit it, or use on='tokens'"
+        ),
+    ),
+    Requirement(
+        Needs.MEMORY,
+        lambda call: network_of(call).takes_memory,
+        lambda call, option: (
+            f"{option}, and the denoiser {network_of(call).name} does not support it: a network "
+            "whose features(z, t, memory=) takes those of its previous call must have the "
+            "attribute takes_memory = True, as ddlib_models.DiT(memory=True) does; a guidance has "
+            "no features"
+        ),
+    ),
+    Requirement(
+        Needs.ONE_SEQUENCE,
+        lambda call: call.sampler.guarantees.supports_stopping,
+        lambda call, option: (
+            f"{option}, which {call.sampler!r} does not support: a row has several sequences"
+        ),
+    ),
+    Requirement(
+        Needs.CONSTRAINED_DRAWS,
+        lambda call: call.sampler.guarantees.supports_constraint,
+        lambda call, option: (
+            f"{option}, which {call.sampler!r} does not support: a sampler must draw each token "
+            "when it is unmasked and keep it or remask it, as LeftToRight(), Confidence() and "
+            "Ancestral() do"
+        ),
+    ),
+    Requirement(
+        Needs.TIMES,
+        lambda call: call.sampler.guarantees.by_times,
+        lambda call, option: (
+            f"{option}, and {call.sampler!r} only uses the number of steps: pass steps={call.steps}"
+        ),
+    ),
+    Requirement(
+        Needs.NO_TIMES,
+        lambda call: not call.sampler.guarantees.by_times,
+        lambda call, option: (
+            f"{option} with a block, and {call.sampler!r} has the same time at all positions: use "
+            "Confidence, or block=None"
+        ),
+    ),
+    Requirement(
+        Needs.STEP_TIMES,
+        lambda call: call.sampler.guarantees.own_times,
+        lambda call, option: (
+            f"{option}, which {call.sampler!r} does not support: its step has one time for all "
+            "positions of a sequence; use Ancestral()"
+        ),
+    ),
+    Requirement(
+        Needs.NETWORK_TIMES,
+        lambda call: network_of(call).own_times,
+        lambda call, option: network_of(call).lacking_times(repr(call.pace)),
+    ),
+    Requirement(
+        Needs.NO_BLOCKS,
+        lambda call: call.pace.block is None,
+        lambda call, option: (
+            f"{option}, and pace is {call.pace!r}, must have no blocks: each block is a call with "
+            "other positions"
+        ),
+    ),
+    Requirement(
+        Needs.BLOCKS,
+        lambda call: call.pace.block is not None,
+        lambda call, option: (
+            f"{option} and pace is {call.pace!r}, must be Blocks(n): cached positions outside of a "
+            f"block must not change, and {call.sampler!r} may change (remask) any position of a "
+            "sequence in each step; with Blocks(n) only positions within a block change"
+        ),
+    ),
+    Requirement(
+        Needs.WINDOWS,
+        takes_windows,
+        lambda call, option: (
+            f"{option}, which the denoiser {network_of(call).name} does not support: it must "
+            "evaluate a window of positions with cached keys and values of the others "
+            "(ddlib.typing.WindowDenoiser), as ddlib_models.DiT and "
+            "ddlib_models.hf.causal_lm.CausalLM do; encoders of transformers, as in MaskedLM, do "
+            "not take such a cache, nor do rows behind padding: sample prompts of one length "
+            "together"
+        ),
+    ),
+    Requirement(
+        Needs.ONE_TIME,
+        lambda call: share_time(call.pace, call.free.shape[1]),
+        lambda call, option: (
+            f"{option} and pace is {call.pace!r}, must be Together(): with it all positions of a "
+            "row have one time"
+        ),
+    ),
+    Requirement(
+        Needs.FIXED_LENGTH,
+        lambda call: True,
+        lambda call, option: (
+            f"{option} and {changes_length(call)!r}, must not hold both: it is for sequences of "
+            "the fixed length L"
+        ),
+    ),
+    Requirement(
+        Needs.PART_BATCHES,
+        lambda call: True,
+        lambda call, option: (
+            f"{option} and WholeBatch(), must not hold both: a row must keep its memory in steps "
+            "without a call"
+        ),
+    ),
+    Requirement(
+        Needs.ALIGNED_ROWS,
+        lambda call: not network_of(call).shifts_rows,
+        lambda call, option: (
+            f"{option}, and the rows of {network_of(call).name} begin at different columns: the "
+            "noise of a position is that of its column, so a sequence would not be that of its "
+            "seed alone. Pass a generator, or sample prompts of one length together"
+        ),
+    ),
+)
+
+
+def check_requirements(call: SamplingCall, parts: Iterator[Part]) -> None:
+    """Raise UnsupportedError unless the call meets the needs of all its parts."""
+    offered = Needs.NOTHING
+    broken = Needs.NOTHING
+    for control in call.controls:
+        offered |= control.offers
+        broken |= control.breaks
+    for part in parts:
+        for row in TABLE:
+            if row.need not in part.needs:
+                continue
+            if row.need in broken or not (row.need in offered or row.is_met(call)):
+                raise UnsupportedError(row.message(call, part.option), part.part)
