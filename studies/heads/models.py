@@ -48,18 +48,16 @@ class Linear:
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, "B L"]:
         """Return the integrand of the bound."""
-        weight, bias = output_layer(self.net, self.parameterization)
-        return dd.linear_nelbo(
-            process, hidden, weight, x, z, t, bias, parameterization=self.parameterization
-        )
+        output = dd.Hidden(hidden, *output_layer(self.net, self.parameterization))
+        return dd.nelbo(process, output, x, z, t, parameterization=self.parameterization)
 
     def loss(
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, ""]:
         """Return the training loss."""
-        weight, bias = output_layer(self.net, self.parameterization)
-        return dd.linear_training_loss(
-            process, hidden, weight, x, z, t, bias, CLIP, parameterization=self.parameterization
+        output = dd.Hidden(hidden, *output_layer(self.net, self.parameterization))
+        return dd.training_loss(
+            process, output, x, z, t, CLIP, parameterization=self.parameterization
         )
 
 
