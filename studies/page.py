@@ -7,9 +7,13 @@ import argparse
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from ddlib import Measure
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -77,6 +81,14 @@ def measure(value: dict[str, Any], sign: str = "") -> str:
     """Format a value and its error, from a ``Measure`` or an evaluation's estimate."""
     error = value["standard_error"] if "standard_error" in value else value["error"]
     return f"{value['value']:{sign}.3f} ± {error:.3f}"
+
+
+def less(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the difference of two bounds on the same texts, with its error."""
+    nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
+    return asdict(
+        Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token")
+    )
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from recipes.engine import train
 from recipes.engine.checkpoint import name_of
 from recipes.evaluation.frontier import quality
 from recipes.metrics import Terms, scoring
-from studies.page import DOCS, Page
+from studies.page import DOCS, Page, less
 from studies.smoke import judge
 
 Run = dict[str, Any]
@@ -141,14 +141,6 @@ def by_text(terms: Terms) -> Run:
         "nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()],
         "tokens": terms.tokens.tolist(),
     }
-
-
-def less(one: Run, other: Run) -> dict[str, Any]:
-    """Return the difference of two bounds on the same texts, with its error."""
-    nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
-    return asdict(
-        Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token")
-    )
 
 
 def earlier(path: Path | None, *names: str) -> dict[tuple[Any, ...], Run]:

@@ -1,18 +1,17 @@
-"""Studies: pages agree with their result files, and the parts that studies share."""
+"""Studies: pages agree with their result files."""
 
 import importlib
 import json
 import math
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
 import ddlib as dd
-from studies import pooled, study
-from studies.blocks.page import PAGE as BLOCKS
+from studies import pooled
 from studies.deviations import run as deviations
+from studies.page import less
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -28,72 +27,22 @@ def test_a_page_shows_the_stored_results(name):
     assert PAGES[name].tables(stored) in page.partition(PAGES[name].marks[0])[2]
 
 
-class Small(study.Study):
-    """A study that makes nothing."""
-
-    results = BLOCKS
-    commands = ("train", "evaluate", "page")
-
-    @classmethod
-    def tiny(cls):
-        return cls()
-
-    def train(self, options):
-        options.work.joinpath("made").write_text(str(options.work))
-
-
-def test_a_command_without_its_arguments_is_refused(capsys, tmp_path):
-    for words, result in (
-        (["train"], "pass a command and WORK"),
-        (["evaluate", str(tmp_path)], "evaluate: pass --out FILE"),
-        (["page", str(tmp_path)], "page: pass --out FILE"),
-    ):
-        with pytest.raises(SystemExit):
-            Small().main("small", words)
-        assert result in capsys.readouterr().err
-
-
-def test_a_page_is_printed_unless_a_folder_is_given(capsys, tmp_path):
-    stored = str(ROOT / "studies" / "blocks" / "results.json")
-    Small().main("small", ["page", str(tmp_path), "--out", stored])
-    assert "| MDLM | 128 |" in capsys.readouterr().out
-    copy = tmp_path / f"{BLOCKS.name}.md"
+def test_a_page_is_written_from_its_results(tmp_path):
+    page = PAGES["blocks"]
+    copy = tmp_path / f"{page.name}.md"
     copy.parent.mkdir()
-    page = (ROOT / "docs" / f"{BLOCKS.name}.md").read_text()
-    begin, end = BLOCKS.marks
-    before, _, rest = page.partition(begin)
+    text = (ROOT / "docs" / f"{page.name}.md").read_text()
+    begin, end = page.marks
+    before, _, rest = text.partition(begin)
     copy.write_text(f"{before}{begin}\nold\n{end}{rest.partition(end)[2]}")
-    Small().main("small", ["page", str(tmp_path), "--out", stored, "--docs", str(tmp_path)])
-    assert copy.read_text() == page and (tmp_path / "images" / "blocks.png").exists()
+    page.write(ROOT / "studies" / "blocks" / "results.json", tmp_path)
+    assert copy.read_text() == text and (tmp_path / "images" / "blocks.png").exists()
 
 
-def test_relative_and_absolute_folders_are_the_same(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for work in ("work", str(tmp_path / "work")):
-        Small().main("small", ["train", work])
-        assert (tmp_path / "work" / "made").read_text() == str(tmp_path / "work")
-
-
-def test_runs_of_an_earlier_file_are_read_and_compared(tmp_path):
-    out = tmp_path / "result.json"
-    runs = [
-        {"kind": kind, "seed": 0, "nats": [nats, 3.0], "tokens": [2, 4]}
-        for kind, nats in (("masks", 0.0), ("tree", 1.0))
-    ]
-    study.written(out, {"runs": runs})
-    assert '"nats": [ 1.0, 3.0 ]' in out.read_text()
-    known = study.earlier(out, "kind", "seed")
-    assert list(known) == [("masks", 0), ("tree", 0)]
-    assert study.earlier(tmp_path / "none.json", "kind") == study.earlier(None) == {}
-    less = study.less(known["tree", 0], known["masks", 0])
-    assert less["value"] == pytest.approx(1 / 6)
-
-
-def test_a_share_of_the_runs_ends_after_a_stop_signal(monkeypatch):
-    begun = []
-    monkeypatch.setattr(study, "train", lambda given: begun.append(given) or len(begun) < 2)
-    study.shared(list(range(9)), Namespace(part=1, of=2))
-    assert begun == [1, 3]
+def test_bounds_on_the_same_texts_are_compared():
+    one = {"nats": [1.0, 3.0], "tokens": [2, 4]}
+    found = less(one, one | {"nats": [0.0, 3.0]})
+    assert found["value"] == pytest.approx(1 / 6) and found["standard_error"] > 0
 
 
 def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():

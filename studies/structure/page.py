@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from studies.page import Page
-from studies.study import less
+from studies.page import Page, less
 
 JUMPS = "jumps-"
 """Begins the names of samples with equally many expected jumps in each step."""
