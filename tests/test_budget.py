@@ -26,6 +26,6 @@ def test_the_fastest_case_of_each_test_precedes_other_cases():
     assert selected(cases, 11.0) == [("a", 1.0), ("b", 10.0)]
 
 
-def test_what_does_not_fit_leaves_room_for_what_does():
+def test_a_test_that_does_not_fit_is_left_out():
     cases = [case("a", 1.0), case("b", 100.0), case("c", 30.0)]
     assert selected(cases, 40.0) == [("a", 1.0), ("c", 30.0)]
