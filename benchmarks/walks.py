@@ -1,6 +1,6 @@
 """Source files of ddlib that the main calls execute, in the order in which they are first entered.
 
-    python -m benchmarks.walks            # the number of files, functions and calls
+    python -m benchmarks.walks            # the number of files, functions, calls and hops
     python -m benchmarks.walks --files    # also the files, in order
 
 A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
@@ -13,21 +13,42 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 
 import ddlib as dd
 
 SHAPE = (4, 8)
+ROOMS = ("samplers", "parameterization", "config")
+"""Packages whose files and hops are counted apart."""
 
 
-def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
-    """Profile one run: the files in the order of their first call, the number of functions, and of
-    Python calls.
+class Walk(NamedTuple):
+    """What one call executes; module bodies, lambdas and comprehensions are not counted."""
 
-    Module bodies, lambdas and comprehensions are not counted.
-    """
+    files: list[str]
+    """In the order of their first call."""
+    functions: int
+    calls: int
+    hops: list[str]
+    """File of the caller of each call of a function in another file."""
+
+    @property
+    def rooms(self) -> list[str]:
+        """Files of the packages that are counted apart."""
+        return [file for file in self.files if file.startswith(ROOMS)]
+
+    @property
+    def hops_of_rooms(self) -> int:
+        """Hops that start in these packages."""
+        return sum(file.startswith(ROOMS) for file in self.hops)
+
+
+def walk(call: Callable[[], object]) -> Walk:
+    """Profile one run."""
     files: dict[str, None] = {}
+    hops: list[str] = []
     functions: set[tuple[str, str]] = set()
     calls = 0
     inside = f"{Path(dd.__file__).parent}/"
@@ -43,6 +64,9 @@ def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
             calls += 1
             files.setdefault(code.co_filename.removeprefix(inside))
             functions.add((code.co_filename, code.co_qualname))
+            caller = "" if frame.f_back is None else frame.f_back.f_code.co_filename
+            if caller.startswith(inside) and caller != code.co_filename:
+                hops.append(caller.removeprefix(inside))
 
     call()
     sys.setprofile(enter)
@@ -50,7 +74,7 @@ def walk(call: Callable[[], object]) -> tuple[list[str], int, int]:
         call()
     finally:
         sys.setprofile(None)
-    return list(files), len(functions), calls
+    return Walk(list(files), len(functions), calls, hops)
 
 
 def calls() -> dict[str, Callable[[], object]]:
@@ -79,9 +103,13 @@ def main(arguments: list[str] | None = None) -> None:
     listed = parser.parse_args(arguments).files
     torch.manual_seed(0)
     for name, call in calls().items():
-        files, functions, calls_made = walk(call)
-        print(f"{name}: {len(files)} files, {functions} functions, {calls_made} calls")
-        for file in files if listed else ():
+        found = walk(call)
+        print(
+            f"{name}: {len(found.files)} files, {found.functions} functions, {found.calls} calls, "
+            f"{len(found.hops)} hops between files; in {', '.join(ROOMS)}: {len(found.rooms)} files, "
+            f"{found.hops_of_rooms} hops"
+        )
+        for file in found.files if listed else ():
             print(f"    {file}")
 
 

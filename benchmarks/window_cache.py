@@ -16,14 +16,14 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from ddlib.samplers.runtime.loop import BlockContexts
 from torch import Tensor, nn
 
 import ddlib as dd
 from benchmarks.head import GPT2
 from benchmarks.measuring import command_line, report, seconds
+from ddlib.samplers.loop import BlockContexts
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.runtime.reuse import reuse_of
+from ddlib.samplers.runtime.reuse import Reuse
 from ddlib_models import DiT
 from ddlib_models.dit.presets import small
 from ddlib_models.hf.causal_lm import CausalLM
@@ -80,20 +80,21 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
         torch.ones_like(here, dtype=torch.bool),
     )
 
-    def placed(keep: bool | str) -> Model:
-        contexts = BlockContexts(wrapper, block, reuse_of(keep))
+    def placed(reuse: Reuse | None) -> Model:
+        contexts = BlockContexts(wrapper, block, False, reuse)
         return wrapper.within(contexts.at(x[:, :start], behind, behind, times))
 
     def called(network: Model) -> Tensor:
         (found,) = network.at(here, torch.full((1,), 0.5), everywhere)
         return found.token_logits(torch.zeros(block, dtype=torch.int64))
 
-    plain = placed(False)
+    plain = placed(None)
     found = {"without": lambda: called(plain)}
     for name in ("prefix", "dual"):
-        later = placed(name)
+        rule = Reuse(suffix=name == "dual")
+        later = placed(rule)
         called(later)
-        found[f"{name}, first"] = lambda name=name: called(placed(name))
+        found[f"{name}, first"] = lambda rule=rule: called(placed(rule))
         found[f"{name}, later"] = lambda later=later: called(later)
     return found
 

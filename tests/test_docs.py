@@ -223,7 +223,7 @@ def test_a_walk_names_files_that_the_call_goes_through(name):
         (ROOT / "docs" / "architecture.md").read_text().partition(f"## A token through `{name}`")[2]
     )
     named = re.findall(r"`(\w+/[\w/]+\.py)`", text.partition("\n## ")[0])
-    assert len(named) > 5 and set(named) <= set(walks.walk(walks.calls()[name])[0])
+    assert len(named) > 5 and set(named) <= set(walks.walk(walks.calls()[name]).files)
 
 
 def test_files_are_counted_in_the_order_in_which_they_are_entered():

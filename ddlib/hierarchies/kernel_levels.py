@@ -14,7 +14,7 @@ from ddlib.hierarchies.base import Hierarchy, reduction
 from ddlib.hierarchies.kernels import Dense, Kernel
 from ddlib.hierarchies.maps import to_masks
 from ddlib.hierarchies.sparse_kernels import Banded, Sparse
-from ddlib.utils.validation import check_count, check_number, require
+from ddlib.utils.validation import check_count, check_flag, check_number, require
 
 
 class Kernels(Hierarchy):
@@ -98,6 +98,7 @@ class Blur(Kernels):
         speed: Sequence[float] | None = None,
     ) -> None:
         check_count("size", size, 2)
+        check_flag("cyclic", cyclic)
         require(
             not isinstance(widths, str) and len(widths) > 0,
             f"widths is {widths!r}, must be a list of one standard deviation for each blurred "

@@ -9,6 +9,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import guided_step, reverse_step
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.validation import check_flag
 
 
 class Ancestral(Sampler):
@@ -26,7 +27,7 @@ class Ancestral(Sampler):
     """
 
     def __init__(self, force_transition: bool = False) -> None:
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def order(self) -> int:

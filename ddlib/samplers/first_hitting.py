@@ -5,6 +5,7 @@ import torch
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.reverse_step import move
+from ddlib.utils.validation import check_flag
 
 
 class FirstHitting(Sampler):
@@ -26,7 +27,7 @@ class FirstHitting(Sampler):
     instead = "use Ancestral"
 
     def __init__(self, force_transition: bool = False) -> None:
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:

@@ -14,7 +14,7 @@ from ddlib.samplers.base import Guarantees, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.typing import Tokens
-from ddlib.utils.validation import require
+from ddlib.utils.validation import check_flag, require
 
 
 class InOrder(OrderedSampler):
@@ -67,7 +67,7 @@ class InOrder(OrderedSampler):
         require(not pace.random, f"pace is {pace!r}, must have a deterministic order")
         self.pace = pace
         self.score = score
-        self.whole = whole
+        self.whole = check_flag("whole", whole)
         self._inside = None if score is None else Confidence(score)
         super().__init__(force_transition)
 

@@ -14,7 +14,7 @@ from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import require
+from ddlib.utils.validation import check_flag, require
 
 _RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
 _GRID = 257
@@ -63,7 +63,7 @@ class OrderedSampler(Sampler):
     instead = "use Psi, which has no order"
 
     def __init__(self, force_transition: bool = False) -> None:
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:

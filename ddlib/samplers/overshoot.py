@@ -10,7 +10,7 @@ from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import rand
-from ddlib.utils.validation import check_number
+from ddlib.utils.validation import check_flag, check_number
 
 
 class Overshoot(Sampler):
@@ -35,7 +35,7 @@ class Overshoot(Sampler):
 
     def __init__(self, amount: float = 0.1, force_transition: bool = False) -> None:
         self.amount = check_number("amount", amount, 0, 1, "in [0, 1]")
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -13,7 +13,7 @@ from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
-from ddlib.utils.validation import check_number
+from ddlib.utils.validation import check_flag, check_number
 
 
 class Psi(Sampler):
@@ -38,7 +38,7 @@ class Psi(Sampler):
 
     def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
         self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

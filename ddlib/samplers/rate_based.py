@@ -17,6 +17,7 @@ from ddlib.samplers.runtime.reverse_step import move
 from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand
+from ddlib.utils.validation import check_flag
 
 
 class Leap(Sampler):
@@ -37,7 +38,7 @@ class Leap(Sampler):
     """
 
     def __init__(self, force_transition: bool = False) -> None:
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:

@@ -14,7 +14,7 @@ from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import move, shift, transition_log_prob
 from ddlib.typing import Times
 from ddlib.utils.random import rand
-from ddlib.utils.validation import check_number, require
+from ddlib.utils.validation import check_flag, check_number, require
 
 _RULES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cap": torch.minimum,
@@ -92,7 +92,7 @@ class Remask(Sampler):
             for i, value in enumerate(lift or ())
         ]
         self.lift = None if lift is None else tuple(factors)
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
         self.declare(t_on=t_on, t_off=t_off, plateau=plateau)
         for name, value in (("t_on", t_on), ("t_off", t_off), ("plateau", plateau)):
             if rule == "loop":

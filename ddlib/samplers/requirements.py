@@ -1,6 +1,6 @@
 """Requirements of the parts of a sampling call: one table, compared row by row before any draw."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,11 +17,13 @@ class UnsupportedError(TypeError):
     Args:
         message: the message.
         part: the part whose need is not met.
+        need: the need.
     """
 
-    def __init__(self, message: str, part: object = None) -> None:
+    def __init__(self, message: str, part: object, need: Needs) -> None:
         super().__init__(message)
         self.part = part
+        self.need = need
 
 
 class Part(NamedTuple):
@@ -29,8 +31,8 @@ class Part(NamedTuple):
 
     part: object
     needs: Needs
-    option: str
-    """Argument and value, for messages."""
+    option: str = ""
+    """Text before the part in messages."""
 
 
 class Requirement(NamedTuple):
@@ -233,7 +235,7 @@ TABLE = (
 )
 
 
-def check_requirements(call: SamplingCall, parts: Iterator[Part]) -> None:
+def check_requirements(call: SamplingCall, parts: Sequence[Part]) -> None:
     """Raise UnsupportedError unless the call meets the needs of all its parts."""
     offered = Needs.NOTHING
     broken = Needs.NOTHING
@@ -245,4 +247,6 @@ def check_requirements(call: SamplingCall, parts: Iterator[Part]) -> None:
             if row.need not in part.needs:
                 continue
             if row.need in broken or not (row.need in offered or row.is_met(call)):
-                raise UnsupportedError(row.message(call, part.option), part.part)
+                raise UnsupportedError(
+                    row.message(call, f"{part.option}{part.part!r}"), part.part, row.need
+                )

@@ -1,6 +1,6 @@
 """Entry points of sampling: ``plan`` checks a call, ``sample`` checks it and runs it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,7 +122,9 @@ def plan(
         raise TypeError(f"steps is {steps!r}, must be an int, or a tensor of times")
     rows, length = _shape(shape)
     times = check_times(steps) if isinstance(steps, Tensor) else equal_times(steps)
-    controls = (Truncation(temperature, top_p), *_controls(controls))
+    controls = _controls(controls)
+    if temperature != 1 or top_p != 1:
+        controls = (Truncation(temperature, top_p), *controls)
     pace = _pace(pace)
     target = process.device if prompt is None else prompt.device
     _check_device(process, target)
@@ -146,7 +148,7 @@ def plan(
         on_step=on_step,
         seeds=seeds,
     )
-    check_requirements(call, _parts(call, isinstance(steps, Tensor)))
+    check_requirements(call, _parts(call, steps))
     for control in controls:
         control.check(call)
     call.network.capabilities.check_blocks(pace, length)
@@ -233,23 +235,21 @@ def sample(
     ).run()
 
 
-def _parts(call: Plan, has_grid: bool) -> Iterator[Part]:
-    """Yield the parts of a call with their needs."""
-    sampler = call.sampler
-    steers = sampler.guarantees.supports_step_distribution
-    yield Part(sampler, Needs.NOTHING if steers else Needs.TOKEN_DRAWS, repr(sampler))
-    if has_grid:
-        yield Part(call.times, Needs.TIMES, "steps is a grid of times")
+def _parts(call: Plan, steps: int | Tensor) -> list[Part]:
+    """Return the parts of a call with their needs."""
+    steers = call.sampler.guarantees.supports_step_distribution
+    parts = [Part(call.sampler, Needs.NOTHING if steers else Needs.TOKEN_DRAWS)]
+    if isinstance(steps, Tensor):
+        parts.append(Part(steps.tolist(), Needs.TIMES, "steps is "))
     if call.seeds:
-        yield Part(call.seeds, Needs.ALIGNED_ROWS, f"generator is {list(call.seeds)}")
-    for control in call.controls:
-        yield Part(control, control.needs, f"controls holds {control!r}")
-    pace = call.pace
+        parts.append(Part(list(call.seeds), Needs.ALIGNED_ROWS, "generator is "))
+    parts += [Part(control, control.needs, "controls holds ") for control in call.controls]
     of_network = Needs.NETWORK_TIMES | Needs.TOKEN_DISTRIBUTIONS
-    if pace.block is not None:
-        yield Part(pace, Needs.ONE_SEQUENCE | of_network, f"pace is {pace!r}")
-    elif not share_time(pace, call.free.shape[1]):
-        yield Part(pace, Needs.STEP_TIMES | of_network, f"pace is {pace!r}")
+    if call.pace.block is not None:
+        parts.append(Part(call.pace, Needs.ONE_SEQUENCE | of_network, "pace is "))
+    elif not share_time(call.pace, call.free.shape[1]):
+        parts.append(Part(call.pace, Needs.STEP_TIMES | of_network, "pace is "))
+    return parts
 
 
 def _composed(functions: Sequence[Sharpen]) -> Sharpen:

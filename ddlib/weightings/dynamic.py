@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, interior, unsqueeze_times
 from ddlib.typing import Interpolating, Times, Tokens
-from ddlib.utils.validation import check_number
+from ddlib.utils.validation import check_flag, check_number
 from ddlib.weightings.base import Weighting
 
 
@@ -39,7 +39,7 @@ class Dynamic(Weighting):
 
     def __init__(self, high: float = 2.0, released: bool = False) -> None:
         self.high = check_number("high", high, 1e-6, 1e6, "in [1e-6, 1e6]")
-        self.released = bool(released)
+        self.released = check_flag("released", released)
 
     @property
     def about(self) -> str:

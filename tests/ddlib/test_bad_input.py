@@ -2,6 +2,7 @@
 touched.
 """
 
+import inspect
 import math
 
 import pytest
@@ -375,3 +376,21 @@ def test_nothing_is_looked_at_while_compiling():
     compiled = torch.compile(nelbo, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(LOGITS), nelbo(LOGITS))
     assert bool(compiled(LOGITS * NAN)[0, 1:].isnan().all())
+
+
+def flags():
+    """Examples of registered classes with each Boolean argument of their constructors."""
+    for kind in dd.registry.PROVED:
+        for name in dd.registry.own(kind):
+            cls = dd.registry.get(kind, name)
+            for parameter in inspect.signature(cls).parameters.values():
+                if isinstance(parameter.default, bool):
+                    yield pytest.param(cls, parameter.name, id=f"{name}: {parameter.name}")
+
+
+@pytest.mark.parametrize(("cls", "name"), list(flags()))
+def test_a_number_is_no_boolean_argument(cls, name):
+    """``Ancestral(512)`` would be forced transitions, meant as 512 steps."""
+    arguments = dict(cls.examples()[0].arguments()) | {name: 512}
+    with pytest.raises(TypeError, match=f"{name} is 512, must be True or False"):
+        cls(**arguments)

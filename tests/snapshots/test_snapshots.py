@@ -11,6 +11,9 @@ import recorded_draws
 import recorded_refusals
 from public_interface import SUBJECTS, as_text, path_of
 
+import ddlib as dd
+from ddlib.samplers.requirements import TABLE
+
 EXACT = SUBJECTS | {"draws": recorded_draws.samples} | recorded_refusals.SUBJECTS
 
 
@@ -48,3 +51,16 @@ def test_losses_are_as_recorded():
                 else pytest.approx(found[kind][name], 1e-12, 1e-12, True)
             )
             assert value == same, f"{kind}, {name}: renew by: python -m tests.snapshots losses"
+
+
+def test_every_requirement_is_refused_by_a_recorded_call():
+    """Each row of the table refuses some call, so none is beyond reach."""
+    refused = set()
+    for make in recorded_refusals.CALLS.values():
+        try:
+            make()
+        except dd.samplers.UnsupportedError as error:
+            refused.add(error.need)
+        except (TypeError, ValueError):
+            pass
+    assert refused == {row.need for row in TABLE}
