@@ -12,8 +12,8 @@ from recipes.config import Recipe
 from recipes.data import open_prepared
 from recipes.embeddings.grouping import clusters_for
 from recipes.papers.autoregressive import autoregressive_variant
-from studies.corpus_study import TINY as TINY_SETTING
-from studies.corpus_study import Model, Setting
+from studies.setting import TINY as TINY_SETTING
+from studies.setting import Model, Setting
 from studies.weights.texts import HASHES
 
 CLUSTERS = 64

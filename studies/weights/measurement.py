@@ -23,8 +23,8 @@ from recipes.generation.sampling import Sampling
 from recipes.metrics import Terms, measure, read
 from recipes.metrics.scoring import Scores
 from recipes.model_io import LoadedModel, open_saved
-from studies.corpus_study import LENGTH, Setting, measured, together
-from studies.study import Run, by_text
+from studies.runs import Run, by_text
+from studies.setting import LENGTH, Setting, measured, together
 
 ORDER = "left_to_right"
 BATCH = 32
@@ -110,7 +110,7 @@ def draw(cell: Cell, folder: Path, samples: int, path: Path) -> None:
 def summarize(drawn: Mapping[str, Any], judge: LoadedModel, data: Prepared) -> dict[str, Any]:
     """Return variety and calls of drawn samples, and the nats of the judges.
 
-    The autoregressive network judges all, another one those that ``studies.study.judged`` scored.
+    The autoregressive network judges all, another one those that ``studies.runs.judged`` scored.
     """
     rows = torch.tensor(drawn["rows"])
     summary = quality(drawn["words"], causal_scores(judge, rows, data.pad_id))

@@ -38,7 +38,7 @@ from recipes.model_io import open_saved
 from studies import smoke
 from studies.corpus.public_domain import split
 from studies.corpus.public_domain import write as write_documents
-from studies.study import curve, finished, judged, written
+from studies.runs import curve, finished, judged, written
 from studies.weights import measurement
 from studies.weights.arms import (
     NOISY,

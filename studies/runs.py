@@ -1,0 +1,60 @@
+"""Result files of studies, and the trained runs that they are made from."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from recipes.config import Recipe
+from recipes.engine.checkpoint import name_of
+from recipes.metrics import Terms, scoring
+
+Run = dict[str, Any]
+"""Entry of a result file for one run."""
+
+
+def written(path: Path, result: dict[str, Any]) -> None:
+    """Write JSON with each list of numbers in one line."""
+    text = json.dumps(result, indent=1)
+    path.write_text(
+        re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n",
+        encoding="utf-8",
+    )
+
+
+def by_text(terms: Terms) -> Run:
+    """Return nats and tokens of each text, for comparison with a run on another machine."""
+    return {
+        "nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()],
+        "tokens": terms.tokens.tolist(),
+    }
+
+
+def finished(given: Recipe) -> bool:
+    """Return whether a run has made all of its steps; weights are published during training too."""
+    return (given.output.folder / "checkpoints" / name_of(given.steps)).is_dir()
+
+
+def curve(folder: Path) -> list[tuple[int, float, float]]:
+    """Return the validation bounds during training: step, nats per token, standard error."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        (r["step"], r["nats_per_token"], r["standard_error"])
+        for r in records
+        if r["kind"] == "bound"
+    ]
+
+
+def judged(paths: Iterable[Path], name: str) -> None:
+    """Score the texts of these files that are not scored yet, by a causal language model."""
+    scorer = scoring.load_scorer(name)
+    for path in paths:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if "scores" in told:
+            continue
+        found = scoring.score(scorer, told["texts"])
+        told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
+        told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
+        path.write_text(json.dumps(told), encoding="utf-8")
+        print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)
