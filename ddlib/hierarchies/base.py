@@ -138,25 +138,6 @@ class Hierarchy(Named, Float64Module, Part):
             found.append(edge.push(found[-1]))
         return found
 
-    def shared_rows(self) -> Int64[Tensor, "S F"]:
-        """Return rows of a table of vectors that states share, -1 for none.
-
-        An embedding may be their sum.
-
-        A state has its own row, those of its likeliest ancestors below the mask, and one for its
-        level. So a network reads a cluster in the same way as such and in each of its tokens
-        (``ddlib_models.dit``, ``shared_rows``).
-        """
-        n = self.depth
-        rows = []
-        for level in range(n + 1):
-            own = torch.arange(self.levels[level], device=self.starts.device)
-            above = [self.between(level, j).parents + self.offsets[j] for j in range(level + 1, n)]
-            of_level = torch.full_like(own, self.num_states + level)
-            none = [torch.full_like(own, -1)] * (n - 1 - len(above))
-            rows.append(torch.stack([own + self.offsets[level], *above, *none, of_level], 1))
-        return torch.cat(rows)
-
     def under(self, state: int) -> Int64[Tensor, "n"]:
         """Return the descendant tokens of a state, in ascending order.
 

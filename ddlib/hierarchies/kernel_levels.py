@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any, Self
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from ddlib.config.part import made_by
@@ -125,16 +124,6 @@ class Blur(Kernels):
         small = Blur(size, widths, self.cyclic, self.speeds)
         made: Self = made_by(small, reduction, hierarchy=self, vocab_size=vocab_size)
         return made
-
-    def shared_rows(self) -> Int64[Tensor, "S F"]:
-        """Return the row of the value, the same at every level, and that of the level.
-
-        The mask has that of its own.
-        """
-        value = torch.arange(self.num_states - 1) % self.vocab_size
-        level = self.vocab_size + torch.arange(self.num_states - 1) // self.vocab_size
-        mask = torch.tensor([[self.vocab_size + self.depth, -1]])
-        return torch.cat([torch.stack([value, level], 1), mask]).to(self.starts.device)
 
     @staticmethod
     def from_similarity(

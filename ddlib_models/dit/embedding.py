@@ -117,66 +117,6 @@ class StateEmbedding(Constants, nn.Embedding):
         self.weight[self.vocab_size : self.vocab_size + len(centroids)] = learned
 
 
-class SharedEmbedding(Constants, nn.Embedding):
-    """Sum of vectors that states share: ``e(z) = sum over k of table[rows[z, k]]``.
-
-    Args:
-        rows: (S, F) row of the table for each vector of a state, -1 for none, e.g.
-            ``hierarchy.shared_rows()``: for a tree a token's own vector, those of its clusters and
-            that of its level; for a blur a value and a level.
-        dim: width D.
-
-    Raises:
-        ValueError: not (S, F) integers of at least -1, or a state without a row.
-    """
-
-    def __init__(self, rows: Sequence[Sequence[int]] | Int[Tensor, "S F"], dim: int) -> None:
-        index = torch.as_tensor(rows, device="cpu")
-        if index.ndim != 2 or index.is_floating_point() or int(index.min()) < -1:
-            raise ValueError(
-                f"shared_rows has shape {tuple(index.shape)}: must be (S, F) integers of at least "
-                "-1"
-            )
-        if bool((index.amax(1) < 0).any()):
-            raise ValueError(
-                f"shared_rows: state {int((index.amax(1) < 0).nonzero()[0])} has no row"
-            )
-        super().__init__(int(index.max()) + 2, dim, padding_idx=int(index.max()) + 1)
-        self.rows = torch.where(index < 0, self.padding_idx, index).to(self.weight.device)
-
-    def reset_parameters(self) -> None:
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        self._fill_padding_idx_with_zero()
-
-    def forward(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
-        return super().forward(self.rows[z]).sum(-2)
-
-    @torch.no_grad()
-    def set_vectors(self, vectors: Float[Tensor, "S D"]) -> None:
-        """Set the table so that each state has its vector, as far as shared rows allow.
-
-        Those of tokens are exact.
-        """
-        for state in reversed(range(len(self.rows))):
-            first, *others = self.rows[state].tolist()
-            self.weight[first] = vectors[state] - self.weight[others].sum(0)
-
-
-def check_shared(rows: int, num_states: int, tied: bool, levels: int) -> None:
-    """Raise ValueError unless shared rows are one list per state, and neither ``tied`` nor
-    ``parents`` is given.
-    """
-    if rows != num_states:
-        raise ValueError(
-            f"shared_rows has {rows} rows: must have one for each of the {num_states} states"
-        )
-    if tied or levels:
-        raise ValueError(
-            f"shared_rows cannot be combined with {'tied=True' if tied else 'parents'}: leave one "
-            "out"
-        )
-
-
 def cluster_means(
     rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | Tensor]
 ) -> Float[Tensor, "n D"]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.checks import check_least, check_shares, check_states
-from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_shared
+from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead
 from ddlib_models.dit.inputs import InputBuilder, Packing
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding
@@ -72,8 +72,6 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         pad_to: rows of embedding and head are rounded up to a multiple of this; the added ones have
             no probability.
         parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its tokens.
-        shared_rows: see ``SharedEmbedding``: states share vectors of ancestors and levels, or
-            values and levels.
         num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
         tree: None for a head over tokens. The parents of a tree, which need not be that of the
             noise, for a head over the children of its states, see ``ChildHead``: the logits are
@@ -127,7 +125,6 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         tied: bool = False,
         pad_to: int = 1,
         parents: Sequence[Sequence[int] | Tensor] = (),
-        shared_rows: Sequence[Sequence[int]] | Tensor = (),
         num_clusters: int = 0,
         tree: Sequence[Sequence[int] | Tensor] | None = None,
         block_size: int = 0,
@@ -156,14 +153,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             )  # raises before any work
         condition = cond_dim if time_conditioned or num_classes else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
-        if len(shared_rows):
-            check_shared(len(shared_rows), num_states, tied, len(parents))
-            self.embedding: StateEmbedding | SharedEmbedding = SharedEmbedding(shared_rows, dim)
-        else:
-            table_rows = (num_states + clusters) * tied
-            self.embedding = StateEmbedding(
-                num_states, vocab_size, dim, pad_to, parents, table_rows
-            )
+        table_rows = (num_states + clusters) * tied
+        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, table_rows)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
         self.blocks = nn.ModuleList(
             Block(dim, heads, condition, dropout, self.attention) for _ in range(depth)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ddlib_models.attention.backends import owners
 from ddlib_models.attention.masks import ByBlocks, within
 from ddlib_models.dit.checks import check_blocks, check_indices, check_memory
-from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
+from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ClusterHead
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
@@ -33,7 +33,7 @@ class Body(nn.Module):
     The subclass creates these parts.
     """
 
-    embedding: StateEmbedding | SharedEmbedding
+    embedding: StateEmbedding
     time: TimeEmbedding | None
     labels: LabelEmbedding | None
     blocks: nn.ModuleList

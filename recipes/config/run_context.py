@@ -144,17 +144,6 @@ class ModelContext:
         """
         return self._known.shape()
 
-    def shared_rows(self) -> list[list[int]]:
-        """Rows of embeddings that the states of the process's hierarchy share, for ``DiT``.
-
-        Raises:
-            ValueError: the process has no hierarchy.
-        """
-        if self._process.hierarchy is None:
-            raise ValueError(f"the process has no hierarchy: {self._process!r}")
-        rows: list[list[int]] = self._process.hierarchy.shared_rows().tolist()
-        return rows
-
     def num_clusters(self) -> int:
         """Number of clusters of the finest level.
 

@@ -123,19 +123,3 @@ def descendants_of_a_cluster_are_those_of_the_next_one(under, self, state):
 @fault("a state's descendants are the tokens that lead to it", Tree, build=deep)
 def descendants_are_in_descending_order(under, self, state):
     return under(state).flip(0)
-
-
-@fault("no two states have the same rows of an embedding", Tree, build=deep)
-def shared_rows_lack_the_own_row_of_each_state(shared_rows, self):
-    return shared_rows()[:, 1:]
-
-
-@fault("a small copy has the speeds of the hierarchy", Tree, build=deep)
-def a_small_copy_has_speeds_of_1(small_copy, self, vocab_size):
-    copy = small_copy(vocab_size)
-    return Hierarchy(list(copy.maps))
-
-
-@fault("plain: each child has one parent", Map, build=with_map)
-def a_map_with_other_parents_is_declared_plain(plain, self):
-    return True

@@ -7,8 +7,6 @@ import torch
 from refusals import refuses
 from tiny import STATES, WORDS, build, inputs, trained
 
-import ddlib as dd
-
 PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # 11 words, 2 clusters, and the mask is state 13
 
 
@@ -133,41 +131,6 @@ def test_centroids_of_another_shape_are_refused(as_users_call):
         with pytest.raises(ValueError, match=r"centroids have shape.*must be \(n, 16\), n <= 3"):
             build().embedding.start_clusters_at(torch.zeros(shape))
 
-
-def test_states_share_the_vectors_of_their_ancestors_and_levels(tmp_path):
-    tree = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 1]])
-    model = build(num_states=tree.num_states, vocab_size=8, shared_rows=tree.shared_rows().tolist())
-    vectors = table(model)
-    rows = model.embedding.weight
-    levels = rows[tree.num_states : tree.num_states + tree.depth + 1]
-    torch.testing.assert_close(vectors[3], rows[3] + rows[8 + 1] + rows[11] + levels[0])
-    torch.testing.assert_close(vectors[9], rows[9] + rows[11] + levels[1])
-    torch.testing.assert_close(vectors[-1], rows[13] + levels[3])
-    model.save_pretrained(tmp_path)
-    assert torch.equal(table(type(model).from_pretrained(tmp_path)), vectors)
-    wanted = torch.randn(tree.num_states, 16)
-    model.start_at(torch.zeros(8), wanted)
-    torch.testing.assert_close(table(model), wanted)
-
-
-def test_a_blurred_value_shares_the_vector_of_the_value():
-    blur = dd.hierarchies.Blur(4, [1.0, 2.0])
-    model = build(num_states=blur.num_states, vocab_size=4, shared_rows=blur.shared_rows())
-    vectors = model.embedding(torch.arange(blur.num_states)[None])[0]
-    rows = model.embedding.weight
-    torch.testing.assert_close(vectors[4 + 2], rows[2] + rows[4 + 1])
-    torch.testing.assert_close(vectors[8 + 2] - vectors[2], rows[4 + 2] - rows[4])
-    torch.testing.assert_close(vectors[-1], rows[7])
-    assert model.embedding.weight[model.embedding.padding_idx].eq(0).all()
-
-
-test_refuses_bad_shared_rows = refuses(r"""
-    build(shared_rows=[[0], [1]]) | ValueError | shared_rows has 2 rows: must have one for each of the 14 states
-    build(shared_rows=[[-1]] * 14) | ValueError | state 0 has no row
-    build(shared_rows=[[-2]] * 14) | ValueError | integers of at least -1
-    build(shared_rows=[[0]] * 14, tied=True) | ValueError | cannot be combined with tied=True
-    build(shared_rows=[[0]] * 14, parents=PARENTS) | ValueError | cannot be combined with parents
-""")
 
 test_refuses_bad_parents = refuses(r"""
     build(parents=[[0, 1]]) | ValueError | parents\[0\]: must be 11 int64

@@ -440,10 +440,6 @@ REFUSED = {
         ["--process", "mdlm", "--model.parents", "run"],
         "model.parents: the process has no clusters",
     ),
-    "shared": (
-        ["--process", "gidd:0.1", "--model.shared_rows", "run"],
-        "model.shared_rows: the process has no hierarchy",
-    ),
     "muon": (
         ["--model.kind", "neighbours", "--optimizer.muon"],
         "optimizer.muon=True: not with Neighbours",

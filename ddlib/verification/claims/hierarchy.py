@@ -129,21 +129,6 @@ def _descendants(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             )
 
 
-def _shared(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
-    """Check that a network can tell the states apart: no two are the sum of the same rows."""
-    size = hierarchy.num_states
-    rows = hierarchy.shared_rows()
-    yield Comparison("states of shared_rows", (), torch.tensor(len(rows)), torch.tensor(size), 0.0)
-    yield Comparison(
-        "least entry of shared_rows", ("state",), rows.amin(1), rows.amin(1).clamp_min(-1), 0.0
-    )
-    counted = torch.zeros(size, int(rows.max()) + 2).scatter_add(
-        1, rows + 1, torch.ones(rows.shape)
-    )[:, 1:]
-    alike = (counted[:, None] == counted).all(-1)
-    yield Comparison("states with equal shared_rows", ("z", "other"), alike, torch.eye(size), 0.0)
-
-
 def _small_copy(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     copy = hierarchy.small_copy(hierarchy.vocab_size)
     most = hierarchy.vocab_size
@@ -368,14 +353,6 @@ CLAIMS = (
         "exactly",
         _descendants,
         rests_on=("level order", "composition"),
-    ),
-    Claim(
-        "hierarchy",
-        "shared rows",
-        "no two states have the same shared_rows",
-        "exactly",
-        _shared,
-        rests_on=("level order",),
     ),
     Claim(
         "hierarchy",
