@@ -1,6 +1,6 @@
 """Console output of the commands."""
 
-from recipes.console.bar import TrainingBar, training_progress
+from recipes.console.bar import TrainingBar
 from recipes.console.screen import command, make_console, on_its_way, plain_errors, render, sign
 from recipes.console.writing import check_file
 
@@ -13,5 +13,4 @@ __all__ = [
     "plain_errors",
     "render",
     "sign",
-    "training_progress",
 ]

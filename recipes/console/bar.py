@@ -1,10 +1,7 @@
 """Progress bars of training runs, or plain lines."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Self
 
 from rich.console import Console
@@ -27,7 +24,6 @@ class TrainingBar:
         steps: steps of the whole run.
         done: steps that were made before.
         about: description of the loss, shown beside it.
-        bars: the display that this bar is a row of; by default a display with this bar alone.
     """
 
     def __init__(
@@ -37,7 +33,6 @@ class TrainingBar:
         steps: int,
         done: int = 0,
         about: str = "",
-        bars: Progress | None = None,
     ) -> None:
         self._console = console
         self._name = name
@@ -52,7 +47,7 @@ class TrainingBar:
         self._mark = self._line = time.perf_counter()
         self.seconds = 0.0
         """Spent in training."""
-        self._bar = bars or _display(console)
+        self._bar = _display(console)
         self._task = self._bar.add_task(name, total=steps, completed=done, state=f"{done}/{steps}")
 
     def __enter__(self) -> Self:
@@ -102,33 +97,3 @@ def _display(console: Console) -> Progress:
         TextColumn("{task.fields[state]}", markup=False),
     )
     return Progress(*columns, console=console, expand=True, disable=not console.is_terminal)
-
-
-Report = Callable[[int, float], None]
-
-
-@contextmanager
-def training_progress(
-    console: Console, names: Sequence[str], steps: int, tokens_per_step: int, about: str = ""
-) -> Iterator[dict[str, Report]]:
-    """Show one bar for each of several runs.
-
-    Yield for each name ``report(step, loss)``, to be called after every step.
-
-    Args:
-        console: the console that shows the bars.
-        names: names of the runs.
-        steps: steps of each run.
-        tokens_per_step: tokens of each step.
-        about: description of the loss, shown beside it.
-    """
-
-    def report(bar: TrainingBar, step: int, loss: float) -> None:
-        bar.step(step, loss, tokens_per_step)
-
-    with _display(console) as bars:
-        rows = {
-            name: TrainingBar(console, f"{name:<12} step", steps, about=about, bars=bars)
-            for name in names
-        }
-        yield {name: partial(report, row) for name, row in rows.items()}

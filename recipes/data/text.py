@@ -1,6 +1,6 @@
 """English text without a download.
 
-State of the Union addresses, byte-level BPE, windows with exact byte counts.
+State of the Union addresses, byte-level BPE.
 """
 
 import re
@@ -30,17 +30,6 @@ class Speech:
     year: int
     name: str
     text: str
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Contiguous windows of equal length.
-
-    ``tokens`` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64.
-    """
-
-    tokens: Int[Tensor, "N L"]
-    num_bytes: Int[Tensor, " N"]
 
 
 def clean(text: str) -> str:
@@ -103,30 +92,6 @@ def load_paragraphs() -> list[str]:
     return [line for speech in load_speeches() for line in speech.text.splitlines()]
 
 
-def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], list[Speech]]:
-    """Split off the most recent speeches, at least ``fraction`` of the characters.
-
-    (train, validation).
-
-    Raises:
-        ValueError: if either side would be empty.
-    """
-    if not 0.0 < fraction < 1.0:
-        raise ValueError(f"fraction={fraction}: must lie strictly between 0 and 1")
-    minimum = fraction * sum(len(speech.text) for speech in speeches)
-    held = 0
-    cut = len(speeches)
-    while cut > 0 and held < minimum:
-        cut -= 1
-        held += len(speeches[cut].text)
-    if cut == 0:
-        raise ValueError(
-            f"{len(speeches)} speeches are too few for a share of {fraction:.0%} for validation: "
-            "give more"
-        )
-    return speeches[:cut], speeches[cut:]
-
-
 def join(speeches: list[Speech]) -> str:
     """Join the speeches, an empty line between two."""
     return (2 * PARAGRAPH).join(speech.text for speech in speeches)
@@ -170,27 +135,3 @@ def encode(tokenizer: Tokenizer, text: str) -> Int[Tensor, " N"]:
     return torch.tensor(
         [token for encoding in encodings for token in encoding.ids], dtype=torch.int64
     )
-
-
-def token_bytes(tokenizer: Tokenizer) -> Int[Tensor, " V"]:
-    """Return the number of UTF-8 bytes of each token, (V,).
-
-    The byte-level alphabet has one character per byte.
-    """
-    return torch.tensor(
-        [len(tokenizer.id_to_token(token)) for token in range(tokenizer.get_vocab_size())]
-    )
-
-
-def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor, " V"]) -> Windows:
-    """Cut a stream into contiguous windows of ``length`` tokens; a remainder at the end is dropped.
-
-    Raises:
-        ValueError: if the window is longer than the text.
-    """
-    if not 0 < length <= len(tokens):
-        raise ValueError(
-            f"length={length}: must lie in 1..{len(tokens)}, the number of tokens of the text"
-        )
-    cut = tokens[: len(tokens) // length * length].view(-1, length)
-    return Windows(cut, bytes_per_token[cut].sum(-1))

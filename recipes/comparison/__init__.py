@@ -1,1 +1,0 @@
-"""Two processes at one budget, side by side: what the quickstart trains, measures and draws."""
