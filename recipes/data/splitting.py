@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from ddlib.config.registry import Source
+from ddlib import registry
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.prepared import SPLITS
 from recipes.data.sequences import ENDS, Sequences
 
 
 def split(
-    corpus: SymbolCorpus, sources: Mapping[str, Source]
+    corpus: SymbolCorpus, sources: Mapping[str, registry.Source]
 ) -> tuple[dict[str, Sequences], dict[str, int]]:
     """Return the sequences of each split without empty ones, and the number of those."""
     read = {}

@@ -12,8 +12,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 import ddlib as dd
-from ddlib import parts
-from ddlib.config.registry import Source
+from ddlib import parts, registry
 from recipes.data.agreement import IDS
 from recipes.data.corpora import SymbolCorpus
 from recipes.data.overlap import check_files, shared
@@ -173,7 +172,9 @@ def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
     )
 
 
-def _prepared(corpus: SymbolCorpus, folder: Path, sources: Mapping[str, Source]) -> Prepared:
+def _prepared(
+    corpus: SymbolCorpus, folder: Path, sources: Mapping[str, registry.Source]
+) -> Prepared:
     def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
         inputs = asdict(corpus) | {
             name: _without_paths(getattr(corpus, name)) | {"content": source.identity()}
@@ -196,7 +197,10 @@ def _without_paths(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(
-    corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str, Any], folder: Path
+    corpus: SymbolCorpus,
+    sources: Mapping[str, registry.Source],
+    inputs: dict[str, Any],
+    folder: Path,
 ) -> None:
     splits, empty = split(corpus, sources)
     train = splits["train"]

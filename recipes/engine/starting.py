@@ -11,7 +11,6 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.config import difference
 from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import Pretrained
@@ -151,7 +150,7 @@ def start(
         try:
             fill(model, folder / "model.safetensors", getattr(model, "initially_neutral", ()))
         except ValueError as error:
-            other = difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
+            other = parts.difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(
                 f"start={recipe.start!r}: {error}. The network must be that of {folder / RECIPE}, "
                 "with the same "
@@ -203,7 +202,7 @@ def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
             for name, value in found.items()
         }
 
-    if not (other := difference(values(theirs), values(ours), "model")):
+    if not (other := parts.difference(values(theirs), values(ours), "model")):
         return
     message = (
         f"start={recipe.start!r}: {other}: the weights fit, but they are those of another network"

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddlib import parts
-from ddlib.config.registry import is_registered
+from ddlib import parts, registry
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
@@ -78,7 +77,7 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
         )
     if data.layout is None or name == NONE:
         return None
-    if name is None and not is_registered("metrics", data.layout.kind):
+    if name is None and not registry.is_registered("metrics", data.layout.kind):
         return None
     found = parts.build("metrics", name or data.layout.kind, place="metrics")
     found.check(data)

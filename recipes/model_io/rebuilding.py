@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.config import kind_of
 from ddlib_models import Pretrained
 from recipes.config import ModelContext, Recipe, RunContext
 from recipes.data import Layout
@@ -72,7 +71,7 @@ def model_values(network: Any, model: Mapping[str, Any] | str | None) -> dict[st
             "...}; of a wrapper, such as a compiled network, give the network inside"
         )
     values: dict[str, Any] | str = (
-        {"kind": kind_of(type(network)), **network.saved_arguments()}
+        {"kind": parts.kind_of(type(network)), **network.saved_arguments()}
         if model is None
         else model
         if isinstance(model, str)
