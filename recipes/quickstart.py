@@ -178,7 +178,9 @@ def run(size: Size, out: Path, seed: int, console: Console) -> Result:
     for recipe in compared.values():
         steps = str(size.sample_steps)
         folder = str(recipe.output.folder)
-        generate.main([folder, "--steps", steps, "--top-p", "0.9", "--trajectory"])
+        generate.main(
+            [folder, "--samples", "2", "--steps", steps, "--top-p", "0.9", "--trajectory"]
+        )
     report(result, basis(len(first.index), size.draws), console)
     folders = [recipe.output.folder for recipe in compared.values()]
     plot.write_plot(result.figure, plot.collect(folders), "step", smooth=0.95)
