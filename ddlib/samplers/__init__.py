@@ -4,18 +4,15 @@ steps.
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
-from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.corrected import Corrected
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
 from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
-from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.first_hitting import FirstHitting
-from ddlib.samplers.in_order import InOrder
-from ddlib.samplers.left_to_right import LeftToRight
-from ddlib.samplers.ordered import OrderedSampler
+from ddlib.samplers.ordered import Ordered
+from ddlib.samplers.orders import Confidence, EntropyBounded, InOrder, LeftToRight
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
@@ -40,7 +37,7 @@ __all__ = [
     "Guarantees",
     "InOrder",
     "LeftToRight",
-    "OrderedSampler",
+    "Ordered",
     "Overshoot",
     "Particles",
     "Plan",

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
-from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
+from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
 from ddlib.samplers.loop import BlockContexts
@@ -117,7 +117,7 @@ def likelihood(
     calls = 0
     terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for here, run in block_runs(call, x, free, steps, group):
-        for step in read_steps(cast(OrderedSampler, order), run, x[:, here], group):
+        for step in read_steps(cast(Ordered, order), run, x[:, here], group):
             terms[:, here] += step.log_probs
             calls += 1
     return Likelihood(terms.sum(-1), calls, terms)
@@ -135,7 +135,7 @@ class Step(NamedTuple):
 
 
 def read_steps(
-    order: OrderedSampler, run: SamplingContext, x: Tokens, group: int | None
+    order: Ordered, run: SamplingContext, x: Tokens, group: int | None
 ) -> Iterator[Step]:
     """Evaluate the order along given tokens, step by step, until all positions are tokens."""
     ancestors = ancestors_of(run, x)
@@ -144,7 +144,7 @@ def read_steps(
     for k in range(run.steps):
         if not bool(levels(run, state.z).any()):
             return
-        predictions, target, preference = order.plan_step(run, state, k, group)
+        predictions, target, preference = order.plan_step(run, state, k, group=group)
         z = ancestors.gather(0, target[None])[0]
         terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         for part in predictions:
@@ -295,7 +295,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         ValueError: a random order, or one that edits tokens; a process that does not start at the
             mask.
     """
-    if not isinstance(order, OrderedSampler):
+    if not isinstance(order, Ordered):
         raise TypeError(
             f"order is {order!r}, must be a sampler that chooses the next position by the states "
             "only, such as "

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Confidence, LeftToRight, OrderedSampler, Sampler, SamplingContext, State
+from ddlib.samplers import Confidence, LeftToRight, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.control import NetworkControl
 from ddlib.samplers.likelihood import (
     Step,
@@ -112,7 +112,7 @@ def order_costs(
     """
     order = Confidence() if order is None else order
     free = free_positions(process, x, order, mask, given)
-    assert isinstance(order, OrderedSampler)
+    assert isinstance(order, Ordered)
     call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
     if call.reuse is not None:
         raise TypeError(
@@ -180,9 +180,7 @@ class _Moves(NamedTuple):
         return cls(*(column.gather(1, kept) for column in columns))
 
 
-def _chain(
-    order: OrderedSampler, run: SamplingContext, x: Tokens, start: State, moves: _Moves
-) -> _Moves:
+def _chain(order: Ordered, run: SamplingContext, x: Tokens, start: State, moves: _Moves) -> _Moves:
     """Return the moves with their log-probabilities one at a time.
 
     The first of a step keeps its own: the states around it are those of the step.

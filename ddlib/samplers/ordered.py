@@ -1,20 +1,21 @@
-"""Base class of ordered samplers, which choose the positions that descend next."""
+"""Samplers that choose the positions that descend next."""
 
-from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
+from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
 from ddlib.samplers.runtime.constrained import constrained_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import check_flag, require
+from ddlib.utils.random import rand
+from ddlib.utils.validation import check_flag, check_number, require
 
 _RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
 _GRID = 257
@@ -39,15 +40,14 @@ class Turn(NamedTuple):
     """Scores by which positions are chosen, highest first, and equal ones in order of position."""
 
 
-class OrderedSampler(Sampler):
-    """Base class: descends one hierarchy edge per step, at positions ranked by a score of their
-    child distributions.
+class Ordered(Sampler):
+    """Descent of one hierarchy edge per step, at the positions that a score of their child
+    distributions ranks first.
 
     In a process with levels neither these distributions nor the optimal model output depend on the
     time, given the states (theory section 10). A step may thus choose the positions that descend to
     one of their children, if it chooses *before* it draws: a choice among drawn children would be
-    biased towards the likely ones. A subclass computes a score of each distribution and selects
-    among the best. In the last step all remaining positions become tokens at once.
+    biased towards the likely ones. In the last step all remaining positions become tokens at once.
 
     The network is evaluated at all positions that are not tokens yet, or, if the choice does not
     depend on the distributions, at the chosen ones only. Its time input is the time at which the
@@ -55,6 +55,11 @@ class OrderedSampler(Sampler):
     likelihood, ``ddlib.likelihood``.
 
     Args:
+        score: "probability", "margin" or "entropy", as in ``Confidence``, or a ``Score``. None if
+            positions are equal, and descend in their order or in that of ``priority``.
+        count: how many positions descend in a step.
+        temperature: scale of Gumbel noise that is added to the scores for the choice. A subclass
+            with another ``noise`` has a positive one.
         force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
             let it leave.
     """
@@ -62,20 +67,35 @@ class OrderedSampler(Sampler):
     requires = LevelProcess
     instead = "use Psi, which has no order"
 
-    def __init__(self, force_transition: bool = False) -> None:
+    def __init__(
+        self,
+        score: str | Score | None = "margin",
+        count: Count = EVENLY,
+        temperature: float = 0.0,
+        force_transition: bool = False,
+    ) -> None:
+        self.score = score
+        self.count = count
+        self.temperature = check_number("temperature", temperature, 0, 1e6, "in [0, 1e6]")
         self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(on_time_grid=False, by_times=False, supports_constraint=True)
+        return Guarantees(
+            on_time_grid=False, by_times=self.count.by_times, supports_constraint=True
+        )
+
+    @property
+    def scoring(self) -> Score:
+        """The score of distributions."""
+        if self.score is None:
+            return EQUAL
+        return SCORES[self.score] if isinstance(self.score, str) else self.score
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states.
-
-        a subclass that overrides ``noise`` overrides it too.
-        """
-        return not defined_below(self, OrderedSampler, "noise")
+        """True if the choice is a function of the states."""
+        return self.temperature == 0
 
     @property
     def replaces_tokens(self) -> bool:
@@ -85,46 +105,12 @@ class OrderedSampler(Sampler):
         """
         return False
 
-    @property
-    def uses_predictions(self) -> bool:
-        """True if the choice depends on the child distributions.
-
-        False saves evaluations at other positions.
-        """
-        return True
-
-    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """Compute the scores of child distributions from their normalised log-probabilities.
-
-        Positions with the highest scores descend first, those with equal scores in order of
-        position. By default all scores are equal; a sampler that never needs them states False in
-        ``uses_predictions``.
-        """
-        return log_probs.new_zeros(len(log_probs))
-
-    def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """Compute ``confidence`` from probabilities, which the loss has.
-
-        Override it where no logarithm is needed.
-        """
-        return self.confidence(finite_log(probs))
-
-    @abstractmethod
-    def select(
-        self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]
-    ) -> Bool[Tensor, "B L"]:
-        """Select the positions that descend, with each row sorted by preference.
-
-        Entries at level 0 are ignored.
-
-        Args:
-            score: (B, L) in descending order of preference.
-            level: (B, L), 0 at tokens and at the prompt, which come last.
-        """
-
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
-        """Draw the noise that is added to the scores before positions are sorted; 0 by default."""
-        return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        """Draw the noise that is added to the scores before positions are sorted."""
+        if self.deterministic:
+            return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        gumbel = -torch.log(-torch.log1p(-rand(z.shape, run.generator, z.device)))
+        return self.temperature * gumbel
 
     def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
         """Return scores of the positions themselves, which are added before positions are sorted.
@@ -137,9 +123,8 @@ class OrderedSampler(Sampler):
         self,
         score: Float64[Tensor, "B L"],
         level: Int64[Tensor, "B L"],
-        steps: int,
+        least: Int64[Tensor, "B 1"],
         noise: Float64[Tensor, "B L"] | float = 0.0,
-        least: Int64[Tensor, "B 1"] | None = None,
     ) -> Bool[Tensor, "B L"]:
         """Choose the positions that descend an edge, row by row; deterministic without noise.
 
@@ -147,30 +132,18 @@ class OrderedSampler(Sampler):
             score: (B, L) scores of the child distributions, highest first; scores that are equal
                 after rounding to five digits are ordered by position.
             level: (B, L), 0 at tokens and at the prompt.
-            steps: number of remaining steps, this one included; at least an even split of the edges
-                over them descends.
+            least: (B, 1) least number of positions.
             noise: (B, L), noise and priority, added to the scores for sorting.
-            least: (B, 1) minimal number of positions, in place of an even split.
 
         Returns:
             (B, L) bool.
         """
         preference = _rounded(score + noise).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
-        if least is None:
-            least = (-(-level.sum(-1, keepdim=True) // steps)).clamp_min(1)
-        chosen = torch.arange(level.shape[1], device=level.device) < least
-        chosen = chosen | self.select(score.gather(1, order), level.gather(1, order))
+        ranked = Ranked(score.gather(1, order), level.gather(1, order), order)
+        first = torch.arange(level.shape[1], device=level.device) < least
+        chosen = first | self.count.select(ranked)
         return torch.zeros_like(chosen).scatter(1, order, chosen) & (level > 0)
-
-    def num_to_unmask(
-        self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]
-    ) -> Int64[Tensor, "B 1"] | None:
-        """Return the minimal number of descents per row in step ``k``, of ``left`` edges.
-
-        None for an even split.
-        """
-        return None
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1; the memo holds the table of expected edges for
@@ -186,7 +159,12 @@ class OrderedSampler(Sampler):
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
     def plan_step(
-        self, run: SamplingContext, state: State, k: int, group: int | None = None
+        self,
+        run: SamplingContext,
+        state: State,
+        k: int,
+        noise: Float64[Tensor, "B L"] | float = 0.0,
+        group: int | None = None,
     ) -> Turn:
         """Choose the positions that descend in step ``k`` and their levels.
 
@@ -196,47 +174,39 @@ class OrderedSampler(Sampler):
             run: the call of ``sample``.
             state: the present state.
             k: number of the step.
-            group: minimal number of positions per row, in place of that of ``num_to_unmask``.
+            noise: result of ``noise``; 0 for a deterministic order.
+            group: minimal number of positions per row, in place of that of ``count``.
         """
         z = state.z
-        steps = run.steps - k
-        level = levels(run, state.z)
-        noise = self.noise(
-            run, z
-        )  # drawn at all positions, so that a sequence's noise does not depend on its states
-        noise = noise + self.priority(z)
-        score = torch.zeros_like(noise)
-        chosen = level > 0
+        level = levels(run, z)
+        offset = noise + self.priority(z)
+        score = torch.zeros_like(offset)
+        if run.steps - k == 1:
+            target = torch.where(level > 0, 0, run.process.level_of(z))
+            return Turn(run.network.at(z, state.t, level > 0), target, _rounded(offset))
         left = level.sum(-1, keepdim=True)
-        if group is not None:
-            least: Tensor | None = torch.full_like(left, group)
+        least = self.count.least(run, k, left) if group is None else torch.full_like(left, group)
+        predictions: Iterable[Predictions]
+        if self.scoring.reads:
+            evaluated = list(run.network.at(z, state.t, level > 0))
+            self._put_scores(score, run, evaluated, z, level)
+            chosen = self.choose(score, level, least, offset)
+            predictions = (
+                part.take(chosen[part.b, part.i])
+                for part in evaluated
+                if bool(chosen[part.b, part.i].any())
+            )
         else:
-            least = self.num_to_unmask(run, k, left) if steps > 1 else None
-        options = {} if least is None else {"least": least}
-        if steps > 1 and not self.uses_predictions:
-            chosen = self.choose(score, level, steps, noise, **options)
-        predictions = list(run.network.at(z, state.t, chosen))
-        if steps > 1 and self.uses_predictions:
-            if run.constraint is None:
-                for part in predictions:
-                    score[part.b, part.i] = self.scores(run, part, level)
-            else:
-                for rows, columns, log_probs in constrained_log_probs(
-                    run, predictions, z, level - 1, self.force_transition
-                ):
-                    score[rows, columns] = self.confidence(log_probs).to(torch.float64)
-            chosen = self.choose(score, level, steps, noise, **options)
-        target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
-        used = (
-            part.take(chosen[part.b, part.i])
-            for part in predictions
-            if bool(chosen[part.b, part.i].any())
-        )
-        return Turn(used, target, _rounded(score + noise))
+            chosen = self.choose(score, level, least, offset)
+            predictions = run.network.at(z, state.t, chosen)
+        target = torch.where(chosen, level - 1, run.process.level_of(z))
+        return Turn(predictions, target, _rounded(score + offset))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        predictions, target, _ = self.plan_step(run, state, k)
+        # both are drawn at all positions, so that a sequence's noise does not depend on its states
+        ties = self.noise(run, state.z)
         noise = Noise.draw(run, self.force_transition, single=run.steps - k > 1)
+        predictions, target, _ = self.plan_step(run, state, k, ties)
         z = draw_states(run, predictions, state.z, target, noise, self.force_transition)
         return State(z, model_time(run, z, state.memo), state.memo)
 
@@ -246,6 +216,24 @@ class OrderedSampler(Sampler):
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
+
+    def _put_scores(
+        self,
+        score: Float64[Tensor, "B L"],
+        run: SamplingContext,
+        predictions: Sequence[Predictions],
+        z: Tokens,
+        level: Int64[Tensor, "B L"],
+    ) -> None:
+        """Write the scores of the positions of the predictions, given a constraint."""
+        if run.constraint is None:
+            for part in predictions:
+                score[part.b, part.i] = self.scores(run, part, level)
+            return
+        for rows, columns, log_probs in constrained_log_probs(
+            run, predictions, z, level - 1, self.force_transition
+        ):
+            score[rows, columns] = self.scoring.of_log_probs(log_probs).to(torch.float64)
 
     def scores(
         self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]
@@ -257,7 +245,7 @@ class OrderedSampler(Sampler):
         for rows, _, _, log_probs in child_log_probs(
             run, part, level[part.b, part.i] - 1, self.force_transition
         ):
-            score[rows] = self.confidence(log_probs).to(torch.float64)
+            score[rows] = self.scoring.of_log_probs(log_probs).to(torch.float64)
         return score
 
 
@@ -271,22 +259,6 @@ def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
     unit = 10.0 ** (preference.abs().clamp_min(1e-30).log10().floor() - 4)
     small = (preference / unit).round() * unit
     return torch.where(preference.abs() < 0.1, small, preference.round(decimals=5))
-
-
-def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
-    """Return finite log-probabilities.
-
-    Probabilities that are rounded to 0 are set to the smallest normal number.
-    """
-    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-
-
-def defined_below(part: object, base: type, method: str) -> bool:
-    """Return whether a subclass of ``base`` overrides a method, so that attributes that describe it
-    may be wrong.
-    """
-    mro = type(part).__mro__
-    return any(method in vars(cls) for cls in mro[: mro.index(base)])
 
 
 def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
@@ -317,7 +289,7 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
         ValueError: a process that does not start at the mask, or whose edges act in windows of
             time; an order whose choice depends on a time grid, or that edits tokens.
     """
-    if not isinstance(order, OrderedSampler):
+    if not isinstance(order, Ordered):
         raise TypeError(
             f"order is {order!r}, must be a sampler that chooses the next position, such as "
             "Confidence() or "

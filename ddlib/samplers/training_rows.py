@@ -13,7 +13,8 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
-from ddlib.samplers.ordered import OrderedSampler, check_order, finite_log, model_time
+from ddlib.samplers.choices import finite_log
+from ddlib.samplers.ordered import Ordered, check_order, model_time
 from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.typing import Denoiser, PaddingMask, Times, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
@@ -92,7 +93,7 @@ class TrainingRows:
         total: int | None = None,
     ) -> None:
         check_order(process, order)
-        assert isinstance(order, OrderedSampler) and isinstance(process, LevelProcess)
+        assert isinstance(order, Ordered) and isinstance(process, LevelProcess)
         process.check_inputs(x=x)
         check_padding(x, mask)
         self.process = process
@@ -168,7 +169,7 @@ class TrainingRows:
         An argument of ``ddlib.Hidden``, which normalises the logits anyway. None for an
         order without scores, and for child logits, which are not read.
         """
-        if not self.order.uses_predictions or isinstance(self.parameterization, Children):
+        if not self.order.scoring.reads or isinstance(self.parameterization, Children):
             return None
         return self._observe
 
@@ -189,7 +190,7 @@ class TrainingRows:
         if self._depth == 1 or (
             not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())
         ):
-            score = self.order.confidence_of(probs).to(
+            score = self.order.scoring.of_probs(probs).to(
                 torch.float64
             )  # of all tokens under the states
         elif whole:
@@ -228,12 +229,12 @@ class TrainingRows:
         noise = self.order.noise(run, self.z) + self.order.priority(self.z)
         score = self._score
         self._score = self._unknown()
-        if self.order.uses_predictions:
+        if self.order.scoring.reads:
             for part in self._predictions(output, denoiser, (level > 0) & score.isnan()):
                 score[part.b, part.i] = self.order.scores(run, part, level)
         score = score.nan_to_num(0.0)
         least = torch.full_like(self.index[:, None], self.per_step)
-        chosen = self.order.choose(score, level, 1, noise, least=least)
+        chosen = self.order.choose(score, level, least, noise)
         self.z = self._descended(
             chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run
         )

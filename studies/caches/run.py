@@ -30,7 +30,7 @@ import ddlib as dd
 from ddlib.paces import Blocks
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.samplers.likelihood import block_runs, read_steps
-from ddlib.samplers.ordered import OrderedSampler, levels
+from ddlib.samplers.ordered import Ordered, levels
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reuse import check_reuse, reuse_of
 from recipes.config import at_least
@@ -104,7 +104,7 @@ class Subject:
     x: Int[Tensor, "B L"]
     free: Bool[Tensor, "B L"]
     """True at tokens, False at padding."""
-    order: OrderedSampler
+    order: Ordered
     pace: Blocks
     steps: int | None
 
@@ -233,7 +233,7 @@ def subject_of(options: Options, saved: LoadedModel) -> Subject:
             check_reuse(reuse_of(name), pace, able)
     except TypeError as error:
         raise ValueError(f"caches={name!r}: {error}") from error
-    order = cast(OrderedSampler, reader(saved, options.order, length))
+    order = cast(Ordered, reader(saved, options.order, length))
     data = held_out(saved, options.data)
     part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
     count = min(options.sequences, len(part))

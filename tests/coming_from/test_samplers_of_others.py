@@ -160,7 +160,7 @@ def test_numbers_of_masks_of_maskgit(page):
         "controls": [dd.controls.Forbidden([3, 4])],
     }  # 3 codes and 2 labels
     for choice, numbers in (
-        (page["Annealed"](temperature=4.5, per_step="expected"), [16, 15, 14, 13, 11, 8, 6, 3, 0]),
+        (page["maskgit"], [16, 15, 14, 13, 11, 8, 6, 3, 0]),
         (S.Confidence("probability", per_step="expected"), [16, 16, 16, 15, 13, 11, 8, 5, 0]),
     ):
         drawn, masks_left = recorded(picture, guided, (2, 17), choice, 8, **label)

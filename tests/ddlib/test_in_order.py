@@ -82,7 +82,7 @@ def test_within_a_group_the_surest_position_comes_first():
     for score in ("probability", "margin", "entropy"):
         found = order_of(process, denoiser, InOrder(pace, score), 8)
         assert found == [[4], [1], [5], [0], [7], [6], [3], [2]], score
-    assert InOrder(pace, "margin").uses_predictions and not InOrder(pace).uses_predictions
+    assert InOrder(pace, "margin").scoring.reads and not InOrder(pace).scoring.reads
 
 
 APART = (

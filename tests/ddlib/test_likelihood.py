@@ -19,7 +19,8 @@ import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.paces import Blocks, Lanes
 from ddlib.processes import Hierarchical, Masked
-from ddlib.samplers import Confidence, EntropyBounded, InOrder, LeftToRight, OrderedSampler
+from ddlib.samplers import Confidence, EntropyBounded, InOrder, LeftToRight, Ordered
+from ddlib.samplers.choices import Score
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
@@ -562,8 +563,11 @@ def costs(order=None, group=4, **options):
     return dd.order_costs(dd.presets.hdlm([0, 0, 1, 1]), never, X, order, group, **options)
 
 
-class Gambling(LeftToRight):
-    """A third-party order without ``deterministic``."""
+class Gambling(Ordered):
+    """A third-party order with noise."""
+
+    def __init__(self):
+        super().__init__(None, temperature=1.0)
 
     def noise(self, run, z):
         return torch.rand(z.shape, dtype=F64)
@@ -635,16 +639,13 @@ def test_orders_have_a_property_for_deterministic_choice():
         for name in ("confidence", "entropy_bounded", "left_to_right")
         for one in dd.registry.get("samplers", name).examples()
     )
-    assert issubclass(LeftToRight, OrderedSampler)
-    assert not LeftToRight().uses_predictions and Confidence().uses_predictions
+    assert issubclass(LeftToRight, Ordered)
+    assert not LeftToRight().scoring.reads and Confidence().scoring.reads
 
 
-def test_a_subclass_of_an_order_may_look_at_the_predictions():
-    class Scored(LeftToRight):
-        def confidence(self, probs):
-            return probs.amax(-1)
-
-    assert Scored().uses_predictions and Scored().deterministic and not Gambling().deterministic
+def test_an_order_by_a_function_of_the_predictions_is_deterministic_without_noise():
+    scored = Ordered(Score.of(lambda log_probs: log_probs.amax(-1)))
+    assert scored.scoring.reads and scored.deterministic and not Gambling().deterministic
 
 
 def test_a_schedule_that_ends_late_enough_for_float64_is_accepted():

@@ -14,7 +14,7 @@ import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
-from ddlib.samplers.confidence import _largest, entropy
+from ddlib.samplers.choices import entropy, two_largest
 from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Linear
 
@@ -87,7 +87,7 @@ def test_the_surest_position_comes_down_first(score, order):
 def test_the_two_largest_entries_are_those_of_topk(columns):
     values = torch.randn(50, columns, generator=seeded(columns)).mul(3).round()  # with equal ones
     values[0] = -torch.inf
-    assert torch.equal(_largest(values, 2), values.topk(min(2, columns)).values)
+    assert torch.equal(two_largest(values), values.topk(min(2, columns)).values)
 
 
 def test_equals_go_by_position_and_gumbel_noise_makes_them_random():
@@ -319,11 +319,11 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
 def test_the_choice_is_a_function_of_scores_and_levels():
     score = torch.tensor([[0.1, 0.9, 0.5, 0.9], [0.3, 0.2, 0.1, 0.0]], dtype=F64)
     level = torch.tensor([[1, 2, 0, 1], [0, 0, 0, 3]])
-    for steps, wanted in ((9, [[1], [3]]), (2, [[1, 3], [3]]), (1, [[0, 1, 3], [3]])):
-        chosen = Confidence().choose(score, level, steps)
+    for least, wanted in ((1, [[1], [3]]), (2, [[1, 3], [3]]), (4, [[0, 1, 3], [3]])):
+        chosen = Confidence().choose(score, level, torch.tensor([[least], [1]]))
         assert [row.nonzero().flatten().tolist() for row in chosen] == wanted
     done = torch.zeros_like(level)
-    assert not Confidence().choose(score, done, 3).any()
+    assert not Confidence().choose(score, done, torch.tensor([[3], [3]])).any()
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -16,7 +16,8 @@ from refusals import refuses
 from test_likelihood import ORDERS, Opinions, plain_processes
 
 import ddlib as dd
-from ddlib.samplers import Confidence, InOrder, LeftToRight
+from ddlib.samplers import Confidence, InOrder, LeftToRight, Ordered
+from ddlib.samplers.choices import Score
 from ddlib.verification.framework.reference import integrate_bound
 
 RANDOM = Confidence(temperature=1e6)
@@ -220,17 +221,9 @@ def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
         assert torch.equal(one.z, other.z)
 
 
-class Collisions(LeftToRight):
-    """A plug-in order, by the logarithm of the chance that two draws agree."""
-
-    def confidence(self, probs):
-        return (2 * probs).logsumexp(-1)
-
-
-class OwnScore(Confidence):
-    """A score that the base class does not have."""
-
-    confidence = Collisions.confidence
+def collisions(log_probs):
+    """A score of a plug-in: the logarithm of the chance that two draws agree."""
+    return (2 * log_probs).logsumexp(-1)
 
 
 @given(
@@ -238,8 +231,8 @@ class OwnScore(Confidence):
     st.sampled_from(
         [
             *ORDERS.values(),
-            Collisions(),
-            OwnScore(),
+            Ordered(Score.of(collisions)),
+            Ordered(Score.of(collisions), temperature=0.3),
             Confidence("entropy", temperature=0.3, force_transition=True),
         ]
     ),
@@ -332,10 +325,11 @@ def test_small_scores_decide_the_order():
     probs = (0.02 * torch.randn(1, 8, 50_257, generator=generator)).softmax(-1)
     score = probs.amax(-1).double()
     level = torch.ones(1, 8, dtype=torch.int64)
-    chosen = dd.samplers.Confidence("probability").choose(score, level, 8)
+    least = torch.ones(1, 1, dtype=torch.int64)
+    chosen = dd.samplers.Confidence("probability").choose(score, level, least)
     assert int(chosen.int().argmax()) == int(score.argmax()) != 0
     both = (
-        dd.samplers.Confidence("probability").choose(one, level, 3)
+        dd.samplers.Confidence("probability").choose(one, level, 3 * least)
         for one in (score * (1 + 1e-7), score)
     )
     assert torch.equal(*both)

@@ -9,11 +9,13 @@ from planting import clamped, declare, fault
 from ddlib.processes import LevelProcess
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
+from ddlib.samplers.choices import even_split
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.runtime.reverse_step import move, transition_log_prob
 from ddlib.utils.random import rand
 
+ORDERS = sys.modules["ddlib.samplers.orders"]
 LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
@@ -31,7 +33,8 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
 
     noted = replace(run, on_draw=remember)
     drawn = move(noted, z, state.t, (level - 1).clamp_min(0), False)
-    kept = self.choose(chance, level, steps) if steps > 1 else level > 0
+    least = even_split(run, k, level.sum(-1, keepdim=True))
+    kept = self.choose(chance, level, least) if steps > 1 else level > 0
     if steps == 1:
         drawn = move(run, z, state.t, torch.zeros_like(level), False)
     z = torch.where(kept, drawn, z)
@@ -39,13 +42,9 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
 
 
 @fault("the number of chosen positions is that of the batch row", Confidence)
-def positions_are_chosen_across_the_whole_batch(
-    choose, self, score, level, steps, noise=0.0, least=None
-):
+def positions_are_chosen_across_the_whole_batch(choose, self, score, level, least, noise=0.0):
     one = (value.view(1, -1) for value in (score + noise, level))
-    return choose(*one, steps, 0.0, None if least is None else least.sum(0, keepdim=True)).view_as(
-        level
-    )
+    return choose(*one, least.sum(0, keepdim=True)).view_as(level)
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
@@ -93,14 +92,15 @@ def a_threshold_of_0_is_declared_to_have_a_consistent_joint(monkeypatch):
     "a joint is consistent only if positions drawn in the same step are independent",
     EntropyBounded,
     0.0,
+    within=ORDERS,
 )
-def the_entropy_bound_subtracts_the_largest_entropy_twice(select, self, score, level):
+def the_entropy_bound_subtracts_the_largest_entropy_twice(select_within, ranked, gamma):
     """Use the bound of the EB-sampler with one entropy too few.
 
     It unmasks two positions where none is certain.
     """
-    entropies = (-score).masked_fill(level == 0, 0.0)
-    return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
+    entropies = (-ranked.score).masked_fill(ranked.level == 0, 0.0)
+    return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= gamma
 
 
 @fault("positions are chosen by the logits of the current step", Confidence)

@@ -152,11 +152,11 @@ class SmallBlocks(dd.samplers.Confidence):
         super().__init__(score, threshold=threshold)
         self.size = size
 
-    def choose(self, score, level, steps, noise=0.0, least=None):
+    def choose(self, score, level, least, noise=0.0):
         index = torch.arange(level.shape[1], device=level.device)
         group = torch.where(index == 0, -1, index // self.size)
         first = torch.where(level > 0, group, len(index)).amin(-1, keepdim=True)
-        return super().choose(score, torch.where(group == first, level, 0), steps, noise, least)
+        return super().choose(score, torch.where(group == first, level, 0), least, noise)
 
 
 def fast_dllm(network, size, small, threshold):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import SamplingContext, State
-from ddlib.samplers.confidence import entropy
+from ddlib.samplers.choices import entropy
 from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
 from ddlib.typing import Tokens

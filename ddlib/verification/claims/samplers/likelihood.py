@@ -114,7 +114,7 @@ def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: 
     size = run.process.num_states
     state = run.subject.init(call)
     state = state._replace(z=grid, t=model_time(call, grid, state.memo))
-    target = run.subject.plan_step(call, state, 0, group).target
+    target = run.subject.plan_step(call, state, 0, group=group).target
     tokens = torch.arange(process.vocab_size)
     level = process.level_of(torch.arange(size)[None])[0]
     under = torch.stack(

@@ -1,19 +1,44 @@
-"""Sampling order by confidence: the positions with the most certain predictions descend first."""
+"""Orders by the certainty of the network, from left to right, or along a pace."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Guarantees, SamplingContext, State, level_process
-from ddlib.samplers.ordered import Expected, OrderedSampler, defined_below, levels
+from ddlib.paces import LeftToRight as LeftToRightPace
+from ddlib.paces import Pace
+from ddlib.paces.sequential import InTurn
+from ddlib.samplers.base import Guarantees, SamplingContext, State
+from ddlib.samplers.choices import (
+    BY_TIMES,
+    EVENLY,
+    SCORES,
+    Count,
+    ranks,
+    select_above,
+    select_first,
+    select_group,
+    select_within,
+)
+from ddlib.samplers.ordered import Expected, Ordered, levels
 from ddlib.typing import Times, Tokens
-from ddlib.utils.random import rand
 from ddlib.utils.validation import check_count, check_number, require
+
+_APART = 1000
+"""Distance between the scores of two groups.
+
+Above the entropy, in nats, of any distribution over tokens.
+"""
+
+
+def check_score(score: object) -> None:
+    """Raise ValueError unless this is the name of a score."""
+    require(score in SCORES, f"score is {score!r}, must be one of {', '.join(map(repr, SCORES))}")
 
 
 class Edits(NamedTuple):
@@ -25,7 +50,7 @@ class Edits(NamedTuple):
     """
 
 
-class Confidence(OrderedSampler):
+class Confidence(Ordered):
     r"""Descent edge by edge, ordered by a score of the distribution of each position's children,
     before they are drawn.
 
@@ -88,27 +113,32 @@ class Confidence(OrderedSampler):
         edit: float | None = None,
         edit_steps: int = 16,
     ) -> None:
-        require(
-            score in _SCORES, f"score is {score!r}, must be one of {', '.join(map(repr, _SCORES))}"
-        )
+        check_score(score)
         require(
             per_step is None or threshold is None,
             f"per_step is {per_step} and threshold is {threshold}, only one may be given: either "
             "counts or scores "
             "determine the positions",
         )
-        self.score = score
         self.per_step: int | str | None = per_step
         if per_step is not None and per_step != "expected" and per_step != "rounded":
             self.per_step = check_count("per_step", per_step)
+        kind = SCORES[score]
         if isinstance(threshold, Sequence) and not isinstance(threshold, str):
             self.threshold: float | tuple[float, ...] | None = tuple(
-                _bound(f"threshold[{i}]", value, score) for i, value in enumerate(threshold)
+                kind.check(f"threshold[{i}]", value, score) for i, value in enumerate(threshold)
             )
         else:
-            self.threshold = None if threshold is None else _bound("threshold", threshold, score)
-        self.temperature = check_number("temperature", temperature, 0, 1e6, "in [0, 1e6]")
-        super().__init__(force_transition)
+            self.threshold = (
+                None if threshold is None else kind.check("threshold", threshold, score)
+            )
+        if self.threshold is not None:
+            count = Count(partial(select_above, bounds=self.threshold))
+        elif isinstance(self.per_step, int):
+            count = Count(partial(select_first, number=self.per_step))
+        else:
+            count = EVENLY if self.per_step is None else BY_TIMES[self.per_step]
+        super().__init__(score, count, temperature, force_transition)
         self.edit = (
             None
             if edit is None
@@ -124,17 +154,12 @@ class Confidence(OrderedSampler):
             super().guarantees,
             exact_marginals=keeps_tokens,
             consistent_joint=keeps_tokens and single,
-            by_times=isinstance(self.per_step, str),
             supports_constraint=keeps_tokens,
         )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(), cls("entropy", temperature=0.5), cls("probability", threshold=0.5)]
-
-    @property
-    def deterministic(self) -> bool:
-        return self.temperature == 0
 
     @property
     def replaces_tokens(self) -> bool:
@@ -195,113 +220,146 @@ class Confidence(OrderedSampler):
             else picked._replace(memo=state.memo._replace(left=state.memo.left[rows]))
         )
 
-    def confidence(self, log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        number = _SCORES[self.score].number
-        return -entropy(log_probs) if number is None else _lead(_largest(log_probs, number).exp())
 
-    def confidence_of(self, probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        number = _SCORES[self.score].number
-        if number is None or defined_below(self, Confidence, "confidence"):
-            return super().confidence_of(probs)
-        return _lead(_largest(probs, number))
+class EntropyBounded(Ordered):
+    r"""Descent of the k positions of lowest entropy in each row, with the largest k that
+    :math:`\gamma` allows.
 
-    def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
-        if not self.temperature:
-            return super().noise(run, z)
-        gumbel = -torch.log(-torch.log1p(-rand(z.shape, run.generator, z.device)))
-        return self.temperature * gumbel
+    .. math:: \sum_{i \le k} H_i - \max_{i \le k} H_i \le \gamma
 
-    def select(
-        self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]
-    ) -> Bool[Tensor, "B L"]:
-        if self.threshold is not None:
-            bounds = torch.tensor(self.threshold, dtype=torch.float64, device=score.device)
-            return score >= (bounds if bounds.ndim == 0 else bounds[(level - 1).clamp_min(0)])
-        number = self.per_step if isinstance(self.per_step, int) else 0
-        return (torch.arange(score.shape[1], device=score.device) < number).expand_as(level)
+    H is the entropy of the distribution of a position's children, in nats. The left side bounds the
+    mutual information of positions drawn at once (EB-sampler, arXiv 2505.24857). A choice among few
+    clusters has low entropy, so many positions descend at once. At least one descends, and at least
+    as many as an even split of the remaining edges over the remaining steps requires. ``gamma =
+    0``: one edge per network call, together with positions of entropy 0; infinite: all positions
+    descend one level per call.
 
-    def num_to_unmask(
-        self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]
-    ) -> Int64[Tensor, "B 1"] | None:
-        if self.per_step not in _BY_TIMES:
-            return None
-        times = run.times[k : k + 2].to(torch.float64)
-        chances = level_process(run).level_transition(torch.zeros_like(times), times)
-        before, after = chances[:, 0] @ torch.arange(
-            chances.shape[-1], dtype=torch.float64, device=times.device
-        )
-        share = (left * (1 - after / before)).round(
-            decimals=9
-        )  # rounding errors next to integers and halves
-        return (share.floor() if self.per_step == "expected" else share.round()).long()
+    Args:
+        gamma: in nats, >= 0.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
 
-
-_BY_TIMES = ("expected", "rounded")
-_GROUPS, _ROWS = 32, 16
-"""Number of rows of the table in which the two largest entries are found, and of distributions in a
-CPU's cache.
-"""
-
-
-def entropy(log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-    """Compute the entropies of distributions from normalised log-probabilities, in nats."""
-    least = torch.finfo(log_probs.dtype).min  # clamped, so that 0 log 0 = 0
-    rows = (
-        _ROWS if log_probs.device.type == "cpu" else max(len(log_probs), 1)
-    )  # small enough for a CPU's cache
-    parts = (part.clamp_min(least) for part in log_probs.split(rows))
-    return -torch.cat([part.exp().mul_(part).sum(-1) for part in parts])
-
-
-def _lead(best: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
-    """Return the first entries of rows minus the second ones, if there are any."""
-    return best[:, 0] - best[:, 1:].sum(-1)
-
-
-def _largest(values: Float[Tensor, "n K"], number: int) -> Float[Tensor, "n k"]:
-    """Return the one or two largest entries of each row.
-
-    ``topk`` is slow over thousands of columns on a CPU.
+    Raises:
+        TypeError, ValueError: gamma below 0; when sampling, a process without levels.
     """
-    if number == 1:
-        return values.amax(-1, keepdim=True)
-    width = values.shape[-1] // _GROUPS
-    if width < 2:
-        return values.topk(min(2, values.shape[-1]), -1).values
-    groups = values[:, : _GROUPS * width].unflatten(-1, (_GROUPS, width))
-    best, where = groups.amax(1).topk(2, -1)  # maxima of every width-th column, vectorised
-    inside = groups.gather(2, where[:, None, :1].expand(-1, _GROUPS, 1)).squeeze(2)
-    return torch.cat([inside, best[:, 1:], values[:, _GROUPS * width :]], -1).topk(2, -1).values
+
+    def __init__(self, gamma: float = 0.1, force_transition: bool = False) -> None:
+        unbounded = isinstance(gamma, float) and gamma == math.inf
+        self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
+        count = Count(partial(select_within, gamma=self.gamma))
+        super().__init__("entropy", count, force_transition=force_transition)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.0), cls(1.0), cls(math.inf)]
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, consistent_joint=self.gamma == 0)
 
 
-class _Score(NamedTuple):
-    number: int | None
-    """Number of the largest probabilities that it depends on; None if on all."""
-    low: float
-    high: float
-    rule: str
+class LeftToRight(Ordered):
+    r"""Descent of the leftmost position that is not a token yet, one edge at a time.
 
-    def meets(self, value: float) -> str:
-        """Return "nothing" or "everything" for a threshold outside the range of the score, else an
-        empty string.
+    With as many steps as edges a sequence is drawn by the chain rule, :math:`p(x) = \prod_l p(x_l |
+    x_{<l}, masks)`, in a hierarchy cluster by cluster. With fewer steps the remaining edges of a
+    row are split evenly over the remaining steps, and as many of the leftmost positions descend one
+    edge each. The network is evaluated at these positions only.
+
+    Args:
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
+
+    Raises:
+        TypeError: when sampling, a process without levels.
+    """
+
+    def __init__(self, force_transition: bool = False) -> None:
+        super().__init__(None, force_transition=force_transition)
+
+
+class InOrder(Ordered):
+    """Descent in the order in which the positions of a pace move, one edge at a time.
+
+    ``Patches((28, 28), (7, 7))`` draws a picture rectangle by rectangle, each in raster order;
+    ``LeftToRight()`` gives the order of the sampler of that name. The network takes one time per
+    sequence, as for all ordered samplers; the pace determines the order only. With as many steps as
+    edges a sequence is drawn by the chain rule; with fewer steps the remaining edges of a row are
+    split evenly over the remaining steps. Without a prompt, as many steps as groups times edges
+    make each step one group; with ``whole`` so do more steps, and a prompt changes nothing.
+    ``Lanes``, ``Halton`` and ``Checkerboard`` keep the positions of a group apart, as those drawn
+    at once are independent. The likelihood in this order is exact, ``ddlib.likelihood``.
+
+    A new order is a new pace, a subclass of ``ddlib.paces.sequential.InTurn`` with ``turns``.
+
+    Args:
+        pace: pace whose groups of positions move in turn, in an order without chance.
+        score: order of the positions within a group: None for that of the pace; or a score of
+            ``Confidence``.
+        whole: whether all positions of a group that are not tokens yet descend in the same step.
+            The network is then called once per group and edge, however many steps there are.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would
+            let it leave.
+
+    Raises:
+        TypeError: a pace whose positions do not move in turn; when sampling, a process without
+            levels.
+        ValueError: a pace with a random order; another score; when sampling, sequences that do not
+            fit the pace.
+
+    Example:
+        >>> import ddlib as dd
+        >>> dd.samplers.InOrder(dd.paces.Patches((2, 4), (2, 2))).ranks(8)
+        tensor([0, 1, 4, 5, 2, 3, 6, 7])
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        score: str | None = None,
+        force_transition: bool = False,
+        whole: bool = False,
+    ) -> None:
+        if not isinstance(pace, InTurn):
+            raise TypeError(
+                f"pace is {pace!r}, must be one whose positions move in turn, such as LeftToRight "
+                "or Patches"
+            )
+        require(not pace.random, f"pace is {pace!r}, must have a deterministic order")
+        if score is not None:
+            check_score(score)
+        self.pace = pace
+        self.whole = whole
+        count = Count(partial(select_group, pace=pace)) if whole else EVENLY
+        super().__init__(score, count, force_transition=force_transition)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(LeftToRightPace()), cls(LeftToRightPace(), "margin")]
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return replace(super().guarantees, consistent_joint=not self.whole or self.pace.size == 1)
+
+    def ranks(self, length: int) -> Int64[Tensor, "L"]:
+        """Return the rank of each position in the order, a permutation of 0..L-1.
+
+        Raises:
+            ValueError: sequences that do not fit the pace.
         """
-        return "nothing" if value > self.high else "everything" if value < self.low else ""
+        return ranks(self.pace, length)
 
+    def check_length(self, length: int) -> None:
+        """Raise ValueError unless sequences of this length fit the pace."""
+        self.pace.parts(length)
 
-_SCORES: Mapping[str, _Score] = {
-    "probability": _Score(1, 1e-300, 1.0, "in (0, 1]"),
-    "margin": _Score(2, 0.0, 1.0, "in [0, 1]"),
-    "entropy": _Score(None, -math.inf, 0.0, "at most 0"),
-}
+    def init(self, run: SamplingContext) -> State:
+        """Draw the state at t = 1, after a check of the length."""
+        self.check_length(run.free.shape[1])
+        return super().init(run)
 
-
-def _bound(name: str, value: float, score: str) -> float:
-    """Return a threshold, checked to be in the range of the score."""
-    kind = _SCORES[score]
-    number = check_number(name, value, -math.inf, math.inf, f"{kind.rule}, the range of {score}")
-    meets = kind.meets(number)
-    require(
-        not meets,
-        f"{name} is {value}, must be {kind.rule}, the range of {score}: {meets} satisfies it",
-    )
-    return number
+    def priority(self, z: Tokens) -> Float64[Tensor, "B L"]:
+        rank = self.ranks(z.shape[1])
+        if self.scoring.reads:  # groups one after the other; scores differ by less than _APART
+            rank = _APART * (rank // self.pace.size)
+        return -rank.to(z.device, torch.float64).expand(z.shape)
