@@ -24,7 +24,7 @@ MODULES = [
 HELPERS = {  # public classes that are not parts
     "Schedule", "Hierarchy", "Map", "Kernel", "Dense", "Sparse", "Banded", "Occupancies", "ForwardProcess",
     "Interpolating", "LevelProcess", "Mixture", "MatrixExponential", "Run", "Sampler", "State", "TimeDensity",
-    "Corrector", "Ordered", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",
+    "Corrector", "Guarantees", "Ordered", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",
     "Weighting", "Draw", "Pace",
 }  # fmt: skip
 LONG = [
