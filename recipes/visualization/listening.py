@@ -82,7 +82,7 @@ class Listening(Model):
         last = self._last
         evaluation = super().evaluate(z, t, where)
         if evaluation is not last:
-            self.heard.call(evaluation.known.any(1))
+            self.heard.call(evaluation.rows)
         return evaluation
 
 

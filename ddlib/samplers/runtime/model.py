@@ -74,19 +74,29 @@ class Evaluation(NamedTuple):
 
     z: Int64[Tensor, "B L"]
     t: Times
-    known: Bool[Tensor, "B L"]
-    """True at the positions that were evaluated."""
+    rows: Bool[Tensor, "B"]
+    """True at the n rows that were evaluated."""
+    known: Bool[Tensor, "B l"]
+    """True at the positions that were evaluated; l = 1 if all of a row were."""
     output: Float[Tensor, "n m K"]
     """Features of a split denoiser, logits of another."""
-    place: Int64[Tensor, "B L"]
-    """Row of each known position in ``output.flatten(0, 1)``."""
+    column: Int64[Tensor, "n L"]
+    """Column of each position in the output."""
 
     def holds(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> bool:
         """Return whether it has the output at these positions, for equal rows and times."""
         if self.z.shape != z.shape or self.t.shape != t.shape:
             return False
-        equal = (self.z == z).all(1) & (self.t == t).view(len(z), -1).all(1)
+        equal = (self.t == t).view(len(z), -1).all(1)
+        if not bool(equal.any()):
+            return False
+        equal = equal & (self.z == z).all(1)
         return not bool((where & ~(self.known & equal[:, None])).any())
+
+    def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> Float[Tensor, "N K"]:
+        """Return the output at evaluated positions ``i`` of sequences ``b``."""
+        slot = (self.rows.cumsum(0) - 1)[b]
+        return self.output[slot, self.column[slot, i]]
 
 
 class Model:
@@ -156,7 +166,8 @@ class Model:
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
         output = self.evaluate(z, t, torch.ones_like(z, dtype=torch.bool)).output
-        output = pad(output, (0, 0, 0, z.shape[1] - output.shape[1]))  # of a context's width
+        if output.shape[1] < z.shape[1]:  # of a context's width
+            output = pad(output, (0, 0, 0, z.shape[1] - output.shape[1]))
         rows = self.head.all_logits(output.flatten(0, 1)).view(*z.shape, -1)
         logits = cavity_logits(self.process, rows, z, t, self.parameterization)
         change = self.logit_processors
@@ -180,13 +191,11 @@ class Model:
         if not bool(where.any()):
             return
         evaluation = self.evaluate(z, t, where)
-        output = evaluation.output.flatten(0, 1)
         whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = chunk.unbind(1)
             times = t[b] if t.ndim == 1 else t[b, i]
-            place = evaluation.place[b, i]
-            yield Predictions(self, output[place], b, i, z[b, i], times, whole[b])
+            yield Predictions(self, evaluation.at(b, i), b, i, z[b, i], times, whole[b])
 
     def evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
         """Evaluate the denoiser at selected positions, at least one, or return its last output
@@ -197,14 +206,14 @@ class Model:
         self._last = None  # so that its memory is free for the next
         rows = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
         times = t.to(torch.get_default_dtype())
-        output, column = self.capabilities.at_rows(
-            rows, lambda i: self._run(z[i], times[i], where[i], i)
-        )
-        slot = rows.cumsum(0) - 1
-        column = column[slot]
-        known = rows[:, None] & (where if self._is_sparse else column < output.shape[1])
-        place = slot[:, None] * output.shape[1] + column
-        evaluation = Evaluation(z.clone(), t.clone(), known, output, place)
+        if bool(rows.all()):
+            output, column = self._run(z, times, where, rows)
+        else:
+            output, column = self.capabilities.at_rows(
+                rows, lambda i: self._run(z[i], times[i], where[i], i)
+            )
+        known = where if self._is_sparse else rows[:, None]
+        evaluation = Evaluation(z.clone(), t, rows, known, output, column)
         self._last = evaluation if self.context.repeatable else None
         return evaluation
 
