@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
-from ddlib.samplers.runtime.reverse_step import guided_step, reverse_step
+from ddlib.samplers.reverse_step import guided_step, reverse_step
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_flag
 

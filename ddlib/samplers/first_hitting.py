@@ -4,7 +4,7 @@ import torch
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
-from ddlib.samplers.runtime.reverse_step import move
+from ddlib.samplers.reverse_step import move
 from ddlib.utils.validation import check_flag
 
 

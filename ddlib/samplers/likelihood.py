@@ -15,7 +15,7 @@ from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
 from ddlib.samplers.loop import BlockContexts
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.reverse_step import transition_log_prob
+from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.samplers.sampling import plan
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require

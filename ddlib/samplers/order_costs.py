@@ -21,7 +21,7 @@ from ddlib.samplers.likelihood import (
     read_steps,
 )
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.runtime.reverse_step import transition_log_prob
+from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 
 

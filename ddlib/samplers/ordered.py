@@ -10,9 +10,9 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
-from ddlib.samplers.runtime.constrained import constrained_log_probs
+from ddlib.samplers.constrained import constrained_log_probs
+from ddlib.samplers.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_flag, check_number, require

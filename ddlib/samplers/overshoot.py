@@ -7,7 +7,7 @@ from ddlib.processes import LevelProcess
 from ddlib.processes.broadcasting import gather_columns
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at
-from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.samplers.reverse_step import shift
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_flag, check_number

@@ -9,7 +9,7 @@ from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import LevelProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at
-from ddlib.samplers.runtime.reverse_step import move
+from ddlib.samplers.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand

@@ -13,7 +13,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
-from ddlib.samplers.runtime.reverse_step import move
+from ddlib.samplers.reverse_step import move
 from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand

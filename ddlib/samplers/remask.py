@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, level_process
+from ddlib.samplers.reverse_step import move, shift, transition_log_prob
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import move, shift, transition_log_prob
 from ddlib.typing import Times
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_flag, check_number, require

@@ -19,8 +19,8 @@ from ddlib.samplers.base import (
     joint,
     level_process,
 )
+from ddlib.samplers.reverse_step import Noise, draw_states
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import Noise, draw_states
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_number

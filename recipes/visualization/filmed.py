@@ -14,8 +14,8 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from ddlib.samplers import Guarantees, Sampler, SamplingContext, State
+from ddlib.samplers.reverse_step import child_log_probs
 from ddlib.samplers.runtime.model import Predictions
-from ddlib.samplers.runtime.reverse_step import child_log_probs
 from ddlib.typing import HasLevelWeights, Times, Tokens
 from recipes.visualization.listening import StepOutputs, listen
 

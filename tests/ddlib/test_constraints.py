@@ -39,6 +39,7 @@ from ddlib.samplers import (
     Remask,
     Sampler,
     State,
+    reverse_step,
 )
 from ddlib.samplers.constraints import joint
 from ddlib.samplers.constraints.joint import JointDraw
@@ -51,7 +52,6 @@ from ddlib.samplers.controls import (
     Truncation,
 )
 from ddlib.samplers.controls.constraint import token_ancestors
-from ddlib.samplers.runtime import reverse_step
 from ddlib.schedules import Linear
 
 F64 = torch.float64

@@ -29,7 +29,7 @@ import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
 from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Ancestral, Confidence, FirstHitting
-from ddlib.samplers.runtime.reverse_step import child_log_probs
+from ddlib.samplers.reverse_step import child_log_probs
 from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser, implements

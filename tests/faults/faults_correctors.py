@@ -9,7 +9,7 @@ from planting import declare, fault
 
 from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
 from ddlib.samplers.base import at
-from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.samplers.reverse_step import shift
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
 

@@ -9,7 +9,7 @@ from planting import fault
 
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.choices import entropy
-from ddlib.samplers.runtime.reverse_step import transition_log_prob
+from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.utils.random import rand
 from ddlib.verification.claims.samplers import likelihood as READING
 

@@ -11,8 +11,8 @@ from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Rem
 from ddlib.samplers.base import at
 from ddlib.samplers.choices import even_split
 from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.reverse_step import move, transition_log_prob
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.runtime.reverse_step import move, transition_log_prob
 from ddlib.utils.random import rand
 
 ORDERS = sys.modules["ddlib.samplers.orders"]

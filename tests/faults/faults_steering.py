@@ -9,7 +9,7 @@ from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.processes.examples import four
-from ddlib.samplers.runtime import reverse_step
+from ddlib.samplers import reverse_step
 
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 

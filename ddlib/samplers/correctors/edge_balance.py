@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, SamplingContext, level_process
 from ddlib.samplers.correctors.base import Corrector
-from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.samplers.reverse_step import shift
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_number
 

@@ -1,1 +1,1 @@
-"""Machinery of a sampling run: the model, the loop over steps, the reverse step."""
+"""The network of a sampling run: the model, its output layer, and its context."""

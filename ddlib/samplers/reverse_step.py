@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess, unchanged
 from ddlib.samplers.base import SamplingContext, level_process
-from ddlib.samplers.runtime.constrained import constrained_states
+from ddlib.samplers.constrained import constrained_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Times, Tokens
