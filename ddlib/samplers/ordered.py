@@ -66,6 +66,9 @@ class Ordered(Sampler):
 
     requires = LevelProcess
     instead = "use Psi, which has no order"
+    score: str | Score | None = None
+    count: Count = EVENLY
+    temperature: float = 0.0
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Ordered(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            on_time_grid=False, by_times=self.count.by_times, supports_constraint=True
+            on_time_grid=False, by_times=self.counting.by_times, supports_constraint=True
         )
 
     @property
@@ -91,6 +94,11 @@ class Ordered(Sampler):
         if self.score is None:
             return EQUAL
         return SCORES[self.score] if isinstance(self.score, str) else self.score
+
+    @property
+    def counting(self) -> Count:
+        """The rule for the number of positions."""
+        return self.count
 
     @property
     def deterministic(self) -> bool:
@@ -142,7 +150,7 @@ class Ordered(Sampler):
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         ranked = Ranked(score.gather(1, order), level.gather(1, order), order)
         first = torch.arange(level.shape[1], device=level.device) < least
-        chosen = first | self.count.select(ranked)
+        chosen = first | self.counting.select(ranked)
         return torch.zeros_like(chosen).scatter(1, order, chosen) & (level > 0)
 
     def init(self, run: SamplingContext) -> State:
@@ -185,7 +193,7 @@ class Ordered(Sampler):
             target = torch.where(level > 0, 0, run.process.level_of(z))
             return Turn(run.network.at(z, state.t, level > 0), target, _rounded(offset))
         left = level.sum(-1, keepdim=True)
-        least = self.count.least(run, k, left) if group is None else torch.full_like(left, group)
+        least = self.counting.least(run, k, left) if group is None else torch.full_like(left, group)
         predictions: Iterable[Predictions]
         if self.scoring.reads:
             evaluated = list(run.network.at(z, state.t, level > 0))

@@ -120,6 +120,7 @@ class Confidence(Ordered):
             "counts or scores "
             "determine the positions",
         )
+        self.score = score
         self.per_step: int | str | None = per_step
         if per_step is not None and per_step != "expected" and per_step != "rounded":
             self.per_step = check_count("per_step", per_step)
@@ -132,13 +133,8 @@ class Confidence(Ordered):
             self.threshold = (
                 None if threshold is None else kind.check("threshold", threshold, score)
             )
-        if self.threshold is not None:
-            count = Count(partial(select_above, bounds=self.threshold))
-        elif isinstance(self.per_step, int):
-            count = Count(partial(select_first, number=self.per_step))
-        else:
-            count = EVENLY if self.per_step is None else BY_TIMES[self.per_step]
-        super().__init__(score, count, temperature, force_transition)
+        self.temperature = check_number("temperature", temperature, 0, 1e6, "in [0, 1e6]")
+        self.force_transition = force_transition
         self.edit = (
             None
             if edit is None
@@ -156,6 +152,14 @@ class Confidence(Ordered):
             consistent_joint=keeps_tokens and single,
             supports_constraint=keeps_tokens,
         )
+
+    @property
+    def counting(self) -> Count:
+        if self.threshold is not None:
+            return Count(partial(select_above, bounds=self.threshold))
+        if isinstance(self.per_step, int):
+            return Count(partial(select_first, number=self.per_step))
+        return EVENLY if self.per_step is None else BY_TIMES[self.per_step]
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -243,11 +247,16 @@ class EntropyBounded(Ordered):
         TypeError, ValueError: gamma below 0; when sampling, a process without levels.
     """
 
+    score = "entropy"
+
     def __init__(self, gamma: float = 0.1, force_transition: bool = False) -> None:
         unbounded = isinstance(gamma, float) and gamma == math.inf
         self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
-        count = Count(partial(select_within, gamma=self.gamma))
-        super().__init__("entropy", count, force_transition=force_transition)
+        self.force_transition = force_transition
+
+    @property
+    def counting(self) -> Count:
+        return Count(partial(select_within, gamma=self.gamma))
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -275,7 +284,7 @@ class LeftToRight(Ordered):
     """
 
     def __init__(self, force_transition: bool = False) -> None:
-        super().__init__(None, force_transition=force_transition)
+        self.force_transition = force_transition
 
 
 class InOrder(Ordered):
@@ -329,9 +338,13 @@ class InOrder(Ordered):
         if score is not None:
             check_score(score)
         self.pace = pace
+        self.score = score
         self.whole = whole
-        count = Count(partial(select_group, pace=pace)) if whole else EVENLY
-        super().__init__(score, count, force_transition=force_transition)
+        self.force_transition = force_transition
+
+    @property
+    def counting(self) -> Count:
+        return Count(partial(select_group, pace=self.pace)) if self.whole else EVENLY
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
