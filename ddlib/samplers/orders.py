@@ -27,7 +27,7 @@ from ddlib.samplers.choices import (
 )
 from ddlib.samplers.ordered import Expected, Ordered, levels
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import check_count, check_number, require
+from ddlib.utils.validation import check_count, check_flag, check_number, require
 
 _APART = 1000
 """Distance between the scores of two groups.
@@ -134,7 +134,7 @@ class Confidence(Ordered):
                 None if threshold is None else kind.check("threshold", threshold, score)
             )
         self.temperature = check_number("temperature", temperature, 0, 1e6, "in [0, 1e6]")
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
         self.edit = (
             None
             if edit is None
@@ -252,7 +252,7 @@ class EntropyBounded(Ordered):
     def __init__(self, gamma: float = 0.1, force_transition: bool = False) -> None:
         unbounded = isinstance(gamma, float) and gamma == math.inf
         self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def counting(self) -> Count:
@@ -284,7 +284,7 @@ class LeftToRight(Ordered):
     """
 
     def __init__(self, force_transition: bool = False) -> None:
-        self.force_transition = force_transition
+        self.force_transition = check_flag("force_transition", force_transition)
 
 
 class InOrder(Ordered):
@@ -339,8 +339,8 @@ class InOrder(Ordered):
             check_score(score)
         self.pace = pace
         self.score = score
-        self.whole = whole
-        self.force_transition = force_transition
+        self.whole = check_flag("whole", whole)
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def counting(self) -> Count:
