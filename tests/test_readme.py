@@ -1,4 +1,4 @@
-"""Length and links of the README, examples in docstrings, and agreement of entry points with public
+"""Length of the README, links of all pages, examples in docstrings, and agreement of entry points with public
 classes.
 """
 
@@ -37,15 +37,31 @@ def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_
     code = [line for line in BLOCKS[0].splitlines() if line.strip()]
     assert len(text.splitlines()) <= 120 and len(code) <= 20
     assert 0 < text.index("make quickstart") < text.index("make test")
-    links = re.findall(r"\]\((docs/[^)#]+)(?:#([^)]+))?\)", text)
-    assert len(links) > 20 and all((ROOT / path).exists() for path, _ in links)
-    assert all(anchor in anchors(ROOT / path) for path, anchor in links if anchor)
 
 
 def anchors(page):
     """Anchors of the headings of a page, as GitHub and MyST generate them."""
-    titles = re.findall(r"^#+ (.*)", page.read_text(), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.*)", text, re.M)
+    labels = re.findall(r"^\((.+)\)=$", text, re.M)
+    return {*labels, *(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)}
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("[!_]*.md")),
+    *sorted((ROOT / "studies").rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for path, anchor in re.findall(r"\]\(([^)\s#:]*)(?:#([^)\s]+))?\)", text):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
 @pytest.mark.usefixtures("as_users_call")

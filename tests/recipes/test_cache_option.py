@@ -21,13 +21,17 @@ def test_the_option_of_samples_is_that_of_dd_sample(published):
     for keep in ("dual", "prefix:refresh=2", None):
         sampling = Sampling(sampler="confidence", steps=3, pace="blocks:size=6", keep=keep)
         words = draw(saved, sampling, 0, index, 24)
-        want = dd.sample(
-            saved.process, saved.denoiser, (2, 24), dd.samplers.Confidence(), 3, pace=dd.paces.Blocks(6),
-            keep=keep or True, parameterization=saved.parameterization,
-            generator=dd.KeyedGenerator(0, 2**62, index),
-        )  # fmt: skip
-        assert torch.equal(words, want)
-    with pytest.raises(ValueError, match="keep='dual': keep is 'dual' and pace is Together"):
+        options = {
+            "pace": dd.paces.Blocks(6),
+            "controls": [] if keep is None else [dd.controls.Cache(keep)],
+            "parameterization": saved.parameterization,
+            "generator": dd.KeyedGenerator(0, 2**62, index),
+        }
+        order = dd.samplers.Confidence()
+        assert torch.equal(
+            words, dd.sample(saved.process, saved.denoiser, (2, 24), order, 3, **options)
+        )
+    with pytest.raises(ValueError, match="keep='dual': controls holds Cache"):
         draw(saved, Sampling(keep="dual"), 0, index, 24)
-    with pytest.raises(ValueError, match="keep is 'dual:4'"):
+    with pytest.raises(ValueError, match="cache is 'dual:4'"):
         Sampling(keep="dual:4")
