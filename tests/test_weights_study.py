@@ -18,7 +18,7 @@ from recipes.hdlm_tables import FORCED
 from recipes.metrics import read
 from recipes.model_io import open_saved
 from studies import smoke
-from studies.weights import arms, measurement, pages, run, texts
+from studies.weights import arms, measurement, pages, run, stages, texts
 from studies.weights.arms import Sizes, Tuning
 from studies.weights.measurement import Cell
 
@@ -30,7 +30,7 @@ def prepared(folder):
     work = folder / "corpus"
     hashes = folder / "unseen.json"
     run.tiny_inputs(work, hashes)
-    study = run.Study(work, folder / "results.json", arms.tiny(hashes))
+    study = stages.Study(work, folder / "results.json", arms.tiny(hashes))
     study.prepare()
     return study
 
@@ -52,8 +52,8 @@ def test_a_grid_that_was_killed_continues(tmp_path):
     """Kill the grid after its first run, and make the rest here."""
     study = prepared(tmp_path)
     code = (
-        "from pathlib import Path; from studies.weights import arms, run; "
-        f"study = run.Study(Path({str(study.work)!r}), Path({str(study.out)!r}), "
+        "from pathlib import Path; from studies.weights import arms, stages; "
+        f"study = stages.Study(Path({str(study.work)!r}), Path({str(study.out)!r}), "
         f"arms.tiny(Path({str(study.sizes.hashes)!r}))); study.grid()"
     )
     environment = os.environ | {"DDLIB_SHAPECHECK": "0"}
@@ -138,14 +138,14 @@ def test_the_judge_scores_all_positions_in_one_call(study):
 
 
 def test_a_signal_ends_a_stage_and_later_stages_require_the_search(study, monkeypatch, tmp_path):
-    empty = run.Study(tmp_path, tmp_path / "results.json", study.sizes)
-    monkeypatch.setattr(run, "train", lambda recipe: False)
-    with pytest.raises(run.StoppedError, match=r"search-masks-optimal"):
+    empty = stages.Study(tmp_path, tmp_path / "results.json", study.sizes)
+    monkeypatch.setattr(stages, "train", lambda recipe: False)
+    with pytest.raises(stages.StoppedError, match=r"search-masks-optimal"):
         empty.grid()
     with pytest.raises(SystemExit, match="rates: the grid of masks is not finished"):
         empty.rates()
     with pytest.raises(SystemExit, match="masks: the search is not finished"):
-        run.Study(study.work, tmp_path / "results.json", study.sizes).winners()
+        stages.Study(study.work, tmp_path / "results.json", study.sizes).winners()
 
 
 def test_text_with_another_hash_is_refused(study, tmp_path):
@@ -156,7 +156,7 @@ def test_text_with_another_hash_is_refused(study, tmp_path):
         texts.check(study.work, hashes)
     other = tmp_path / "unseen.json"
     other.write_text(json.dumps(hashes))
-    sealed = run.Study(study.work, tmp_path / "results.json", arms.tiny(other))
+    sealed = stages.Study(study.work, tmp_path / "results.json", arms.tiny(other))
     with pytest.raises(ValueError, match="committed before the runs"):
         sealed.winners()
 
@@ -233,7 +233,7 @@ def test_cells_are_compared_with_masks_of_their_seed():
 
 
 def test_the_page_has_the_tables_of_the_results():
-    study = run.Study(Path("work"), run.RESULTS, Sizes())
+    study = stages.Study(Path("work"), run.RESULTS, Sizes())
     page = pages.PAGE.read_text(encoding="utf-8")
     assert pages.page_of(pages.PAGE, study.result(), study.sizes) == page, (
         "run python -m studies.weights.run pages"
@@ -255,4 +255,4 @@ def test_a_command_without_its_arguments_is_refused(capsys, tmp_path):
 def test_hours_are_estimated_for_every_stage(capsys, tmp_path):
     run.main(["estimate", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == list(run.STAGES)
+    assert [line.partition(":")[0] for line in lines] == list(stages.STAGES)
