@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 import ddlib as dd
 from benchmarks.measuring import RESULTS, command_line, medians, report, require_equal
 from ddlib.parameterization.logits import output_layer
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches
 from recipes.engine import train
 from recipes.engine.parallel import World
@@ -80,7 +80,7 @@ class Task:
                 "heads": max(size.dim // 64, 1),
             },
             process={"kind": "mdlm"},
-            loss=Loss(weighting={"kind": "clip", "high": None}),
+            loss=dict(weighting={"kind": "clip", "high": None}),
             optimizer=Optimizer(lr=1e-3, warmup=0, final=1.0, ema=0.0),
             output=Output(
                 folder=work / "run",
@@ -105,7 +105,7 @@ class Task:
     def network(self) -> tuple[Any, dd.processes.ForwardProcess]:
         """Return the network at its start, as the engine builds it, and the process."""
         run = Run.prepare(self.recipe, World(0, 1, torch.device("cpu")))
-        return run.objective.model, run.process
+        return run.network.model, run.process
 
     def loader(self) -> DataLoader[dict[str, Tensor]]:
         """Return the batches of all steps."""

@@ -135,7 +135,7 @@ def run(size: Size, toggles: Mapping[str, Any] | None = None) -> engine.Run:
     recipe = with_parts(recipe, places)
     world = World(0, 1, torch.device(size.device))
     trained = engine.Run.prepare(recipe, world, prepared(size), Rehearsal, writes=False)
-    nn.init.normal_(trained.objective.model.head.weight, std=0.02)
+    nn.init.normal_(trained.network.model.head.weight, std=0.02)
     return trained
 
 
@@ -173,7 +173,7 @@ def training(size: Size, steps: int) -> dict[str, float]:
             engine,
             {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"},
         )
-        parts.of(stack, trained.objective.model, {"features": "DiT, forwards"})
+        parts.of(stack, trained.network.model, {"features": "DiT, forwards"})
         parts.of(stack, dd, {"summed_loss": "output layer and loss, both ways"})
         parts.of(stack, Tensor, {"backward": "DiT, backwards"})
         parts.of(stack, nn.utils, {"clip_grad_norm_": "clipping"})
@@ -192,7 +192,7 @@ def training(size: Size, steps: int) -> dict[str, float]:
 def sampling(size: Size, steps: int) -> dict[str, float]:
     """Return seconds of the parts of a sampling step."""
     trained = run(size)
-    model, process = trained.objective.model, trained.process
+    model, process = trained.network.model, trained.process
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)

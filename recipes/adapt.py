@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlib import parts
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.command import choose
 from recipes.config.help import ALL
 from recipes.console import command, plain_errors
@@ -54,7 +54,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
         data=Data(folder=Path("data") / f"adapt-{place}", length=128),
         process={"kind": "mdlm"},
         model={"kind": "causal_lm", "name_or_path": name, "shift": 1, "anneal": 100, "lora": 0},
-        loss=Loss(weighting="clip:2", count_padding=False),
+        loss={"weighting": "clip:2", "count_padding": False},
         optimizer=Optimizer(
             lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, warmup=30, final=0.1, ema=0.0
         ),

@@ -27,7 +27,7 @@ import tyro
 from rich.console import Console
 
 from recipes import evaluate, frontier, owt
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe, at_least
 from recipes.console import command, make_console, plain_errors
 from recipes.data import open_prepared
 from recipes.engine import train
@@ -56,6 +56,10 @@ class Row:
     xi: float = 1.0
     mode: str = "standard"
     auxiliary: float = 0.0
+
+    def loss(self) -> dict[str, Any]:
+        """Return the kind of the training loss and its weight, if there is a second head."""
+        return {"kind": "auxiliary", "weight": self.auxiliary} if self.auxiliary else {}
 
 
 ROWS: Mapping[str, Row] = {
@@ -117,7 +121,7 @@ def recipe_of(name: str, options: Options) -> Recipe:
         base,
         data=replace(base.data, corpus=None, folder=options.data),
         process={"kind": "hdlm", "clusters": clusters, "gamma": row.gamma, "xi": row.xi},
-        loss=replace(base.loss, mode=row.mode, auxiliary=row.auxiliary),
+        loss=base.loss | {"mode": row.mode} | row.loss(),
         output=replace(base.output, folder=options.out / "runs" / name),
         seed=options.seed,
     )
@@ -134,7 +138,7 @@ def _small(options: Options) -> Recipe:
         process={"kind": "hdlm", "clusters": 64},
         model={"kind": "dit", **options.model, "pad_to": 1},
         start="text",
-        loss=Loss(weighting="clip:2"),
+        loss={"weighting": "clip:2"},
         optimizer=Optimizer(
             lr=3e-3,
             warmup=min(50, steps // 2),

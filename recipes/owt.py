@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddlib_models import sizes
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.console import command
 from recipes.data import openwebtext
 from recipes.papers import autoregressive_variant, block_variants, mdlm_variant, run, variants
@@ -36,7 +36,6 @@ def small() -> Recipe:
         data=Data(corpus=openwebtext(), folder=Path("data/owt"), length=512),
         process={"kind": "mdlm"},
         model={"kind": "dit", **sizes.small()},
-        loss=Loss(),
         optimizer=Optimizer(
             lr=5e-4,
             betas=(0.9, 0.99),

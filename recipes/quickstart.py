@@ -19,7 +19,7 @@ from rich.console import Console
 
 import ddlib as dd
 from recipes import generate, plot
-from recipes.config import IN_STRATA, Data, Hardware, Loss, Optimizer, Output, Recipe, time_density
+from recipes.config import IN_STRATA, Data, Hardware, Optimizer, Output, Recipe, time_density
 from recipes.console import command, make_console, plain_errors
 from recipes.data import open_prepared, prepare, speeches
 from recipes.engine import train
@@ -85,7 +85,7 @@ def recipes(size: Size, out: Path, seed: int) -> dict[str, Recipe]:
             muon=True,
             ema=0.0,
         ),
-        loss=Loss(weighting="clip:2"),
+        loss={"weighting": "clip:2"},
         output=Output(
             folder=out / "masked",
             validate_every=max(size.steps // 6, 1),

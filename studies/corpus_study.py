@@ -68,7 +68,7 @@ def collected(
             run = known[name, millions, seed]
         elif finished(given):
             run = dict(
-                process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True)
+                process=name, millions=millions, seed=seed, loss=given.objective().about(padded=True)
             )
             run |= measure(given) | {"curve": curve(given.output.folder), "provenance": about}
         else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine.parallel import alone
 from recipes.evaluate import Options, bounds, drawn_from
@@ -66,7 +66,7 @@ class Setting:
             process=model.process,
             model=dict(kind="dit", **self.network, pad_to=1),
             start="text",
-            loss=Loss(**({"weighting": "clip:2"} | model.loss)),
+            loss={"weighting": "clip:2"} | model.loss,
             optimizer=Optimizer(
                 lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps
             ),

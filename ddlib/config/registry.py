@@ -36,16 +36,17 @@ _MADE = {
     "presets": "ddlib.processes:ForwardProcess",
     "sources": "ddlib.config.registry:Source",
     "metrics": "ddlib.config.registry:Metrics",
+    "objectives": "ddlib.config.registry:Objective",
 }
 """Class of the objects of each kind whose plug-ins are functions or classes that return them."""
 
-GROUPS = (*_BASES, "backbones", "presets", "families", "sources", "metrics")
+GROUPS = (*_BASES, "backbones", "presets", "families", "sources", "metrics", "objectives")
 """Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``.
 
 A backbone is a class or function that returns
 a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function
 that returns a record of ``ddlib_models.hub``, a source a class or function that returns a
-``Source``, metrics likewise."""
+``Source``, metrics and training objectives likewise."""
 
 PROVED = tuple(_BASES)
 """Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
@@ -61,6 +62,19 @@ class Source(Protocol):
 
     def identity(self) -> dict[str, str]:
         """Return hashes of the content, by name: equal if and only if the sequences are."""
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """Training objective of a recipe, ``recipes.engine.objectives.base.Objective``."""
+
+    def prepare(self, batches: Any, step: int) -> Any:
+        """Return the micro-batches of a step as the network takes them."""
+        ...
+
+    def loss(self, noisy: Any, network: Any, scale: Any) -> Any:
+        """Return ``scale`` times the sum of the loss, and the loss of each token."""
         ...
 
 

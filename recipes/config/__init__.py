@@ -9,7 +9,6 @@ from recipes.config.files import (
     recipe_of,
     recipe_yaml,
 )
-from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import WARM_UP, Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.run_context import ModelContext, RunContext
@@ -22,7 +21,6 @@ __all__ = [
     "WARM_UP",
     "Data",
     "Hardware",
-    "Loss",
     "ModelContext",
     "Optimizer",
     "Output",

@@ -12,8 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.loss import Loss
-from recipes.config.recipe import PARTS, Recipe, part
+from recipes.config.recipe import PARTS, Recipe, part, read_part
 from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
 
@@ -132,15 +131,6 @@ def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) ->
             )
 
 
-def read_loss(values: dict[str, Any]) -> Loss:
-    """Read the loss of a recipe alone, from values of ``recipe_yaml``.
-
-    Raises:
-        ValueError, ImportError: as in ``read_recipe``.
-    """
-    return TypeAdapter(Loss).validate_python(values)
-
-
 def about_loss(recipe: Path) -> str:
     """Return the recipe's description of the loss alone.
 
@@ -150,7 +140,9 @@ def about_loss(recipe: Path) -> str:
         return ""
     values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     try:
-        return read_loss(values.get("loss", {})).about(_padded(values.get("data", {})))
+        loss = read_part("loss", values.get("loss", {}))
+        objective = parts.build("objectives", loss, place="loss")
+        return objective.about(_padded(values.get("data", {})))
     except (ImportError, ValueError):  # a weighting of a package that is not installed
         return ""
 
@@ -177,13 +169,13 @@ def _faults_of_parts(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the faults of the parts of a recipe, which are read only where no field of it is
     missing.
     """
-    for place, (group, run) in PARTS.items():
+    for place in PARTS:
         value: Any = values
         for name in place.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         if value is not None:
             try:
-                parts.read(group, value, run, place)
+                read_part(place, value)
             except (ValueError, ImportError) as error:
                 yield str(error)
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from ddlib import parts
-from recipes.config.loss import Loss
+from ddlib.config.part import Part
+from ddlib.config.plain import values
 from recipes.config.paces import TOGETHER, Pace, make_pace
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import check_times
@@ -234,9 +235,23 @@ PARTS: dict[str, tuple[str, Any]] = {
     "process": ("processes", RunContext),
     "pace": ("paces", None),
     "model": ("backbones", ModelContext),
-    "loss.weighting": ("weightings", None),
+    "loss": ("objectives", None),
 }
 """The parts of a recipe by their place: the group of plug-ins of each, and what a run fills in."""
+
+
+def read_part(name: str, given: Any) -> Values:
+    """Return the value of a part of a recipe as one mapping; a loss without ``kind`` is the bound.
+
+    Raises:
+        ValueError, ImportError: as ``ddlib.parts.read``.
+    """
+    group, run = PARTS[name]
+    if isinstance(given, Part):
+        given = values(given)
+    if name == "loss" and isinstance(given, Mapping):
+        given = {"kind": "bound"} | dict(given)
+    return parts.read(group, given, run, name)
 
 
 def part(holder: Any, place: str) -> Any:
@@ -282,7 +297,8 @@ class Recipe:
     """The network, likewise; arguments of ``recipes.config.ModelContext`` are filled in."""
     optimizer: Optimizer = field(default_factory=Optimizer)
     output: Output
-    loss: Loss = field(default_factory=Loss)
+    loss: Values | str = field(default_factory=dict)
+    """The training objective: bound, with weights and modes of the loss, or another ``kind``."""
     hardware: Hardware = field(default_factory=Hardware)
     batch: int = field(metadata=FIRST)
     """Sequences of a step, over all devices."""
@@ -299,10 +315,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         # written out, so that equal recipes are equal and a file says all
-        for name, (group, run) in PARTS.items():
-            if "." not in name:  # those have seen to it themselves
-                object.__setattr__(self, name, parts.read(group, getattr(self, name), run, name))
+        for name in PARTS:
+            object.__setattr__(self, name, read_part(name, getattr(self, name)))
         self.order()  # refused here, not after the text is read
+        self.objective().check(self)
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
         if self.output.profile and self.output.profile > self.steps - WARM_UP:
@@ -315,27 +331,14 @@ class Recipe:
             raise ValueError(
                 "optimizer.muon: not with hardware.shard, as it requires whole matrices"
             )
-        if self.loss.auxiliary and "num_clusters" not in parts.keys(
-            "backbones", self.model["kind"]
-        ):
-            raise ValueError(
-                f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has "
-                "no head over clusters "
-                "(no argument num_clusters)"
-            )
-        if self.loss.consistency and not self.optimizer.ema:
-            raise ValueError(
-                f"loss.consistency={self.loss.consistency}: its teacher is the average of the "
-                "weights, and "
-                "optimizer.ema=0 keeps none: set it above 0, such as 0.999"
-            )
-        if self.data.packed and self.loss.auxiliary:
-            raise ValueError("loss.auxiliary: not with data.packed")
-        if self.data.packed and self.loss.levels != "independent":
-            raise ValueError(
-                f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows contain "
-                "several documents"
-            )
+
+    def objective(self) -> Any:
+        """Build the training objective.
+
+        Raises:
+            ValueError: bad values.
+        """
+        return parts.build("objectives", self.loss, place="loss")
 
     def order(self) -> Pace:
         """Build the pace.
@@ -349,11 +352,11 @@ class Recipe:
     def network(self) -> Values:
         """Values from which the network is built.
 
-        With the auxiliary loss they include its head. If the network has an argument block_size
+        They include those of the training objective, such as a second head. If the network has an argument block_size
         that is unset or 0, it is set to the pace's. For full attention set it to the sequence
         length.
         """
-        values = self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
+        values = self.model | self.objective().network_values
         block = self.order().block
         can = "block_size" in parts.keys("backbones", self.model["kind"])
         return values | (

@@ -32,8 +32,8 @@ from ddlib_models.io.manifest import (
     write_manifest,
 )
 from recipes.config import Output
-from recipes.engine.along_order import AlongOrder
 from recipes.engine.folder import check_place
+from recipes.engine.objectives.base import Objective
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 
@@ -43,7 +43,7 @@ _NAME = re.compile(r"step_(\d+)")
 _PARTS = {
     "model": "the network",
     "optimizer": "optimizer.muon, or the trained weights of the network",
-    "along": "loss.order and its batch",
+    "objective": "loss.kind, its keys and the batch",
 }
 """Parts of the state, and what they depend on in a recipe."""
 
@@ -71,7 +71,7 @@ class State:
     model: torch.nn.Module
     optimizers: list[torch.optim.Optimizer]
     average: Average | None
-    along: AlongOrder | None = None
+    objective: Objective
 
     def tensors(self) -> dict[str, Any]:
         """Return all of it by name; the names do not depend on how the model is sharded."""
@@ -81,16 +81,17 @@ class State:
         }
         if self.average is not None:
             state["average"] = self.average.weights
-        if self.along is not None:
-            state["along"] = self.along.tensors()
+        own = self.objective.tensors()
+        if own:
+            state["objective"] = own
         return state
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of ``tensors``; the averages were read in place."""
         set_model_state_dict(self.model, state["model"])
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
-        if self.along is not None:
-            self.along.load(state["along"])
+        if "objective" in state:
+            self.objective.load(state["objective"])
 
 
 def name_of(step: int) -> str:

@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from ddlib.typing import implements
 from recipes.config import Hardware
 from recipes.engine.model_protocols import Blocks, able, blocks
-from recipes.engine.objective import Objective
+from recipes.engine.network import Network
 from recipes.engine.parallel import World
 
 
-def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
+def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     """Move the network to its device, recompute, compile and shard its blocks as configured.
 
     Return what to call.
@@ -33,7 +33,7 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
     Raises:
         ValueError: recomputation for a network without blocks.
     """
-    model = objective.to(world.device).model
+    model = network.to(world.device).model
     if hardware.recompute:
         able(model, Blocks, "hardware.recompute=True", "blocks")
     for block in blocks(model):
@@ -48,14 +48,14 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
             half, torch.float32 if half else None, cast_forward_inputs=False
         )
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in (*(model.blocks if implements(model, Blocks) else ()), objective):
+        for part in (*(model.blocks if implements(model, Blocks) else ()), network):
             fully_shard(part, mesh=mesh, mp_policy=policy)
-        register_fsdp_forward_method(objective, "predict")
-        return objective
+        register_fsdp_forward_method(network, "predict")
+        return network
     if world.size > 1:
         ids = [world.device.index] if world.device.type == "cuda" else None
-        return DistributedDataParallel(objective, device_ids=ids, gradient_as_bucket_view=True)
-    return objective
+        return DistributedDataParallel(network, device_ids=ids, gradient_as_bucket_view=True)
+    return network
 
 
 def unsharded(hardware: Hardware, world: World) -> list[str]:
@@ -69,21 +69,21 @@ def unsharded(hardware: Hardware, world: World) -> list[str]:
     ]
 
 
-def gathered_anew(objective: Objective) -> None:
+def gathered_anew(network: Network) -> None:
     """Make sharded weights be gathered again.
 
     Between two passes the outermost ones stay gathered.
     """
-    for module in objective.modules():
+    for module in network.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 @contextmanager
-def accumulating(called: nn.Module, objective: Objective, last: bool) -> Iterator[None]:
+def accumulating(called: nn.Module, network: Network, last: bool) -> Iterator[None]:
     """Restrict the exchange of gradients to the ``last`` of several backward passes."""
-    if isinstance(objective, FSDPModule):
-        objective.set_requires_gradient_sync(last)
+    if isinstance(network, FSDPModule):
+        network.set_requires_gradient_sync(last)
     apart = isinstance(called, DistributedDataParallel) and not last
     with called.no_sync() if apart else nullcontext():
         yield

@@ -23,7 +23,7 @@ def publish(run: Run, folder: Path) -> None:
     model = _blank(run)
     with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
         weights = get_model_state_dict(
-            run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+            run.network, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
         )
         if run.world.first:
             model.load_state_dict(
@@ -52,7 +52,7 @@ def _blank(run: Run) -> nn.Module:
 
     No checkpoint.
     """
-    trained = run.objective.model
+    trained = run.network.model
     if isinstance(trained, Pretrained):
         return type(trained)(**trained.saved_arguments())
     return make_model(run.recipe, ModelContext(run.known, run.process))

@@ -82,7 +82,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         for batches in run.batches():
             result = run.step(batches, signals.requested)
             watch.step(run.facts.step, result)
-            for message in run.clipped() if run.facts.step == first else []:
+            for message in run.remarks() if run.facts.step == first else []:
                 watch.say(message)
             if not diverged and (
                 diverged := watch.loss > DIVERGED * math.log(max(run.process.vocab_size, 2))
@@ -109,8 +109,8 @@ def header(run: Run) -> str:
     """Return what is trained, on what, and where it is written, in one line."""
     recipe = run.recipe
     world = run.world
-    sizes = [value.numel() for value in run.objective.parameters()]
-    trained = sum(value.numel() for value in run.objective.parameters() if value.requires_grad)
+    sizes = [value.numel() for value in run.network.parameters()]
+    trained = sum(value.numel() for value in run.network.parameters() if value.requires_grad)
     frozen = f" of {sum(sizes):,}" if trained < sum(sizes) else ""
     device = (
         torch.cuda.get_device_name(world.device)
@@ -219,27 +219,27 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
     tokenizer = run.data.tokenizer
     trace = []
     with run.averaged():
-        names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
+        names = cluster_names(run.process, run.network.model, run.known.clusters, tokenizer)
         generator = torch.Generator(run.world.device).manual_seed(recipe.seed)
 
         def show(step: int, t: Tensor, z: Tensor) -> None:
             trace.append((float(t[0].mean()), render(tokenizer, z[0], names)))
 
         tokens = {}
-        denoiser = run.objective.denoiser
-        labels = takes_labels(run.objective.model)
+        denoiser = run.network.denoiser
+        labels = takes_labels(run.network.model)
         for length, numbers in lengths(run).items():
             if labels:
                 classes = (
-                    torch.tensor(numbers, device=run.world.device) % run.objective.model.num_classes
+                    torch.tensor(numbers, device=run.world.device) % run.network.model.num_classes
                 )
-                denoiser = labelled(run.objective.denoiser, classes)
+                denoiser = labelled(run.network.denoiser, classes)
             drawn = dd.sample(
                 run.process,
                 denoiser,
                 (len(numbers), length),
                 steps=recipe.output.sample_steps,
-                parameterization=run.objective.parameterization,
+                parameterization=run.network.parameterization,
                 pace=run.pace,
                 generator=generator,
                 on_step=show if 0 in numbers else None,

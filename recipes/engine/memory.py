@@ -19,10 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
-from recipes.engine.along_order import AlongOrder
-from recipes.engine.consistency import target
 from recipes.engine.model_protocols import Blocks
-from recipes.engine.noisy import Noisy
+from recipes.engine.objectives.noisy import Noisy
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.setup import Rehearsal, micro_batch
@@ -191,7 +189,7 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     fresh, held, validation = _growths(run, few)
 
     def layout(world: World, rows: int, shard: bool, name: str) -> Layout:
-        model = run.objective.model
+        model = run.network.model
         process = run.process
         share = world.size if shard else 1
         whole = _size([*model.buffers(), *process.parameters(), *process.buffers()])
@@ -251,33 +249,25 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
         return call
 
-    def trained(noisy: Noisy, kept: Tensor, sooner: Noisy | None) -> None:
-        taught = target(run.objective.answer, run.averaged, sooner)
-        run.called(noisy, kept, scale, taught)[0].backward()
+    def trained(noisy: Noisy) -> None:
+        noisy = run.state.objective.before(noisy, run.averaged)
+        run.called(run.state.objective, noisy, scale)[0].backward()
 
-    for name in ("_loss", "predict"):
-        setattr(run.objective, name, cutting(getattr(run.objective, name)))
+    objective = run.state.objective
+    objective.losses = cutting(objective.losses)
+    run.network.predict = cutting(run.network.predict)
     found = []
     scale = torch.ones((), device=run.world.device)
     for rows in (few, 2 * few):
         run.recipe = replace(
             run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows)
         )
-        along = AlongOrder.of(
-            run.process,
-            run.recipe,
-            run.data,
-            run.world,
-            rows,
-            run.objective.parameterization,
-            run.density,
-            run.recipe.loss.count_padding and run.padded,
-        )
-        run.state = replace(run.state, along=along)
-        given = [part for (part,) in run.noised(next(run.batches()))]
-        run.objective.zero_grad()
-        passed = [measured(lambda given=given: trained(*given)) for _ in range(2)]
-        run.objective.zero_grad()
+        objective.begin(run.setting)
+        batches = [batch.to(run.world.device) for batch in next(run.batches())]
+        (given,) = objective.prepare(batches, 0)
+        run.network.zero_grad()
+        passed = [measured(lambda given=given: trained(given)) for _ in range(2)]
+        run.network.zero_grad()
         found.append([*passed, measured(run.validate)])
     return tuple(Growth.of(few, *both) for both in zip(*found, strict=True))
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.profiler import record_function
@@ -17,20 +17,18 @@ import ddlib as dd
 from ddlib.plot import level_names
 from ddlib.processes import unsqueeze_times
 from ddlib.typing import implements
-from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
+from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
-from recipes.engine.along_order import AlongOrder
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, State, check_folder, newest
-from recipes.engine.consistency import bridged, target
 from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
-from recipes.engine.noisy import Noisy
-from recipes.engine.non_finite import cause
-from recipes.engine.objective import Objective, level_sums, noised
+from recipes.engine.network import Network
+from recipes.engine.objectives.base import Setting
+from recipes.engine.objectives.noising import level_sums
+from recipes.engine.objectives.noisy import Noisy
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World
-from recipes.engine.self_conditioning import recalling
 from recipes.engine.setup import (
     FromText,
     fingerprint,
@@ -38,6 +36,7 @@ from recipes.engine.setup import (
     make_model,
     make_process,
     micro_batch,
+    written_out,
 )
 from recipes.engine.starting import check_pretrained, check_start, start
 from recipes.engine.validation import NOISE, check_sequences, references, validate
@@ -59,15 +58,11 @@ class Run:
     data: Prepared
     known: FromText
     process: dd.processes.ForwardProcess
-    density: dd.times.TimeDensity | None
-    """Density of the training times; None for the uniform one."""
-    objective: Objective
+    network: Network
     called: nn.Module
     state: State
     facts: Facts
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
-    at_once: bool = False
-    """Whether all blocks of a sequence are trained in one call."""
     padded: bool = True
     """Whether the vocabulary has padding, which the loss may count."""
     last: Noisy | None = None
@@ -105,7 +100,7 @@ class Run:
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
-        recipe = replace(recipe, loss=recipe.loss.of(recipe.process["kind"]))
+        recipe = replace(recipe, loss=written_out(recipe))
         if data is None:
             recipe = replace(recipe, data=recipe.data.whole())
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
@@ -127,54 +122,48 @@ class Run:
             check_folder(recipe.output, model, recipe.optimizer.ema > 0)
         if earlier is None:
             start(recipe, model, process, data, filled.clusters)
-        density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
-        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
-        objective.train()  # a pretrained network is in evaluation mode
-        called = spread(objective, recipe.hardware, world)
-        average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
+        objective = recipe.objective()
+        network = Network(model, objective.parameterization, recipe.hardware.bf16)
+        network.train()  # a pretrained network is in evaluation mode
+        called = spread(network, recipe.hardware, world)
+        average = Average(network, recipe.optimizer.ema) if recipe.optimizer.ema else None
         labels = (
             recipe.data.packed and takes_labels(model) and len(rows.train.labels)
         )  # the rest of a row has none
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
-        along = AlongOrder.of(
-            process,
-            recipe,
-            rows,
-            world,
-            micro_batch(recipe, world),
-            objective.parameterization,
-            density,
-            recipe.loss.count_padding and padded,
-        )
-        state = State(objective, optimizers(model, recipe.optimizer), average, along)
+        state = State(network, optimizers(model, recipe.optimizer), average, objective)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
-        blocks = at_once(pace, model)
-        return cls(
+        run = cls(
             recipe,
             world,
             rows,
             filled,
             process,
-            density,
-            objective,
+            network,
             called,
             state,
             facts,
             pace,
-            blocks,
             padded=padded,
             earlier=earlier,
             skipped=skipped,
         )
+        objective.begin(run.setting)
+        return run
+
+    @property
+    def setting(self) -> Setting:
+        """Objects that the training objective takes."""
+        rows = micro_batch(self.recipe, self.world)
+        about = self.process, self.network, self.pace, rows, self.padded
+        return Setting(self.recipe, self.world, self.data, *about)
 
     def batches(self) -> Iterator[list[Batch]]:
-        """Yield, from the next step on, the micro-batches of this process, from one order for all
+        """Return, from the next step on, the micro-batches of this process, from one order for all
         processes.
         """
         recipe = self.recipe
         world = self.world
-        while self.state.along is not None:
-            yield self.state.along.batches()
         micro = micro_batch(recipe, world)
         stream = examples(
             self.data.train,
@@ -188,41 +177,9 @@ class Run:
             packed=recipe.data.packed,
             threads=recipe.hardware.threads,
         )
-        while batches := list(islice(stream, recipe.batch // world.size // micro)):
-            yield batches
-
-    def noised(
-        self, batches: list[Batch]
-    ) -> tuple[list[Noisy], list[Bool[Tensor, "B L"]], list[Noisy | None]]:
-        """Noise the micro-batches of the next step.
-
-        Returns:
-            the micro-batches at their times; the tokens of each that count in the loss; and the
-            same at earlier times, for the consistency term, None without it.
-        """
-        recipe = self.recipe
-        number = self.facts.step
-        along = self.state.along
-        counted = recipe.loss.count_padding and self.padded
-        if along is None:
-            options = recipe.loss, self.density, self.pace, self.at_once
-            batches = [batch.to(self.world.device) for batch in batches]
-            noisy = [
-                noised(self.process, batch, recipe.seed, number, *options) for batch in batches
-            ]
-            pairs = [
-                bridged(self.process, *each, recipe.seed, number, recipe.loss)
-                for each in zip(noisy, batches, strict=True)
-            ]
-        else:
-            pairs = [(part, None) for part in along.noisy(number)]
-        # without padding in the vocabulary the rest of a packed row is not part of the data
-        kept = [torch.ones_like(late.mask) if counted else late.mask for late, _ in pairs]
-        late = [
-            recalling(part, batch, recipe.seed, number, recipe.loss.memory)
-            for (part, _), batch in zip(pairs, batches, strict=True)
-        ]
-        return late, kept, [sooner for _, sooner in pairs]
+        count = recipe.batch // world.size // micro
+        steps = iter(lambda: list(islice(stream, count)), [])
+        return self.state.objective.batches(steps)
 
     def step(self, batches: list[Batch], stop: bool) -> Step:
         """Take one optimizer step.
@@ -233,30 +190,32 @@ class Run:
         recipe = self.recipe
         world = self.world
         number = self.facts.step
+        objective = self.state.objective
         # seed of dropout: derived from the step, so there is no state to save
         world.seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
-        if implements(self.objective.model, Steps):
-            self.objective.model.at_step(number)
+        if implements(self.network.model, Steps):
+            self.network.model.at_step(number)
         with record_function("noise"):
-            noisy, kept, sooner = self.noised(batches)
-        total = world.sum(torch.stack([k.sum() for k in kept]).sum())
+            batches = [batch.to(world.device) for batch in batches]
+            noisy = objective.prepare(batches, number)
+        total = world.sum(torch.stack([part.mask.sum() for part in noisy]).sum())
         sums = 0.0
         loss = torch.zeros((), dtype=torch.float64, device=world.device)
         per_token: list[Tensor] = []
-        for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
-            with accumulating(self.called, self.objective, index + 1 == len(noisy)):
+        for index, part in enumerate(noisy):
+            with accumulating(self.called, self.network, index + 1 == len(noisy)):
                 # gradients are averaged over the processes
                 with record_function("forward"):
-                    taught = target(self.objective.answer, self.averaged, sooner[index])
-                    part_loss, losses = self.called(part, keep, world.size / total, taught)
+                    part = objective.before(part, self.averaged)
+                    part_loss, losses = self.called(objective, part, world.size / total)
                 with record_function("backward"):
                     part_loss.backward()
             loss += losses.sum(dtype=torch.float64)
             per_token.append(losses)
-            sums = sums + level_sums(self.process, losses, part, keep)
+            sums = sums + level_sums(self.process, losses, part)
         self.last = noisy[-1]
         norm = _full(
-            nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm)
+            nn.utils.clip_grad_norm_(self.network.parameters(), recipe.optimizer.max_grad_norm)
         )
         own = loss.isfinite() & norm.isfinite()
         stopping = torch.full_like(loss, stop)
@@ -268,21 +227,25 @@ class Run:
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read
         if bad:
-            why = (
-                "" if bool(own) else cause(self.process, self.objective.weighting, noisy, per_token)
-            )
+            why = "" if bool(own) else objective.cause(noisy, per_token)
             self._refuse(noisy, why)
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):
             update(self.state.optimizers, value)
             if self.state.average is not None:
                 self.state.average.update(number)
-        if self.state.along is not None:
-            self.state.along.replace()
+        numbers = objective.logged()
+        objective.after()
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
         return Step(
-            loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping)
+            loss_sum / tokens,
+            length,
+            value,
+            levels,
+            level_names(self.process),
+            bool(stopping),
+            numbers,
         )
 
     def validate(self) -> Terms:
@@ -293,7 +256,7 @@ class Run:
         with self.averaged():
             return validate(
                 self.process,
-                self.objective.denoiser,
+                self.network.denoiser,
                 self.data,
                 recipe.data.length,
                 self.world,
@@ -308,7 +271,7 @@ class Run:
                     IN_STRATA,
                     self.pace,
                 ),
-                parameterization=self.objective.parameterization,
+                parameterization=self.network.parameterization,
                 pace=self.pace,
             )
 
@@ -334,35 +297,25 @@ class Run:
             (self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)
         ]
 
-    def clipped(self) -> list[str]:
-        """Return a message if the weighting clips most weights of the last noisy tokens."""
-        weights = self.weights().detach()
-        limit = self.objective.weighting.limit
-        if not len(weights) or (share := float((weights > limit).float().mean())) <= 0.5:
-            return []
-        median = float(weights.median())
-        return [
-            f"loss.weighting clips {100 * share:.0f} % of the weights of noisy tokens at {limit:g} "
-            "(median "
-            f"{median:.3g}): the loss is far from the bound, which loss.weighting: clip, without a "
-            "limit, trains on"
-        ]
+    def remarks(self) -> list[str]:
+        """Return messages of the objective about the last noisy tokens."""
+        return [] if self.last is None else self.state.objective.remarks(self.last)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Return a context with the averaged weights in place of the last ones, and no dropout."""
-        self.objective.eval()
+        self.network.eval()
         self._swap()
         try:
             yield
         finally:
             self._swap()
-            self.objective.train()
+            self.network.train()
 
     def _swap(self) -> None:
         if self.state.average is not None:
             self.state.average.swap()
-            gathered_anew(self.objective)
+            gathered_anew(self.network)
 
     def _refuse(self, noisy: list[Noisy], why: str) -> None:
         """Save the batch if ``why`` states what is not finite in it, and raise the error on every

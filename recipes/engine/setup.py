@@ -5,23 +5,22 @@ step.
 import hashlib
 import json
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib import parts
+from ddlib import parts, registry
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
-from ddlib.objective.options import check_mode, check_weighting
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.embeddings.grouping import clusters_for, clusters_there
 from recipes.embeddings.neighbours import stream
-from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
+from recipes.engine.model_protocols import Packs, Starts, able, served
 from recipes.engine.parallel import World
-from recipes.engine.self_conditioning import check_memory
 
 
 class FromText(RunContext):
@@ -123,19 +122,7 @@ def make_process(
     """
     process = parts.build("processes", recipe.process, known, "process").to(world.device)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
-    if recipe.loss.mode not in process.modes:
-        raise ValueError(
-            f"loss.mode={recipe.loss.mode!r}: {process!r} has only {', '.join(process.modes)}"
-        )
-    try:
-        process.check_levels(recipe.loss.levels)
-    except TypeError as error:
-        raise ValueError(f"loss.{error}") from error
-    try:
-        check_mode(process, recipe.loss.edge_weights or recipe.loss.mode)
-        check_weighting(process, recipe.loss.rule())
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"loss: {error}") from error
+    recipe.objective().check_process(process)
     return process
 
 
@@ -151,12 +138,6 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
         if recipe.data.packed:
             raise ValueError(
                 f"{option}: not with data.packed, whose rows contain several documents"
-            )
-        if recipe.loss.levels != "independent":
-            raise ValueError(
-                f"{option}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of "
-                "one time together; "
-                "must be 'independent'"
             )
     return pace
 
@@ -182,11 +163,7 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
             "network"
         )
     served(recipe.order(), recipe.data.length, model)
-    check_memory(recipe.loss.memory, recipe.order(), model)
-    if recipe.loss.auxiliary:
-        able(
-            model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters"
-        )
+    recipe.objective().check_network(model, recipe)
     if recipe.start == "text":
         able(model, Starts, "start='text'", "start_at")
     return model
@@ -206,3 +183,9 @@ def micro_batch(recipe: Recipe, world: World) -> int:
             f"hardware.micro_batch={micro}"
         )
     return micro
+
+
+def written_out(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of the training objective, with those that the process decides."""
+    kind = registry.find("objectives", recipe.loss["kind"])
+    return kind.written_out(recipe.loss, recipe.process["kind"])

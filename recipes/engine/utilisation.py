@@ -9,7 +9,7 @@ logits that the loss leaves out do.
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recipes.config import Hardware, own_times
+from recipes.config import Hardware, at_once, own_times
 from recipes.engine.run import Run
 from recipes.metrics.conditioned import takes_labels
 
@@ -59,11 +59,11 @@ def operations(run: Run) -> int:
     length = run.recipe.data.length
     device = run.world.device
     x = torch.zeros(1, length, dtype=torch.int64, device=device)
-    options = {"clean": x} if run.at_once else {}
-    if takes_labels(run.objective.model):
+    options = {"clean": x} if at_once(run.pace, run.network.model) else {}
+    if takes_labels(run.network.model):
         options["label"] = x[:, 0]
     t = torch.full(x.shape if own_times(run.pace, length) else (1,), 0.5, device=device)
-    run.objective.eval()  # dropout off
+    run.network.eval()  # dropout off
     from torch.utils.flop_counter import (
         FlopCounterMode,
     )  # imports triton, which takes half a second
@@ -72,8 +72,8 @@ def operations(run: Run) -> int:
     eager = torch.compiler.set_stance("force_eager")
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), eager, torch.no_grad(), counter:
-        run.objective.denoiser(x, t, **options)
-    run.objective.train()
+        run.network.denoiser(x, t, **options)
+    run.network.train()
     return 3 * counter.get_total_flops()
 
 

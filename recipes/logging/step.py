@@ -1,7 +1,7 @@
 """Results of a training step."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
@@ -22,3 +22,5 @@ class Step:
     """Names of these levels."""
     stop: bool
     """Whether any process received a signal to stop."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers of the training objective by name."""

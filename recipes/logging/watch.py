@@ -88,7 +88,9 @@ class Watch:
             padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
             padded = padded and not recipe.data.wrap
             self._bar = stack.enter_context(
-                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about(padded))
+                TrainingBar(
+                    self._console, "step", recipe.steps, start, recipe.objective().about(padded)
+                )
             )
             self._stack = stack.pop_all()
 
@@ -144,6 +146,7 @@ class Watch:
             seconds=self._before + self._bar.seconds,
             tokens_per_second=self._bar.speed,
             **self._since(number),
+            **step.numbers,
         )
 
     def _since(self, number: int) -> dict[str, float]:

@@ -191,7 +191,7 @@ def open_saved(
         process=process,
         model=model,
         denoiser=model if precision == "float32" else called(model, half=True),
-        token_parameterization=recipe.loss.parameterization,
+        token_parameterization=recipe.objective().parameterization,
         tokenizer=tokenizer,
         special=special,
         length=recipe.data.length,

@@ -34,7 +34,7 @@ def autoregressive_variant(recipe: Recipe) -> Mapping[str, tuple[str, Recipe]]:
         process={"kind": "mdlm"},
         pace="left_to_right",
         model=recipe.model | {"time_conditioned": False},
-        loss=replace(recipe.loss, weighting="clip", interval=MASKED, weigh_times=False),
+        loss=recipe.loss | {"weighting": "clip", "interval": MASKED, "weigh_times": False},
         output=replace(recipe.output, folder=recipe.output.folder / "ar"),
     )
     return {

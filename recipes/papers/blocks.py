@@ -40,12 +40,12 @@ def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recip
     """
     whole = masks_by_mdlm(recipe, length, steps=850_000)
     whole = replace(
-        whole, data=replace(whole.data, wrap=True), loss=replace(whole.loss, count_padding=False)
+        whole, data=replace(whole.data, wrap=True), loss=whole.loss | {"count_padding": False}
     )
     found = {BEGIN: ("masks, what the blocks below start from", whole)}
     start = str(recipe.output.folder / BEGIN)
     for size, interval in INTERVALS.items():
-        loss = replace(whole.loss, interval=interval, weigh_times=False)
+        loss = whole.loss | {"interval": interval, "weigh_times": False}
         own = replace(whole, pace=f"blocks:size={size}", loss=loss, steps=150_000, start=start)
         found[f"bd3lm-{size}"] = (
             f"masks by blocks of {size} tokens, from the weights of {start} (--start)",

@@ -17,7 +17,7 @@ every 1,000 documents.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from recipes.config import Loss, Recipe
+from recipes.config import Recipe
 
 FIRST_TIME = 1e-3
 """Lowest time of training: ``sampling_eps``."""
@@ -48,7 +48,7 @@ def masks_by_mdlm(recipe: Recipe, length: int, steps: int) -> Recipe:
         process={"kind": "mdlm"},
         model=recipe.model | {"dropout": 0.1, "time_conditioned": False},
         optimizer=optimizer,
-        loss=Loss(weighting={"kind": "clip", "high": None}),
+        loss={"weighting": {"kind": "clip", "high": None}},
         batch=512,
         steps=steps,
     )
@@ -62,7 +62,7 @@ def mdlm_variant(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recipe]
         length: tokens of a row.
     """
     one = masks_by_mdlm(recipe, length, steps=1_000_000)
-    loss = replace(one.loss, interval=(FIRST_TIME, 1.0), count_padding=False)
+    loss = one.loss | {"interval": [FIRST_TIME, 1.0], "count_padding": False}
     output = replace(one.output, folder=one.output.folder / "mdlm-paper")
     one = replace(one, data=replace(one.data, wrap=True), loss=loss, output=output)
     return {"mdlm-paper": ("masked diffusion as in MDLM's own paper, rows cut from all texts", one)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.command import choose
 from recipes.console import plain_errors
 from recipes.data import SymbolCorpus
@@ -68,7 +68,7 @@ def setting(
         ),
         process={"kind": "mdlm"},
         model={"kind": "dit", **shape, **(network or {})},
-        loss=Loss(weighting={"kind": "clip", "high": None}, times="optimal"),
+        loss={"weighting": {"kind": "clip", "high": None}, "times": "optimal"},
         optimizer=Optimizer(
             lr=size.lr,
             warmup=size.warmup,

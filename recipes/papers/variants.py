@@ -37,8 +37,8 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
             {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1},
         ),
     }
-    losses = {name: replace(recipe.loss, weighting=f"clip:{weight_clip}") for name in processes}
-    losses["gidd"] = replace(recipe.loss, weighting="dynamic")
+    losses = {name: recipe.loss | {"weighting": f"clip:{weight_clip}"} for name in processes}
+    losses["gidd"] = recipe.loss | {"weighting": "dynamic"}
     output = recipe.output
     return {
         name: (

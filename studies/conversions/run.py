@@ -118,7 +118,7 @@ class Conversions(Study):
             given,
             data=replace(given.data, folder=work / "data", length=self.length),
             model={**given.model, "anneal": self.steps // 2},
-            loss=replace(given.loss, count_padding=True),
+            loss=given.loss | {"count_padding": True},
             hardware=replace(given.hardware, bf16=True),
             batch=self.batch,
             steps=self.steps,

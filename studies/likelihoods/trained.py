@@ -22,7 +22,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.audit import Options, Rows, judge, measure, rows_of
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches, wrapped
 from recipes.engine import train
 from recipes.engine.checkpoint import name_of
@@ -38,7 +38,7 @@ WHOLE: Mapping[str, dict[str, Any]] = {
     "masks": {"process": {"kind": "mdlm"}},
     "HDLM-64": {"process": {"kind": "hdlm", "clusters": 64}},
     "HDLM-64, xi = 0.9": {"process": {"kind": "hdlm", "clusters": 64, "xi": 0.9}},
-    "GIDD": {"process": {"kind": "gidd", "p_uniform": 0.1}, "loss": Loss(weighting="dynamic")},
+    "GIDD": {"process": {"kind": "gidd", "p_uniform": 0.1}, "loss": {"weighting": "dynamic"}},
 }
 """Networks over whole sequences; GIDD with the weights of its recipe."""
 BLOCKS = (32, 8, 1)
@@ -109,7 +109,7 @@ def recipes(work: Path, sizes: Sizes) -> dict[str, Recipe]:
         process={"kind": "mdlm"},
         model={"kind": "dit", **sizes.network, "pad_to": 1},
         start="text",
-        loss=Loss(weighting="clip:2"),
+        loss={"weighting": "clip:2"},
         hardware=Hardware(threads=1),
         output=Output(folder=work),
         batch=BATCH,

@@ -66,8 +66,8 @@ def kept(config: Config, process: Values, data: Data) -> dict[str, float]:
 def opened(config: Config, process: Values, data: Data) -> Run:
     """Return the run of the model with the weights that ``kept`` wrote."""
     run = Run.prepare(replace(config.recipe(process), start="random"), ALONE, data.prepared)
-    run.objective.model.load_state_dict(torch.load(config.out / f"{MODEL}.pt"))
-    run.objective.eval()
+    run.network.model.load_state_dict(torch.load(config.out / f"{MODEL}.pt"))
+    run.network.eval()
     return run
 
 
@@ -75,7 +75,7 @@ def drawn(path: Path, way: str, config: Config, run: Run, data: Data, count: int
     """Draw the samples of a way by the model of a run, unless they are there."""
     if path.exists():
         return
-    network, sampler = run.objective.model, WAYS[way]
+    network, sampler = run.network.model, WAYS[way]
     generator = dd.KeyedGenerator(config.seed, 0, torch.arange(count))
     with network_calls(network) as made:
         tokens = dd.sample(

@@ -23,7 +23,7 @@ import torch
 import ddlib as dd
 from benchmarks.measuring import machine, medians, seconds
 from ddlib_models import DiT
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import SymbolCorpus, open_prepared, prepare
 from recipes.embeddings.grouping import clusters_for
 from recipes.embeddings.neighbours import neighbourhoods, stream
@@ -211,7 +211,7 @@ class Structure(Study):
             ),
             process=process,
             model={"kind": "dit", **self.network, **(kind.network or {})},
-            loss=Loss(weighting={"kind": "clip", "high": None}, times="optimal", **edges),
+            loss=dict(weighting={"kind": "clip", "high": None}, times="optimal", **edges),
             optimizer=Optimizer(
                 lr=3e-3, warmup=50, final=1.0, weight_decay=0.05, muon=True, ema=0.99
             ),

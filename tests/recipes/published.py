@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
-from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe
+from recipes.config import Data, ModelContext, Optimizer, Output, Recipe
 from recipes.data import Corpus, Prepared, local, open_prepared, prepare
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
@@ -67,7 +67,7 @@ def publish_tiny(
         process=process or dict(kind="mdlm"),
         pace=pace,
         model=dict(kind="dit", dim=16, depth=depth, heads=2, cond_dim=8, pad_to=1),
-        loss=Loss(parameterization="posterior"),  # not the default
+        loss=dict(parameterization="posterior"),  # not the default
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder / "run"),
         batch=4,

@@ -6,18 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 from refusals import refuses
-from training_runs import curve, losses, recipe, text, trained
+from training_runs import curve, losses, objective, recipe, text, trained  # noqa: F401
 
-from recipes.config import Hardware, Loss
+from recipes.config import Hardware
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
-from recipes.engine.along_order import _spread
-from recipes.engine.objective import noised
+from recipes.engine.objectives.along_order import _spread
+from recipes.engine.objectives.noising import noised
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
-ORDER = Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75, mode="edges")
+ORDER = dict(
+    kind="along_order", order="confidence:temperature=0.1", per_step=3, share=0.75, mode="edges"
+)
+LEFT = dict(kind="along_order", order="left_to_right")
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +52,11 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
 
 def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     run = Run.prepare(given(folder, "times"), World(0, 1, torch.device("cpu")))
-    [batch], [noisy] = run.state.along.batches(), run.state.along.noisy(0)
-    random = _spread(8, 1 - ORDER.order_share)
+    batches = next(run.batches())
+    [batch], [noisy] = batches, run.state.objective.prepare(batches, 0)
+    random = _spread(8, 1 - ORDER["share"])
     some = Batch(batch.x[random], batch.mask[random], torch.arange(2))
-    assert torch.equal(
-        noisy.t[random], noised(run.process, some, run.recipe.seed, 0, ORDER).t.to(noisy.t)
-    )
+    assert torch.equal(noisy.t[random], noised(run.process, some, run.recipe.seed, 0).t.to(noisy.t))
     assert torch.equal(noisy.t[~random], noisy.rows.t[~random])
 
 
@@ -100,24 +102,27 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
     [
         (
             dict(process=dict(kind="gidd", p_uniform=0.2)),
-            "loss.order='left_to_right': an order needs a process with levels",
+            r"loss.order=LeftToRight.*: an order needs a process with levels",
         ),
-        (dict(loss=Loss(order="ancestral")), "loss.order='ancestral': order is Ancestral"),
-        (dict(loss=Loss(order="confidence:per_step=expected")), "must choose without a time grid"),
-        (dict(pace="blocks:size=4"), "loss.order='left_to_right': not with pace"),
+        (dict(loss=LEFT | dict(order="ancestral")), r"loss.order=Ancestral.*: order is Ancestral"),
+        (
+            dict(loss=LEFT | dict(order="confidence:per_step=expected")),
+            "must choose without a time grid",
+        ),
+        (dict(pace="blocks:size=4"), "loss.kind=along_order: not with pace"),
     ],
 )
 def test_options_without_an_order_are_refused_before_training(folder, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(given(folder, "refused", **(dict(loss=Loss(order="left_to_right")) | changes)))
+        train(given(folder, "refused", **(dict(loss=LEFT) | changes)))
 
 
 test_bad_values_are_refused_with_their_name = refuses(r"""
-    Loss(order="confidance") | ValueError | loss.order.*confidance.*confidence
-    Loss(order="confidence:score=best") | ValueError | score is 'best'
-    Loss(order="left_to_right", order_per_step=0) | ValueError | order_per_step=0
-    Loss(order="left_to_right", order_share=0.0) | ValueError | order_share=0.0: must lie in
-    Loss(order="left_to_right", interval=(0.1, 0.9))
-        | ValueError | interval=\(0\.1, 0\.9\): not with order='left_to_right' and
-    Loss(order="left_to_right", levels="balanced") | ValueError | order='left_to_right': not with levels
+    objective(**dict(LEFT, order="confidance")) | ValueError | loss.order.*confidance.*confidence
+    objective(**dict(LEFT, order="confidence:score=best")) | ValueError | score is 'best'
+    objective(**LEFT, per_step=0) | ValueError | per_step=0
+    objective(**LEFT, share=0.0) | ValueError | share=0.0: must lie in
+    objective(**LEFT, interval=(0.1, 0.9))
+        | ValueError | interval=\(0\.1, 0\.9\): not with loss.kind=along_order and
+    objective(**LEFT, levels="balanced") | ValueError | levels='balanced': not with loss.kind=along_order
 """)

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from training_runs import loss_of
 
 import ddlib as dd
 from ddlib_models import DiT, sizes
 from recipes import lm1b, owt
 from recipes.config.paces import make_pace
 from recipes.data import Batch
-from recipes.engine.objective import Objective, noised
+from recipes.engine.objectives.noising import noised
 
 
 @pytest.mark.parametrize("module", [owt, lm1b])
@@ -36,10 +37,10 @@ def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module)
             parameter.add_(0.2 * torch.randn_like(parameter))
     x = torch.randint(vocab, (32, length))
     batch = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(32))
-    noisy = noised(process, batch, 0, 0, recipe.loss, None, make_pace(recipe.pace), at_once=True)
-    _, losses = Objective(network.eval(), process, recipe.loss)(
-        noisy, batch.mask, torch.tensor(1.0)
+    noisy = noised(
+        process, batch, 0, 0, recipe.objective(), None, make_pace(recipe.pace), at_once=True
     )
+    _, losses = loss_of(recipe.objective(), network.eval(), process, noisy, torch.tensor(1.0))
     masked = noisy.z == vocab
     assert masked.float().mean() > 0.98
     exact = -dd.likelihood(process, network, x, dd.samplers.LeftToRight(), group=1).per_position

@@ -5,22 +5,24 @@ Killed, resumed, on two ranks, packed, by blocks, from a trained run; refusals.
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from refusals import refuses
 from test_engine_reliability import killed_and_finished
-from training_runs import curve, losses, recipe, text, trained
+from training_runs import curve, losses, objective, recipe, text, trained
 
 import ddlib as dd
-from recipes.config import Hardware, Loss
+from recipes.config import Hardware
 from recipes.data import Batch, local, prepare
-from recipes.engine import consistency, train
-from recipes.engine.consistency import bridged, earlier
-from recipes.engine.objective import noised
+from recipes.engine import train
+from recipes.engine.objectives import consistency
+from recipes.engine.objectives.consistency import earlier
+from recipes.engine.objectives.noising import noised
 from recipes.model_io import open_saved
 
-CONSISTENT = Loss(consistency=0.5)
+CONSISTENT = dict(kind="consistency", weight=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,9 @@ def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
     shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
     train(given(folder, "again"))
     assert curve(folder / "again") == curve(whole) and len(losses(whole)) == 8
-    train(given(folder, "doubled", loss=Loss(consistency=1.0), steps=1))
+    train(given(folder, "doubled", loss=CONSISTENT | dict(weight=1.0), steps=1))
     train(given(folder, "half", steps=1))
-    train(given(folder, "tiny", loss=Loss(consistency=1e-9), steps=1))
+    train(given(folder, "tiny", loss=CONSISTENT | dict(weight=1e-9), steps=1))
     one, half, none = (losses(folder / name)[0] for name in ("doubled", "half", "tiny"))
     assert one - half == pytest.approx(half - none, rel=1e-4) and half - none > 0.05
 
@@ -109,17 +111,13 @@ KINDS = {
     "gidd": dict(process=dict(kind="gidd", p_uniform=0.2)),
     "uniform": dict(process=dict(kind="uniform", schedule="linear")),
     "posterior": dict(
-        loss=Loss(
-            consistency=0.5, parameterization="posterior", consistency_divergence="reverse_kl"
-        )
+        loss=CONSISTENT | dict(parameterization="posterior", divergence="reverse_kl")
     ),
     "children": dict(
         process=dict(kind="hdlm", clusters=6),
         model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
     ),
-    "interval": dict(
-        loss=Loss(consistency=0.5, interval=(0.1, 0.9), consistency_divergence="jensen_shannon")
-    ),
+    "interval": dict(loss=CONSISTENT | dict(interval=(0.1, 0.9), divergence="jensen_shannon")),
     "by blocks": dict(pace="blocks:size=4"),
     "ramp": dict(pace="ramp:lag=1"),
 }
@@ -150,7 +148,7 @@ def test_packed_rows(folder):
 
 
 def test_a_start_from_a_trained_run(folder):
-    before = given(folder, "before", loss=Loss())
+    before = given(folder, "before", loss=dict())
     train(before)
     after = given(folder, "after", start=str(before.output.folder), steps=4)
     train(after)
@@ -159,20 +157,23 @@ def test_a_start_from_a_trained_run(folder):
     assert last < first + 0.5 and len(losses(after.output.folder)) == 4
 
 
-def drawn(process, loss, rows, pace=None, seed=0):
+def drawn(process, rows, pace=None, seed=0):
     torch.manual_seed(0)
     x = torch.randint(process.vocab_size, (8, 6))
     index = torch.arange(8)[rows]
     batch = Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), index)
-    return bridged(process, noised(process, batch, seed, 3, loss, None, pace), batch, seed, 3, loss)
+    given = objective(**CONSISTENT)
+    given.setting = SimpleNamespace(process=process, recipe=SimpleNamespace(seed=seed))
+    late = given.bridged(noised(process, batch, seed, 3, given, None, pace), batch, 3)
+    return late, late.early
 
 
 @pytest.mark.parametrize("pace", [None, dd.paces.Blocks(2), dd.paces.Ramp(1.0)], ids=repr)
 def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
     process = dd.presets.mdlm(5)
-    late, early = drawn(process, CONSISTENT, slice(0, 8), pace)
+    late, early = drawn(process, slice(0, 8), pace)
     for i in range(0, 8, 2):
-        part, before = drawn(process, CONSISTENT, slice(i, i + 2), pace)
+        part, before = drawn(process, slice(i, i + 2), pace)
         assert torch.equal(part.z, late.z[i : i + 2]) and torch.equal(part.t, late.t[i : i + 2])
         assert torch.equal(before.z, early.z[i : i + 2]) and torch.equal(
             before.t, early.t[i : i + 2]
@@ -182,7 +183,6 @@ def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
     if pace is not None:
         still = late.measure == 0
         assert torch.equal(early.t[still], late.t[still])
-    assert drawn(process, Loss(), slice(0, 8), pace)[1] is None
 
 
 def test_earlier_times():
@@ -203,27 +203,27 @@ def test_earlier_times():
 
 
 def test_the_description_of_the_loss_names_the_option():
-    assert "0.5 x the consistency loss (forward_kl) added" in CONSISTENT.about()
-    assert "consistency" not in Loss().about()
+    assert "0.5 x the consistency loss (forward_kl) added" in objective(**CONSISTENT).about()
+    assert "consistency" not in objective().about()
 
 
 test_bad_values = refuses(r"""
-    Loss(consistency=-1.0) | ValueError | consistency=-1.0: must be at least 0
-    Loss(consistency=0.5, levels="balanced") | ValueError | consistency=0.5: not with levels='balanced'
-    Loss(consistency=0.5, consistency_anchor=1.5) | ValueError | consistency_anchor=1.5: must lie in \[0, 1\]
+    objective(kind="consistency", weight=-1.0) | ValueError | weight=-1.0: must be at least 0
+    objective(kind="consistency", levels="balanced") | ValueError | levels='balanced': not with loss.kind=consistency
+    objective(kind="consistency", anchor=1.5) | ValueError | anchor=1.5: must lie in \[0, 1\]
 """)
 
 
 def test_without_an_average_there_is_no_teacher(folder):
     run = given(folder, "none")
     with pytest.raises(
-        ValueError, match=r"loss.consistency=0.5: its teacher is the average .* optimizer.ema=0"
+        ValueError, match=r"loss.kind=consistency: its teacher is the average .* optimizer.ema=0"
     ):
         replace(run, optimizer=replace(run.optimizer, ema=0.0))
 
 
 def test_a_start_from_another_vocabulary_is_refused(folder, tmp_path):
-    before = given(folder, "before-other", loss=Loss(), steps=1)
+    before = given(folder, "before-other", loss=dict(), steps=1)
     train(before)
     (tmp_path / "text.txt").write_text(
         "\n".join(f"{number}. The state of the union" for number in range(40))

@@ -5,13 +5,14 @@ import re
 import numpy as np
 import pytest
 import torch
-from training_runs import curve, recipe, text
+from training_runs import curve, loss, recipe, text
 
 import ddlib as dd
-from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.command import choose
 from recipes.data import prepare_ids
 from recipes.engine import train
+from recipes.engine.objectives.bound import Bound
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.model_io import RECIPE
@@ -43,16 +44,18 @@ class Paper(dd.processes.Uniform):
 def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(
     kind, weighting, times
 ):
-    loss = Loss().of(kind)
-    assert (loss.weighting, loss.times) == (weighting, times) and loss.of("mdlm") == loss
+    values = Bound.written_out(loss(), kind)
+    assert (values["weighting"], values["times"]) == (weighting, times)
+    assert Bound.written_out(values, "mdlm") == values
 
 
 def test_values_of_the_recipe_are_unchanged():
-    assert Loss(weighting="clip:3").of("uniform") == Loss(weighting="clip:3", times="uniform")
-    assert Loss(times="bell").of("uniform") == Loss(weighting="clip", times="bell")
-    assert (
-        Loss(weigh_times=False).of("uniform").times == "uniform"
-    )  # another density would be other weights
+    own = Bound.written_out(loss(weighting="clip:3"), "uniform")
+    assert own == loss(weighting="clip:3", times="uniform")
+    own = Bound.written_out(loss(times="bell"), "uniform")
+    assert own == loss(weighting="clip", times="bell")
+    # another density would be other weights
+    assert Bound.written_out(loss(weigh_times=False), "uniform")["times"] == "uniform"
 
 
 def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
@@ -63,9 +66,9 @@ def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
         "model: {kind: dit, dim: 8, depth: 1, heads: 1}}"
     )
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--process", "mdlm"])
-    assert given.loss.of(given.process["kind"]).weighting == CLIPPED
+    assert Bound.written_out(given.loss, given.process["kind"])["weighting"] == CLIPPED
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--loss.weighting", "clip:7"])
-    assert given.loss.weighting["high"] == 7.0
+    assert given.loss["weighting"]["high"] == 7.0
     with pytest.raises(
         ValueError, match=r"--loss.weighting.high: the recipe sets no loss.weighting; choose one by"
     ):
@@ -77,7 +80,8 @@ def test_the_file_of_a_run_has_every_value(tmp_path):
         text(tmp_path / "data"), tmp_path / "run", process={"kind": "uniform", "schedule": "linear"}
     )
     run = Run.prepare(given, ALONE)
-    assert run.recipe.loss == Loss(weighting="clip", times="optimal") and run.density is not None
+    assert run.recipe.loss == loss(weighting="clip", times="optimal")
+    assert run.state.objective.density is not None
     assert Run.prepare(run.recipe, ALONE).facts == run.facts
 
 
@@ -117,8 +121,8 @@ def drifting(folder, name, loss):
 @pytest.mark.statistical
 def test_a_process_of_ones_own_is_trained_better_by_default_than_with_the_clip_of_papers(tmp_path):
     bounds = {}
-    for name, loss in (("default", Loss()), ("clipped", Loss(weighting="clip:2"))):
-        given = drifting(tmp_path, name, loss)
+    for name, values in (("default", loss()), ("clipped", loss(weighting="clip:2"))):
+        given = drifting(tmp_path, name, values)
         assert train(given)
         bounds[name] = next(
             record for record in curve(given.output.folder) if record["kind"] == "bound"
@@ -139,7 +143,7 @@ def test_a_run_whose_weights_are_mostly_clipped_prints_their_share_once(
         text(tmp_path / "data"),
         tmp_path / "run",
         process="mdlm",
-        loss=Loss(weighting=limit),
+        loss=dict(weighting=limit),
         steps=3,
     )
     train(given)

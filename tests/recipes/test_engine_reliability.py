@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from training_runs import curve, finish, losses, output_of, recipe, start, steps_made, text, trained
 
 from ddlib_models.io.manifest import check_manifest
-from recipes.config import Hardware, Loss, Optimizer, Output
+from recipes.config import Hardware, Optimizer, Output
 from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.loop import resume
 from recipes.engine.parallel import World
@@ -27,8 +27,8 @@ from recipes.engine.run import Run
 from recipes.model_io import open_saved
 
 LOSSES = {
-    "whole": Loss(),
-    "ordered": Loss(order="confidence:temperature=0.1", order_per_step=3, order_share=0.75),
+    "whole": dict(),
+    "ordered": dict(kind="along_order", order="confidence:temperature=0.1", per_step=3, share=0.75),
 }
 ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
@@ -249,7 +249,7 @@ def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
     [
         (dict(seed=1), "seed is 1, was 0"),
         (dict(steps=30), "steps is 30, was 20"),
-        (dict(loss=Loss(weighting="clip:5")), r"loss.weighting.high is 5.0, was 2.0"),
+        (dict(loss=dict(weighting="clip:5")), r"loss.weighting.high is 5.0, was 2.0"),
     ],
 )
 def test_another_recipe_is_refused_by_name(tmp_path, whole, folder, change, message):
@@ -390,7 +390,10 @@ def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
             dict(optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9, muon=True)),
             r"state of optimizer \(optimizer\.muon",
         ),
-        (dict(loss=Loss(order="left_to_right")), r"state of along \(loss\.order"),
+        (
+            dict(loss=dict(kind="along_order", order="left_to_right")),
+            r"state of objective \(loss\.kind",
+        ),
         (
             dict(model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, num_clusters=3)),
             "state of model",
@@ -417,7 +420,7 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
     assert open_saved(folder / "unaveraged").recipe.optimizer.ema == 0.9
     again = Run.prepare(replace(run, steps=3), ALONE)
     resume(again, accept_changes=True)
-    weights = again.objective.named_parameters()
+    weights = again.network.named_parameters()
     average = again.state.average.weights
     apart = [float((average[name] - weight.detach()).abs().max()) for name, weight in weights]
     assert 0 < max(apart) < 0.02  # a step of 3e-3, not the distance to the initial weights
@@ -517,7 +520,7 @@ def test_a_start_from_the_text_is_lower(folder, tmp_path, process):
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
 def test_the_auxiliary_head(folder, mode):
-    run = given(folder, f"auxiliary-{mode}", steps=4, loss=Loss(mode=mode, auxiliary=1.0))
+    run = given(folder, f"auxiliary-{mode}", steps=4, loss=dict(kind="auxiliary", mode=mode))
     train(run)
     assert len(losses(run.output.folder)) == 4
     assert open_saved(run.output.folder).model.cluster_head.linear.out_features == 6

@@ -13,7 +13,6 @@ from training_runs import losses, recipe, text
 
 from ddlib.hierarchies import random_parents, save_clusters
 from ddlib.hierarchies.clusters import Clusters
-from recipes.config import Loss
 from recipes.data import open_prepared
 from recipes.engine import train
 
@@ -24,13 +23,13 @@ RUNS = {
     "hdlm": dict(process=dict(kind="hdlm", clusters=6)),
     "hdlm, xi": dict(process=dict(kind="hdlm", clusters=6, xi=0.9, gamma=2.0)),
     "hdlm, hard, auxiliary": dict(
-        process=dict(kind="hdlm", clusters=6), loss=Loss(mode="hard", auxiliary=1.0)
+        process=dict(kind="hdlm", clusters=6), loss=dict(kind="auxiliary", mode="hard")
     ),
-    "gidd, dynamic": dict(process=dict(kind="gidd", p_uniform=0.1), loss=Loss(weighting="dynamic")),
+    "gidd, dynamic": dict(process=dict(kind="gidd", p_uniform=0.1), loss=dict(weighting="dynamic")),
     "hdlm-levels, edges": dict(
         process=dict(kind="hdlm_levels", clusters=[24, 4], speed=[2.0, 1.0, 1.0]),
         model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
-        loss=Loss(mode="edges", weighting="optimal"),
+        loss=dict(mode="edges", weighting="optimal"),
     ),
     "hdlm-levels": dict(
         process=dict(kind="hdlm_levels", clusters=[24, 4], xi=[0.9, 1.0], speed=[2.0, 1.0, 1.0])

@@ -38,8 +38,8 @@ def test_rows_change_one_value_of_the_papers_default(options):
         assert getattr(full, name) == getattr(paper, name)
     assert full.process == paper.process | {"xi": 0.9}
     assert (
-        recipe_of("hard", options).loss.mode == "hard"
-        and recipe_of("auxiliary", options).loss.auxiliary == 1
+        recipe_of("hard", options).loss["mode"] == "hard"
+        and recipe_of("auxiliary", options).loss["kind"] == "auxiliary"
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from refusals import refused_with
 
 import ddlib as dd
-from recipes.config import Data, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import make_console
 from recipes.data import open_prepared, prepare_ids
 from recipes.engine import train
@@ -42,7 +42,7 @@ def recipe(folder, **model) -> Recipe:
         data=Data(folder=folder / "data", length=6),
         process="mdlm",
         model={"kind": "dit", "dim": 16, "depth": 1, "heads": 2, "num_classes": "run", **model},
-        loss=Loss(times="optimal"),
+        loss=dict(times="optimal"),
         optimizer=Optimizer(lr=1e-2, warmup=5, weight_decay=0.0, muon=True, ema=0.9),
         output=Output(folder=folder / "run", validate_every=60, validate_sequences=32, sample_every=60, samples=2,
                       sample_steps=4, save_every=60, tensorboard=False),
@@ -189,7 +189,7 @@ def test_the_network_sees_the_labels_of_its_batch(prepared):
     batch = next(run.batches())[0]
     assert torch.equal(batch.labels, batch.x[:, 0] % 2)  # "even" is class 0, "odd" is class 1
     seen = []
-    run.objective.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    run.network.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     run.step([batch], stop=False)
     assert torch.equal(seen[0], batch.labels)
 
@@ -214,8 +214,8 @@ def test_the_rest_of_a_packed_row_has_no_label_and_counts_in_no_loss(prepared):
     )
     batch = next(run.batches())[0]
     assert bool((batch.labels == -1).any())
-    [noisy], [kept], _ = run.noised([batch])
-    assert torch.equal(kept, noisy.mask)
+    [noisy] = run.state.objective.prepare([batch], 0)
+    assert torch.equal(noisy.mask, batch.mask.view(-1, 1)) and not noisy.mask.all()
 
 
 def _ragged(folder, ends=False):
@@ -232,7 +232,7 @@ def test_speeds_are_learned_for_the_network_at_its_labels(prepared):
     own = replace(recipe(prepared, label_dropout=0.0), process=dict(kind="genmd4", ratio=2.0))
     run = Run.prepare(own, ALONE, open_prepared(prepared / "data"))
     seen = []
-    run.objective.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    run.network.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     [batch] = next(run.batches())
     run.step([batch], stop=False)
     assert torch.equal(seen[-1], batch.labels.repeat_interleave(2))

@@ -87,8 +87,8 @@ def test_options_that_the_model_lacks_are_refused_by_name(bert):
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
         (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),
         (
-            ["--loss.auxiliary", "1"],
-            r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters",
+            ["--loss.kind", "auxiliary"],
+            r"loss.kind=auxiliary: not with masked_lm, which has no head over clusters",
         ),
         (
             ["--model.name-or-path", "nowhere/here/none"],

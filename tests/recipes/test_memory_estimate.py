@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from training_runs import context, recipe, smoke_text, text
 
 from recipes import owt
-from recipes.config import Hardware, Loss
+from recipes.config import Hardware
 from recipes.engine import estimate, memory
 from recipes.engine.parallel import World, joined
 from recipes.engine.run import Run
@@ -173,7 +173,7 @@ def test_rows_along_an_order_and_the_logits_of_a_teacher_count(tmp_path):
     run = replace(
         recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm")
     )
-    losses = Loss(), Loss(order="left_to_right"), Loss(consistency=1.0)
+    losses = dict(), dict(kind="along_order", order="left_to_right"), dict(kind="consistency")
     plain, ordered, taught = (
         memory.layouts(replace(run, loss=loss), 1)[0].training for loss in losses
     )

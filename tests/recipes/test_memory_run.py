@@ -6,27 +6,27 @@ Two passes in training, resumed, in any layout, sampled with memory; refusals.
 import io
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
-from training_runs import curve, losses, recipe, text, trained
+from training_runs import curve, loss_of, losses, objective, recipe, text, trained
 
 import ddlib as dd
 from ddlib_models import DiT
 from recipes import frontier
-from recipes.config import Hardware, Loss
+from recipes.config import Hardware
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.memory import estimate
-from recipes.engine.objective import Objective, noised
-from recipes.engine.self_conditioning import recalling
+from recipes.engine.objectives.noising import noised
 from recipes.evaluation import frontier as quality
 from recipes.generate import Options, generate
 from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved, publish
 
-HALF = Loss(memory=0.5)
+HALF = dict(kind="memory", share=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +52,21 @@ def batch(rows=slice(0, 64), length=6):
     return Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), torch.arange(64)[rows])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def remembering(share, noisy, part, step=0):
+    """The noisy batch with the sequences that get memory, and its objective."""
+    given = objective(kind="memory", share=share)
+    given.setting = SimpleNamespace(recipe=SimpleNamespace(seed=0))
+    return given, given.recalling(noisy, part, step)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
 def test_each_example_gets_memory_by_its_own_chance(share):
     process = dd.presets.mdlm(5)
-    loss = Loss(memory=share)
 
     def recalls(rows, step=3):
         part = batch(rows)
-        return recalling(noised(process, part, 0, step, loss), part, 0, step, share).recalls
+        return remembering(share, noised(process, part, 0, step), part, step)[1].recalls
 
-    if not share:
-        assert recalls(slice(0, 64)) is None
-        return
     whole = recalls(slice(0, 64))
     assert torch.equal(torch.cat([recalls(slice(i, i + 16)) for i in range(0, 64, 16)]), whole)
     assert share == 1 or not torch.equal(recalls(slice(0, 64), 4), whole)
@@ -97,12 +100,11 @@ class Recorder(torch.nn.Module):
 def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     process = dd.presets.mdlm(5)
     network = Recorder()
-    objective = Objective(network, process, Loss(memory=0.5), half)
-    noisy = recalling(noised(process, batch(), 0, 0), batch(), 0, 0, 0.5)
+    given, noisy = remembering(0.5, noised(process, batch(), 0, 0), batch())
     torch.manual_seed(0)
     dropped = torch.rand(64, 6)[..., None]
     torch.manual_seed(0)
-    total, _ = objective(noisy, noisy.mask, torch.tensor(1.0))
+    total, _ = loss_of(given, network, process, noisy, torch.tensor(1.0), half)
     first, memory = network.given
     assert first is None and not memory.requires_grad
     assert torch.equal(
@@ -114,7 +116,7 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     network.weight.grad = None
     features = (1 + memory) * network.weight + dropped
     loss = dd.training_loss(
-        process, features, noisy.x, noisy.z, dd.paces.Draw(noisy.t, noisy.measure), Loss().rule(), mask=noisy.mask,
+        process, features, noisy.x, noisy.z, dd.paces.Draw(noisy.t, noisy.measure), objective().rule, mask=noisy.mask,
         reduction="none",
     )  # fmt: skip
     loss.sum().backward()
@@ -127,12 +129,12 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
 def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     """Weights that the first pass casts to bfloat16 must not be those of the second."""
     saved = open_saved(whole.output.folder)
-    objective = Objective(saved.model.train(), saved.process, HALF, half)
+    model = saved.model.train()
     x = torch.randint(saved.process.vocab_size, (8, 16))
     part = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(8))
-    noisy = recalling(noised(saved.process, part, 0, 0), part, 0, 0, 0.5)
-    objective(noisy, noisy.mask, torch.tensor(1.0))[0].backward()
-    lacking = [name for name, weight in saved.model.named_parameters() if weight.grad is None]
+    given, noisy = remembering(0.5, noised(saved.process, part, 0, 0), part)
+    loss_of(given, model, saved.process, noisy, torch.tensor(1.0), half)[0].backward()
+    lacking = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not lacking
 
 
@@ -171,11 +173,8 @@ PLAIN = dict(memory=True, dropout=0.0)
 KINDS = {
     "gidd": dict(process=dict(kind="gidd", p_uniform=0.2)),
     "children": dict(process=dict(kind="hdlm", clusters=6), model=PLAIN | dict(tree="run")),
-    "clusters": dict(loss=replace(HALF, auxiliary=0.5)),
-    "order": dict(loss=Loss(memory=0.5, order="confidence", order_per_step=3, mode="edges")),
-    "consistency": dict(loss=replace(HALF, consistency=0.5)),
     "ramp": dict(pace="ramp:lag=1"),
-    "edges": dict(loss=replace(HALF, mode="edges")),
+    "edges": dict(loss=HALF | dict(mode="edges")),
 }
 
 
@@ -206,8 +205,8 @@ def test_labels_are_dropped_from_both_passes():
     seen = []
     network.labels.register_forward_hook(lambda module, classes, vectors: seen.append(vectors))
     part = replace(batch(), labels=torch.arange(64) % 3)
-    noisy = recalling(noised(process, part, 0, 0), part, 0, 0, 1.0)
-    Objective(network, process, Loss(memory=1.0))(noisy, noisy.mask, torch.tensor(1.0))
+    given, noisy = remembering(1.0, noised(process, part, 0, 0), part)
+    loss_of(given, network, process, noisy, torch.tensor(1.0))
     assert len(seen) == 2 and torch.equal(*seen)
     assert 0 < (seen[0] == network.labels.weight[3]).all(1).sum() < 64
 
@@ -248,16 +247,16 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
     a start in the other direction is refused.
     """
     plain = dict(memory=False, dropout=0.0)
-    before = given(folder, "before", Loss(), plain)
+    before = given(folder, "before", {}, plain)
     assert train(replace(before, steps=2))
     start = dict(start=str(before.output.folder), steps=1)
     runs = (
         replace(given(folder, "with"), **start),
-        replace(given(folder, "plain", Loss(), plain), **start),
+        replace(given(folder, "plain", {}, plain), **start),
     )
     assert all(map(train, runs)) and losses(runs[0].output.folder) == losses(runs[1].output.folder)
     with pytest.raises(ValueError, match="the model has no memory"):
-        train(given(folder, "back", Loss(), plain, start=str(runs[0].output.folder)))
+        train(given(folder, "back", {}, plain, start=str(runs[0].output.folder)))
 
 
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
@@ -307,8 +306,8 @@ def test_the_estimate_includes_the_first_pass(folder):
 
 
 def test_the_description_of_the_loss_names_the_option():
-    assert "memory from a first pass in 0.5 of the rows" in HALF.about()
-    assert "first pass" not in Loss().about()
+    assert "memory from a first pass in 0.5 of the rows" in objective(**HALF).about()
+    assert "first pass" not in objective().about()
 
 
 @pytest.mark.parametrize(
@@ -316,10 +315,10 @@ def test_the_description_of_the_loss_names_the_option():
     [
         (
             dict(model=dict(memory=False)),
-            "loss.memory=0.5: not with DiT, which does not set takes_memory = True",
+            "loss.kind=memory: not with DiT, which does not set takes_memory = True",
         ),
-        (dict(loss=Loss()), "loss.memory=0.0: must be above 0 with this DiT"),
-        (dict(pace="blocks:size=4"), "loss.memory=0.5: not with pace=Blocks"),
+        (dict(loss={}), "loss.kind: must be memory with this DiT"),
+        (dict(pace="blocks:size=4"), "loss.kind=memory: not with pace=Blocks"),
     ],
 )
 def test_mismatches_are_refused_before_training(folder, changes, message):
@@ -327,14 +326,14 @@ def test_mismatches_are_refused_before_training(folder, changes, message):
         train(given(folder, "refused", **changes))
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5])
+@pytest.mark.parametrize("share", [-0.1, 0.0, 1.5])
 def test_a_share_is_a_probability(share):
-    with pytest.raises(ValueError, match=rf"memory={share}: must lie in \[0, 1\]"):
-        Loss(memory=share)
+    with pytest.raises(ValueError, match=rf"share={share}: must lie in \(0, 1\]"):
+        objective(kind="memory", share=share)
 
 
 def test_sampling_that_has_no_memory_is_refused(folder, whole):
-    other = given(folder, "without", loss=Loss(), model={})
+    other = given(folder, "without", loss={}, model={})
     train(replace(other, steps=1))
     index = torch.arange(2)
     with pytest.raises(

@@ -131,9 +131,9 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
 def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     trained = run(TINY_PROFILE._replace(kind=kind))
-    loss = replace(trained.recipe.loss, consistency=0.5)
-    trained.recipe = replace(trained.recipe, loss=loss)
-    trained.objective.loss = loss
+    objective = replace(trained.recipe, loss=dict(kind="consistency")).objective()
+    objective.begin(trained.setting)
+    trained.state = replace(trained.state, objective=objective)
     assert set(waits(trained)) == EXPECTED[kind] | {READING}
 
 

@@ -9,8 +9,8 @@ import ddlib as dd
 from ddlib.processes import Masked
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip
-from recipes.engine.noisy import Noisy
 from recipes.engine.non_finite import cause
+from recipes.engine.objectives.noisy import Noisy
 
 NAN = torch.nan
 INF = torch.inf

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 from published import publish_tiny
-from training_runs import curve, losses, recipe, text
+from training_runs import curve, loss_of, losses, objective, recipe, text
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
 from ddlib.utils.validation import UsageWarning
 from ddlib_models import DiT
-from recipes.config import Loss, Output, at_once, read_recipe, recipe_yaml
+from recipes.config import Output, at_once, read_recipe, recipe_yaml
 from recipes.console import make_console
 from recipes.data import Batch, examples
 from recipes.engine import train
-from recipes.engine.objective import Objective, noised
+from recipes.engine.objectives.noising import noised
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.validation import validate
@@ -72,7 +72,7 @@ def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
     parts = 8 // pace.size
     size = pace.size
     for weigh in (True, False):
-        loss = Loss(times="bell", interval=interval, weigh_times=weigh)
+        loss = objective(times="bell", interval=interval, weigh_times=weigh)
         density = dd.times.Bell()
         noisy = noised(process, batch(64), 3, 4, loss, density, pace)
         moving = noisy.measure > 0
@@ -91,7 +91,7 @@ def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.45, 0.95)])
 def test_all_blocks_at_once_have_times_of_their_own(interval):
     process = dd.presets.mdlm(VOCAB)
-    loss = Loss(interval=interval, weigh_times=False)
+    loss = objective(interval=interval, weigh_times=False)
     noisy = noised(process, batch(64), 3, 4, loss, pace=Blocks(4), at_once=True)
     assert noisy.at_once
     assert torch.equal(noisy.measure, torch.ones(64, 8).double())
@@ -112,12 +112,11 @@ def test_all_blocks_at_once_have_times_of_their_own(interval):
 def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(process, plain):
     model = network(process, 2)
     size = 2
-    loss = Loss(weighting="clip:5")
+    loss = objective(weighting="clip:5")
     whole = noised(process, batch(), 3, 4, loss, pace=Blocks(size), at_once=True)
     whole = replace(whole, t=whole.t.double())
-    objective = Objective(_Plain(model) if plain else model, process, loss)
     scale = torch.tensor(1 / 32, dtype=torch.float64)
-    total, found = objective(whole, torch.ones_like(whole.mask), scale)
+    total, found = loss_of(loss, _Plain(model) if plain else model, process, whole, scale)
     total.backward()
     together = gradients(model)
     model.grad = None
@@ -176,7 +175,7 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_sets_others(tmp_path):
         (dict(pace="blocks:size=0"), r"pace: size is 0, must be"),
         (dict(pace="blocks:width=2"), r"pace.width: no such key; blocks has size"),
         (dict(pace="blocks:size=5"), r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16"),
-        (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
+        (dict(pace="blocks:4", loss=dict(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
     ],
 )  # fmt: skip
 def test_conflicting_options_are_refused(changes, message, tmp_path):
@@ -261,10 +260,10 @@ def test_a_block_recipe_begins_at_the_weights_of_another(tiny, tmp_path):
     )
     for pace, size in (("together", 0), ("blocks:size=8", 8)):
         run = Run.prepare(replace(whole, pace=pace), ALONE)
-        assert run.objective.model.block_size == size
-        assert run.at_once == (size > 0)
+        assert run.network.model.block_size == size
+        assert run.state.objective.at_once == (size > 0)
         for name, value in before.model.state_dict().items():
-            assert torch.equal(value, run.objective.model.state_dict()[name])
+            assert torch.equal(value, run.network.model.state_dict()[name])
     with pytest.raises(
         ValueError, match="start='runs/none': must be 'random', 'text' or the folder of a run"
     ):

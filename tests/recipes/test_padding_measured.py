@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from training_runs import objective
 
 import ddlib as dd
-from recipes.config import Loss
 from recipes.data import Batch
 from recipes.metrics import Terms, measure
 from recipes.metrics.likelihood import read
@@ -80,5 +80,5 @@ def test_the_likelihood_of_an_evaluation_does_not_depend_on_it_either():
 
 
 def test_a_recipe_of_a_published_run_counts_padding_as_it_did():
-    assert Loss().count_padding and "padding counted" in Loss().about()
-    assert not Loss(count_padding=False).count_padding
+    assert objective().count_padding and "padding counted" in objective().about()
+    assert not objective(count_padding=False).count_padding

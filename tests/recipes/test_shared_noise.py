@@ -1,15 +1,16 @@
 """Noise that the tokens of a sequence share, in training: the draws of a batch, and its loss."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
-from training_runs import losses, recipe, text
+from training_runs import loss_of, losses, objective, recipe, text
 
 import ddlib as dd
-from recipes.config import Loss
 from recipes.data import Batch
 from recipes.engine import train
-from recipes.engine.objective import Objective, noised
+from recipes.engine.objectives.noising import noised
 from recipes.engine.validation import quietest
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
@@ -54,7 +55,7 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     keyed = dd.KeyedGenerator(3, 4, torch.arange(8))
     t = dd.sample_times(8, generator=keyed)
     z = PROCESS.sample(batch().x, t, keyed, levels=levels)
-    found = noised(PROCESS, batch(), 3, 4, Loss(levels=levels))
+    found = noised(PROCESS, batch(), 3, 4, objective(levels=levels))
     assert torch.equal(found.t, t) and torch.equal(found.z, z)
     balance = PROCESS.importance_weight(found.x, z, t) if levels == "balanced" else torch.ones(8)
     assert torch.equal(found.measure, balance.double())
@@ -63,13 +64,13 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
 @pytest.mark.parametrize("network", [Split, Whole])
 def test_a_balanced_batch_weighs_its_texts(network):
     """Loss, its parts and gradients, with the output layer fused and without."""
-    loss = Loss(levels="balanced", weighting="clip:10")
+    loss = objective(levels="balanced", weighting="clip:10")
     noisy = noised(PROCESS, batch(), 3, 4, loss)
     scale = torch.tensor(0.01)
     assert float(noisy.measure.std()) > 0.01
     kept = torch.arange(48).view(8, 6) % 5 != 0
-    objective = Objective(network(), PROCESS, loss)
-    total, parts = objective(noisy, kept, scale)
+    trained = network()
+    total, parts = loss_of(loss, trained, PROCESS, replace(noisy, mask=kept), scale)
     model = network()
     expected = dd.training_loss(
         PROCESS,
@@ -85,12 +86,12 @@ def test_a_balanced_batch_weighs_its_texts(network):
     torch.testing.assert_close(total, scale * expected.sum(), check_dtype=False)
     total.backward()
     (scale * expected.sum()).backward()
-    for one, other in zip(objective.model.parameters(), model.parameters(), strict=True):
+    for one, other in zip(trained.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_a_run_with_balanced_levels_trains(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced"))
+    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=dict(levels="balanced"))
     train(given)
     assert len(losses(given.output.folder)) == 4
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from published import publish_tiny
-from training_runs import curve, losses, recipe, text
+from training_runs import curve, loss, loss_of, losses, objective, recipe, text
 
 import ddlib as dd
 from recipes import evaluate as evaluation
-from recipes.config import Loss, Output, read_recipe, recipe_yaml, time_density
+from recipes.config import Output, read_recipe, recipe_yaml, time_density
 from recipes.data import Batch
 from recipes.engine import train
-from recipes.engine.objective import Objective, noised
+from recipes.engine.objectives.noising import noised
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
 from recipes.metrics import Terms
@@ -35,7 +35,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 )
 def test_a_density_that_does_not_exist_is_refused_before_anything_runs(kind, message, tmp_path):
     for make in (
-        lambda: Loss(times=kind),
+        lambda: objective(times=kind),
         lambda: Output(folder=tmp_path, validate_times=kind),
         lambda: Options(run="runs/none", times=kind),
     ):
@@ -64,8 +64,8 @@ def test_kinds_of_time_densities():
         UserWarning, match="times are uniform, and errors may be too small: Large has no reduction"
     ):
         assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
-    assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
-    assert Loss(times="bell").about() == Loss().about()
+    assert "times bell, not divided out" in objective(times="bell", weigh_times=False).about()
+    assert objective(times="bell").about() == objective().about()
 
 
 def batch(rows=8, length=5):
@@ -89,18 +89,16 @@ class Still(torch.nn.Module):
 )
 def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(process):
     density = process.time_density(5)
-    noisy = noised(process, batch(), 3, 7, Loss(times="optimal"), density)
-    undivided = noised(process, batch(), 3, 7, Loss(times="optimal", weigh_times=False), density)
+    noisy = noised(process, batch(), 3, 7, objective(times="optimal"), density)
+    undivided = noised(process, batch(), 3, 7, objective(weigh_times=False), density)
     noise = dd.KeyedGenerator(3, 7, torch.arange(8))
     assert torch.equal(noisy.t, dd.sample_times(8, generator=noise, density=density))
-    kept = noisy.mask
     scale = torch.tensor(1 / 40)
-    loss = Loss(times="optimal")
     assert all(
         torch.equal(getattr(noisy, name), getattr(undivided, name)) for name in ("x", "z", "t")
     )
-    plain = Objective(Still(), process, loss)(undivided, kept, scale)[1]
-    total, divided = Objective(Still(), process, loss)(noisy, kept, scale)
+    plain = loss_of(objective(), Still(), process, undivided, scale)[1]
+    total, divided = loss_of(objective(), Still(), process, noisy, scale)
     torch.testing.assert_close(divided, plain * density.weight(noisy.t).float()[:, None])
     torch.testing.assert_close(total, divided.mean())
 
@@ -108,17 +106,17 @@ def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(proce
 def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "uniform", steps=2, process={"kind": "mdlm"})
     runs = {}
-    for name, loss in (
-        ("uniform", Loss(weighting="clip:2", times="uniform")),
-        ("optimal", Loss(weighting="clip:2", times="optimal")),
-        ("bell", Loss(weighting="clip:2", times="bell:mean=-1,spread=2", weigh_times=False)),
+    for name, values in (
+        ("uniform", loss(weighting="clip:2", times="uniform")),
+        ("optimal", loss(weighting="clip:2", times="optimal")),
+        ("bell", loss(weighting="clip:2", times="bell:mean=-1,spread=2", weigh_times=False)),
     ):
-        output = replace(given.output, folder=tmp_path / name, validate_times=loss.times)
-        run = replace(given, loss=loss, output=output)
+        output = replace(given.output, folder=tmp_path / name, validate_times=values["times"])
+        run = replace(given, loss=values, output=output)
         train(run)
         runs[name] = losses(tmp_path / name)
         saved = read_recipe(tmp_path / name / "recipe.yaml")
-        assert saved.loss == loss and recipe_yaml(saved) == recipe_yaml(
+        assert saved.loss == values and recipe_yaml(saved) == recipe_yaml(
             replace(run, data=saved.data)
         )
     assert len({tuple(found) for found in runs.values()}) == 3

@@ -23,7 +23,7 @@ def by_hand(run, rows=1, clean=False):
     """Six operations for each weight of a matrix and each token, twelve for width and token of
     attention.
     """
-    model = run.objective.model
+    model = run.network.model
     length = run.recipe.data.length
     inside = sum(
         p.numel()
@@ -42,12 +42,12 @@ def test_operations_are_those_of_the_products(tmp_path):
     wanted = by_hand(run)
     # counted besides: the products of the condition on time, once a row
     assert wanted < counted < 1.05 * wanted
-    assert run.objective.training
+    assert run.network.training
 
 
 def test_blocks_at_once_are_two_sequences(tmp_path):
     run = prepared(tmp_path, pace="blocks:4")
-    assert run.at_once
+    assert run.state.objective.at_once
     assert (
         by_hand(run, clean=True) * 0.9
         < utilisation.operations(run)

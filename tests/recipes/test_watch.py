@@ -13,10 +13,12 @@ import torch
 from rich.console import Console
 from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from training_runs import loss, objective
 
-from recipes.config import Data, Loss, Optimizer, Output, Recipe
+from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import TrainingBar
 from recipes.data import speeches
+from recipes.engine.objectives.bound import Bound
 from recipes.engine.run import Step
 from recipes.logging import METRICS, TIMING, Watch, read_metrics
 from recipes.logging.boards import RUN_ID
@@ -251,27 +253,29 @@ CLIPPED = "clipped at 2, padding counted"
 
 
 @pytest.mark.parametrize(
-    ("loss", "label"),
+    ("values", "label"),
     [
-        (Loss(), CLIPPED),
-        (Loss(weighting="clip:10", count_padding=False), "clipped at 10, padding left out"),
-        (Loss(weighting="clip"), "not clipped, padding counted"),
-        (Loss(weighting={"kind": "clip", "low": 0.5}), "no weight below 0.5, padding counted"),
-        (Loss(weighting="dynamic"), "dynamic weights up to 2, padding counted"),
-        (Loss(levels="balanced"), CLIPPED),
+        (loss(), CLIPPED),
+        (loss(weighting="clip:10", count_padding=False), "clipped at 10, padding left out"),
+        (loss(weighting="clip"), "not clipped, padding counted"),
+        (loss(weighting={"kind": "clip", "low": 0.5}), "no weight below 0.5, padding counted"),
+        (loss(weighting="dynamic"), "dynamic weights up to 2, padding counted"),
+        (loss(levels="balanced"), CLIPPED),
         (
-            Loss(mode="edges", edge_weights=(1.0, 0.5)),
+            loss(mode=[1.0, 0.5]),
             f"{CLIPPED}, all edges below a token times 1, 0.5",
         ),
         (
-            Loss(mode="hard", auxiliary=0.1),
+            loss(kind="auxiliary", mode="hard", weight=0.1),
             f"{CLIPPED}, masks predict tokens, 0.1 x that of clusters added",
         ),
     ],
 )
-def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
+def test_the_printed_loss_has_its_description(tmp_path, capsys, values, label):
     changed = replace(
-        recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss.of("mdlm")
+        recipe(tmp_path),
+        model=dict(kind="dit", dim=8, depth=1, heads=1),
+        loss=Bound.written_out(values, "mdlm"),
     )
     with Watch(changed, True, 0) as watch:
         feed(watch, [1])
@@ -279,7 +283,7 @@ def test_the_printed_loss_has_its_description(tmp_path, capsys, loss, label):
 
 
 def test_without_padding_the_output_does_not_mention_it():
-    assert Loss().of("mdlm").about(padded=False) == "clipped at 2"
+    assert objective(**Bound.written_out(loss(), "mdlm")).about(padded=False) == "clipped at 2"
 
 
 def test_draws_are_counted_where_they_are_averaged():

@@ -11,11 +11,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import torch
 
+from ddlib import parts
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config.recipe import read_part
 from recipes.data import prepare, speeches
+from recipes.engine.network import Network
 from recipes.logging import TIMING, read_metrics
 
 
@@ -148,3 +152,20 @@ def _work(given: Recipe, rank: int, size: int, port: int, accept_changes: bool, 
     from recipes.engine import train
 
     train(given, accept_changes)
+
+
+def loss(**keys) -> dict:
+    """All values of ``loss`` of a recipe with these keys."""
+    return read_part("loss", keys)
+
+
+def objective(**keys):
+    """The training objective with these keys of ``loss``."""
+    return parts.build("objectives", loss(**keys), place="loss")
+
+
+def loss_of(given, model, process, noisy, scale, half=False):
+    """What an objective returns for a noisy batch and a network."""
+    network = Network(model, given.parameterization, half)
+    given.setting = SimpleNamespace(process=process, network=network)
+    return given.loss(noisy, network, scale)

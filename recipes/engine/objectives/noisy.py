@@ -1,11 +1,10 @@
-"""A batch at its times: input of the network, the loss and the consistency term."""
+"""A batch at its times: input of the network and of the loss."""
 
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-import ddlib as dd
 from ddlib.typing import Times
 
 
@@ -22,6 +21,7 @@ class Noisy:
     measure: Float[Tensor, "*n"]
     """Weight of each draw of a time, in the shape of ``t``; 0 where nothing is noised."""
     mask: Bool[Tensor, "B L"]
+    """Tokens that count in the loss."""
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Starts of packed documents, and the total."""
     piece_t: Float[Tensor, " N"] | None = None
@@ -32,10 +32,3 @@ class Noisy:
     """
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
-    recalls: Bool[Tensor, " B"] | None = None
-    """Sequences that get the features of a first pass as memory; None without ``loss.memory``."""
-    rows: dd.TrainingRows | None = None
-    """Rows whose states these are, where training follows an order.
-
-    ``measure`` then weighs divergences.
-    """

@@ -1,91 +1,128 @@
 """Training along the order of a sampler: the rows of this process, and their next sequences."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 import ddlib as dd
+from ddlib import parts
 from ddlib.parameterization.logits import Parameterization
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Sampler
 from ddlib.samplers.ordered import check_order
-from recipes.config import Recipe, own_times
-from recipes.data import Batch, Prepared, lookup
-from recipes.engine.noisy import Noisy
-from recipes.engine.objective import noised
-from recipes.engine.parallel import World
+from recipes.config import Recipe, at_least, own_times
+from recipes.data import Batch, lookup
+from recipes.engine.network import Network
+from recipes.engine.objectives.base import Setting
+from recipes.engine.objectives.bound import Bound
+from recipes.engine.objectives.noising import NoiseOptions, noised
+from recipes.engine.objectives.noisy import Noisy
 
 
-class AlongOrder:
-    """Rows of this process that descend along ``loss.order``, in micro-batches.
+@dataclass(frozen=True, kw_only=True)
+class InRows(Noisy):
+    """States of rows along an order; ``measure`` weighs divergences."""
+
+    rows: dd.TrainingRows
+
+
+@dataclass(kw_only=True, repr=False)
+class AlongOrder(Bound):
+    """Loss on the states of a sampler's order: rows descend along it with their true tokens.
 
     Row g of the whole batch goes through the examples at the positions g, g + batch, g + 2 batch,
     ... of the global order. Rows that do not follow the order take a new example in every step, at
-    random noise.
+    random noise. No row has the weights of ``weighting``.
 
     Args:
-        process: the noise.
-        recipe: the run.
-        data: the prepared text.
-        world: this process among others.
-        micro: number of rows of a micro-batch.
-        parameterization: meaning of the network's logits.
-        density: density of the times of rows at random noise; None is uniform.
-        counted: whether padding is generated too, and counts in the loss.
+        order: order of a sampler, such as confidence, confidence:score=entropy or left_to_right.
+        per_step: least number of edges that a row descends in a step.
+        share: share of the rows that follow the order; the others are noised at random.
     """
 
-    def __init__(
-        self,
-        process: dd.processes.ForwardProcess,
-        recipe: Recipe,
-        data: Prepared,
-        world: World,
-        micro: int,
-        parameterization: Parameterization,
-        density: dd.times.TimeDensity | None,
-        counted: bool,
-    ) -> None:
+    order: Sampler
+    per_step: int = 16
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.order = parts.build("samplers", self.order, None, "loss.order")
+        at_least(1, per_step=self.per_step)
+        if not 0 < self.share <= 1:
+            raise ValueError(
+                f"share={self.share}: must lie in (0, 1], the share of rows along loss.order"
+            )
+        if self.levels != "independent":
+            raise ValueError(
+                f"levels={self.levels!r}: not with loss.kind=along_order, must be 'independent'"
+            )
+        if self.share == 1 and self.interval != (0, 1):
+            raise ValueError(
+                f"interval={self.interval}: not with loss.kind=along_order and share=1, as "
+                "all rows are along the order and draw no times; must be (0, 1)"
+            )
+
+    def check(self, recipe: Recipe) -> None:
+        super().check(recipe)
+        if recipe.data.packed:
+            raise ValueError(
+                "loss.kind=along_order: not with data.packed, whose documents share rows"
+            )
+        pace = recipe.order()
+        if own_times(pace, recipe.data.length):
+            raise ValueError(f"loss.kind=along_order: not with pace={pace!r}, choose one of them")
+
+    def check_process(self, process: ForwardProcess) -> None:
+        super().check_process(process)
+        try:
+            check_order(process, self.order)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"loss.order={self.order!r}: {error}") from error
+
+    def begin(self, setting: Setting) -> None:
+        super().begin(setting)
+        recipe = setting.recipe
+        data = setting.data
+        world = setting.world
         find = lookup(data.train, length=recipe.data.length, pad_id=data.fill_id, seed=recipe.seed)
-        random = _spread(recipe.batch, 1 - recipe.loss.order_share)
         shared = _Shared(
-            process, recipe, find, random, parameterization, density, counted, world.device
+            setting.process,
+            recipe,
+            find,
+            _spread(recipe.batch, 1 - self.share),
+            setting.network.parameterization,
+            self,
+            self.count_padding and setting.padded,
+            world.device,
         )
         own = torch.arange(world.rank, recipe.batch, world.size)
-        self._world, self._parts = world, [_Part(shared, numbers) for numbers in own.split(micro)]
+        self._parts = [_Part(shared, numbers) for numbers in own.split(setting.micro)]
 
-    @classmethod
-    def of(
-        cls, process: dd.processes.ForwardProcess, recipe: Recipe, *rest: Any
-    ) -> "AlongOrder | None":
-        """Create the object for a recipe with ``loss.order``; arguments as of the class.
+    def batches(self, stream: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        """Yield the examples of the next step, a batch for each micro-batch."""
+        while True:
+            yield [part.batch for part in self._parts]
 
-        Raises:
-            ValueError: the process or the data cannot follow the order.
-        """
-        if recipe.loss.order is None:
-            return None
-        place = f"loss.order={recipe.loss.order!r}"
-        if recipe.data.packed:
-            raise ValueError(f"{place}: not with data.packed, whose documents share rows")
-        if own_times(recipe.order(), recipe.data.length):
-            raise ValueError(f"{place}: not with pace={recipe.order()!r}, choose one of them")
-        try:
-            check_order(process, recipe.loss.along())
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{place}: {error}") from error
-        return cls(process, recipe, *rest)
-
-    def batches(self) -> list[Batch]:
-        """Return the examples of the next step, a batch for each micro-batch."""
-        return [part.batch for part in self._parts]
-
-    def noisy(self, step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
         """Return the states of the next step, a part for each micro-batch."""
-        return [part.noisy(step) for part in self._parts]
+        return [self.counted(part.noisy(step)) for part in self._parts]
 
-    def replace(self) -> None:
+    def losses(
+        self, raw: Tensor, noisy: Noisy, network: Network, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        assert isinstance(noisy, InRows)
+        rows = noisy.rows
+        output = network.output(raw, rows.observe)
+        # every edge counts 1, the rest of the weights is in the measure of the rows
+        mode = rows.loss_options(self.mode)["mode"] if self.mode == "edges" else self.mode
+        loss = self.summed(output, noisy, network, scale, dd.weightings.Constant(), mode)
+        rows.step(raw.detach(), network.model if network.split else None)
+        return loss
+
+    def after(self) -> None:
         """Put the next example into every row that is finished or at random noise."""
         for part in self._parts:
             part.replace()
@@ -93,7 +130,7 @@ class AlongOrder:
     def tensors(self) -> dict[str, Tensor]:
         """Return the progress of the rows of all processes, in their order in the batch."""
         mine = [torch.cat([part.progress()[i] for part in self._parts]).cpu() for i in range(2)]
-        gathered = self._world.gather(mine)
+        gathered = self.setting.world.gather(mine)
         columns = [
             torch.stack(list(column), 1).flatten(0, 1) for column in zip(*gathered, strict=True)
         ]  # type: ignore[call-overload]
@@ -107,12 +144,20 @@ class AlongOrder:
                 state["states"][part.numbers], state["turns"][part.numbers], int(state["steps"])
             )
 
+    @property
+    def about_weights(self) -> str:
+        return "scaled to all edges of a sequence"
+
+    def terms(self) -> list[str]:
+        share = "" if self.share == 1 else f" for {self.share:g} of the rows"
+        return [*super().terms(), f"along the order {self.order!r}{share}"]
+
 
 @dataclass(frozen=True)
 class _Shared:
     """Options and examples of the rows of all micro-batches.
 
-    Those of the class above, except for two.
+    Those of the class above.
     """
 
     process: dd.processes.ForwardProcess
@@ -122,7 +167,7 @@ class _Shared:
     random: Bool[Tensor, " batch"]
     """True at the rows of the whole batch that are at random noise."""
     parameterization: Parameterization
-    density: dd.times.TimeDensity | None
+    objective: AlongOrder
     counted: bool
     device: torch.device
 
@@ -148,10 +193,10 @@ class _Part:
         )
         self.rows = dd.TrainingRows(
             shared.process,
-            recipe.loss.along(),
+            shared.objective.order,
             self.batch.x,
             shared.free(self.batch),
-            per_step=recipe.loss.order_per_step,
+            per_step=shared.objective.per_step,
             parameterization=shared.parameterization,
             seed=recipe.seed,
             index=numbers.to(self.batch.x.device),
@@ -166,7 +211,8 @@ class _Part:
         """
         rows = self.rows
         shared = self._shared
-        recipe = self._shared.recipe
+        recipe = shared.recipe
+        objective = shared.objective
         drawn = torch.ones(len(self.numbers), dtype=torch.float64, device=rows.x.device)
         t = rows.t.clone()  # an assignment to part of the property would be lost
         some = self._random.nonzero()[:, 0]
@@ -178,17 +224,19 @@ class _Part:
                 _select_rows(self.batch, some),
                 index=(rank + step * int(shared.random.sum())).to(rows.x.device),
             )
-            random = noised(shared.process, batch, recipe.seed, step, recipe.loss, shared.density)
+            options = NoiseOptions(interval=objective.interval, weigh_times=objective.weigh_times)
+            draw = options, objective.density
+            random = noised(shared.process, batch, recipe.seed, step, *draw)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
             t[some] = random.t.to(t)
             drawn[some] = random.measure.to(drawn)
-        measure = drawn * rows.draw(recipe.loss.mode).measure
-        return Noisy(
-            rows.x.clone(),
-            rows.z.clone(),
-            t,
-            measure,
-            self.batch.mask,
+        measure = drawn * rows.draw(objective.mode_name).measure
+        return InRows(
+            x=rows.x.clone(),
+            z=rows.z.clone(),
+            t=t,
+            measure=measure,
+            mask=self.batch.mask,
             labels=self.batch.labels,
             rows=rows,
         )

@@ -1,0 +1,1 @@
+"""Training objectives: what a batch becomes, and the loss of each of its tokens (``loss.kind``)."""

@@ -1,0 +1,131 @@
+"""Base class of training objectives, and the objects of a run that they take."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import ddlib as dd
+from ddlib.config.part import Part
+from recipes.config import Recipe
+from recipes.data import Batch, Prepared
+from recipes.engine.network import Network
+from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.parallel import World
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Objects of a run."""
+
+    recipe: Recipe
+    world: World
+    data: Prepared
+    process: dd.processes.ForwardProcess
+    network: Network
+    pace: dd.paces.Pace
+    micro: int
+    """Rows of a micro-batch."""
+    padded: bool
+    """Whether the vocabulary has padding, which a loss may count."""
+
+
+class Objective(Part):
+    """Training objective of a recipe, ``loss.kind``; its arguments are the other keys of ``loss``.
+
+    A subclass implements ``prepare`` and ``loss``. The engine calls ``check`` when the recipe is
+    built, ``check_network`` before any work, ``begin`` once, and in each step ``prepare``, for each
+    micro-batch ``before`` and ``loss``, and ``after``. The total of ``loss`` is what is minimised;
+    engine, optimizer, average of the weights, distribution and checkpoints are the same for all
+    objectives.
+    """
+
+    setting: Setting
+    """Objects of the run, from ``begin`` on."""
+
+    @classmethod
+    def written_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
+        """Return the plain values of an objective with those that the kind of process decides."""
+        return values
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise ValueError unless the objective fits the other values of the recipe."""
+
+    def check_process(self, process: dd.processes.ForwardProcess) -> None:
+        """Raise ValueError unless the process supports the objective."""
+
+    def check_network(self, model: nn.Module, recipe: Recipe) -> None:
+        """Raise ValueError unless the network has the capabilities that the objective requires."""
+
+    @property
+    def network_values(self) -> Mapping[str, Any]:
+        """Values of the network that the objective adds to those of the recipe."""
+        return {}
+
+    def begin(self, setting: Setting) -> None:
+        """Take the objects of a run."""
+        self.setting = setting
+
+    def batches(self, stream: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        """Return the micro-batches of each step from those of the text."""
+        return stream
+
+    @abstractmethod
+    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+        """Return the micro-batches of a step as the network takes them.
+
+        Random numbers depend on (seed, step, example) alone, not on the layout of the run.
+        """
+
+    def before(self, noisy: Noisy, averaged: Callable[[], AbstractContextManager[None]]) -> Noisy:
+        """Return a micro-batch with what is evaluated without gradient before its pass.
+
+        Args:
+            noisy: the micro-batch.
+            averaged: context manager in which the network has the averaged weights.
+        """
+        return noisy
+
+    @abstractmethod
+    def loss(
+        self, noisy: Noisy, network: Network, scale: Tensor
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+        """Return ``scale`` times the sum of the loss over the tokens in ``noisy.mask``, and the
+        loss of each token, without gradient.
+
+        NaN, with NaN gradients, where the output of the network is not finite.
+        """
+
+    def after(self) -> None:
+        """Change the state of the objective after a step of the optimizer."""
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; empty without state."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of ``tensors``."""
+
+    def logged(self) -> dict[str, float]:
+        """Return further numbers of the last step by name, the same in every process."""
+        return {}
+
+    def remarks(self, noisy: Noisy) -> list[str]:
+        """Return messages for the user after the first step, whose last micro-batch is ``noisy``."""
+        return []
+
+    def cause(self, noisy: list[Noisy], losses: list[Tensor]) -> str:
+        """Return which token of a step has a loss that is not finite, and why."""
+        return "the loss or its gradient is not finite"
+
+    def about(self, padded: bool = True) -> str:
+        """Describe the objective in a few words.
+
+        Args:
+            padded: whether sequences have padding at all.
+        """
+        return repr(self)

@@ -1,0 +1,128 @@
+"""Noise of a batch, a function of (seed, step, example) alone."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import ddlib as dd
+from ddlib.typing import Times
+from ddlib.utils.random import Generator
+from recipes.data import Batch
+from recipes.engine.objectives.noisy import Noisy
+
+_NEXT_PIECE = 2**40 + 0x9E3779B1
+"""Between the numbers of two pieces of a row.
+
+More than there are rows, and odd, so that their times lie apart.
+"""
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """Draws of times and levels, keys of a training loss."""
+
+    levels: str = "independent"
+    interval: tuple[float, float] = (0.0, 1.0)
+    weigh_times: bool = True
+
+
+def noised(
+    process: dd.processes.ForwardProcess,
+    batch: Batch,
+    seed: int,
+    step: int,
+    options: NoiseOptions | None = None,
+    density: dd.times.TimeDensity | None = None,
+    pace: dd.paces.Pace | None = None,
+    at_once: bool = False,
+) -> Noisy:
+    """Noise a batch, with times and noise that depend on (seed, step, example) alone, by the
+    options of the loss.
+
+    Args:
+        process: the noise.
+        batch: clean examples.
+        seed: seed of the run.
+        step: optimizer step.
+        options: how times and levels are drawn, and whether times are weighed.
+        density: of the times within a part of the pace; None is uniform.
+        pace: which position when; None is all at one time.
+        at_once: see ``Noisy``.
+    """
+    options = NoiseOptions() if options is None else options
+    pace = dd.paces.Together() if pace is None else pace
+    if batch.cu_seqlens is None:
+        noise = dd.KeyedGenerator(seed, step, batch.index)
+        t, measure = _timed(pace, noise, batch.x, options, density, at_once)
+        if options.levels == "independent":
+            z = process.sample(batch.x, t, noise)
+            return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels)
+        z = process.sample(batch.x, t, noise, levels=options.levels)
+        if options.levels == "balanced":
+            measure = measure * process.importance_weight(batch.x, z, t)
+        return Noisy(batch.x, z, t, measure, batch.mask, labels=batch.labels)
+    keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
+    piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], options, density)
+    lengths = batch.cu_seqlens.diff()
+    owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    x = batch.x.view(-1, 1)
+    t = piece_t[owner]
+    measure = piece_measure[owner]
+    # each token has its own random stream, different from those of the documents' times
+    offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
+    token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
+    z = process.sample(x, t, token)
+    mask = batch.mask.view(-1, 1)
+    return Noisy(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
+
+
+def _turns(batch: Batch) -> Int[Tensor, " N"]:
+    """Stratification index of each packed piece.
+
+    The row's index, plus a different offset for each piece of that row.
+
+    Numbers of tokens would not do: those of first pieces are multiples of the length, and all would
+    have one time.
+    """
+    row = batch.index // batch.x.shape[1]
+    piece = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
+    return row + piece * _NEXT_PIECE
+
+
+def _timed(
+    pace: dd.paces.Pace,
+    noise: Generator,
+    x: Int[Tensor, "B L"],
+    options: NoiseOptions,
+    density: dd.times.TimeDensity | None,
+    at_once: bool = False,
+) -> tuple[Times, Tensor]:
+    """Times for training, and what each draw of them counts."""
+    drawn = pace.draw(
+        *x.shape,
+        noise,
+        density=density,
+        interval=options.interval,
+        at_once=at_once,
+        weigh=options.weigh_times,
+        device=x.device,
+    )
+    if drawn.t.ndim == 1:
+        return drawn.t, drawn.measure
+    # positions that are not noised get time 0 or 1, as in sampling, not an end of loss.interval
+    end = (drawn.t > sum(options.interval) / 2).to(drawn.t)
+    return torch.where(drawn.measure > 0, drawn.t, end), drawn.measure
+
+
+def level_sums(
+    process: dd.processes.ForwardProcess,
+    losses: Float[Tensor, "B L"],
+    noisy: Noisy,
+) -> Float[Tensor, "n 2"]:
+    """Sum the loss and the number of tokens that count, for every level of the noise."""
+    level = process.level_of(noisy.z).flatten()
+    sums = torch.zeros(len(process.levels), 2, dtype=torch.float64, device=noisy.z.device)
+    values = torch.stack([losses.detach().flatten().double(), noisy.mask.flatten().double()], -1)
+    return sums.index_add_(0, level, values)

@@ -1,0 +1,104 @@
+"""The contract of training objectives, for every one that is registered."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from training_runs import curve, loss, recipe, text
+
+from ddlib import registry
+from recipes.engine import checkpoint, train
+from recipes.engine.objectives.bound import Bound
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.model_io import open_saved
+
+ALONE = World(0, 1, torch.device("cpu"))
+KEYS = {"along_order": dict(order="confidence", per_step=3)}
+"""Keys without a default."""
+NETWORKS = {"memory": dict(memory=True)}
+"""Arguments of networks that an objective requires."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("objectives")
+
+
+def given(folder, kind, name=None, **changes):
+    base = recipe(text(folder / "data"), folder / (name or kind), steps=4, **changes)
+    values = loss(kind=kind, **KEYS.get(kind, {}))
+    output = replace(base.output, save_every=2, validate_every=4)
+    model = base.model | NETWORKS.get(kind, {})
+    process = dict(kind="hdlm", clusters=6)
+    return replace(base, loss=values, output=output, model=model, process=process)
+
+
+@pytest.mark.parametrize("kind", registry.available("objectives"))
+def test_a_run_resumes_to_the_bit(folder, kind):
+    run = given(folder, kind)
+    assert train(run)
+    again = given(folder, kind, f"{kind}-again")
+    shutil.copytree(run.output.folder, again.output.folder)
+    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    assert (newest.name, before.name) == ("step_00000004", "step_00000002")
+    shutil.rmtree(newest)
+    assert train(again)
+    assert curve(again.output.folder) == curve(run.output.folder)
+    one, other = (open_saved(each.output.folder).model.state_dict() for each in (run, again))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    steps = [record for record in curve(run.output.folder) if record["kind"] == "train"]
+    assert len(steps) == 4 and all(0 < record["loss"] < 60 for record in steps)
+
+
+@pytest.mark.parametrize("kind", registry.available("objectives"))
+def test_micro_batches_and_averages_are_those_of_the_engine(folder, kind):
+    changes = dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1)
+    found = []
+    for micro in (8, 2):
+        run = given(folder, kind, f"{kind}-micro", model=changes)
+        run = replace(run, hardware=replace(run.hardware, micro_batch=micro))
+        prepared = Run.prepare(run, ALONE, writes=False)
+        step = prepared.step(next(prepared.batches()), stop=False)
+        last = [value.clone() for value in prepared.network.parameters()]
+        with prepared.averaged():
+            average = [value.clone() for value in prepared.network.parameters()]
+        assert all(map(torch.equal, last, prepared.network.parameters()))
+        assert not all(map(torch.equal, last, average))
+        found.append((step.loss, step.norm))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+class Counting(Bound):
+    """The bound, which counts its steps."""
+
+    steps = 0
+
+    def logged(self):
+        return {"counted": float(self.steps)}
+
+    def after(self):
+        self.steps += 1
+
+    def tensors(self):
+        return {"steps": torch.tensor(self.steps)}
+
+    def load(self, state):
+        self.steps = int(state["steps"])
+
+
+def test_an_objective_from_outside_has_its_state_and_its_numbers_in_the_log(folder):
+    run = given(folder, f"{__name__}:Counting", "counting")
+    assert train(run)
+    shutil.rmtree(checkpoint.found(run.output.folder / "checkpoints")[0])
+    assert train(run)
+    lines = (run.output.folder / "metrics.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    assert [record["counted"] for record in records] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest(folder):
+    with pytest.raises(ValueError, match=r"loss.kind: .*'consistancy', did you mean 'consistency'"):
+        loss(kind="consistancy")
