@@ -1,16 +1,19 @@
-"""Source files of ddlib that the main calls execute, in the order in which they are first entered.
+"""Source files that the main calls execute, in the order in which they are first entered.
 
     python -m benchmarks.walks            # the number of files, functions, calls and hops
     python -m benchmarks.walks --files    # also the files, in order
 
 A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
-logits. Each call runs once before it is counted, so that imports and caches of the first run do not
+logits; and a training run of ``recipes.owt hdlm-levels --smoke``, of which the files of all packages
+count. Each call runs once before it is counted, so that imports and caches of the first run do not
 count.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -18,6 +21,11 @@ from typing import NamedTuple
 import torch
 
 import ddlib as dd
+from recipes import owt
+from recipes.data import prepare
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.papers import smoke
 
 SHAPE = (4, 8)
 ROOMS = ("samplers", "parameterization", "config")
@@ -45,13 +53,24 @@ class Walk(NamedTuple):
         return sum(file.startswith(ROOMS) for file in self.hops)
 
 
-def walk(call: Callable[[], object]) -> Walk:
-    """Profile one run."""
+LIBRARY = Path(dd.__file__).parent
+ALL = ("ddlib/", "ddlib_models/", "recipes/")
+"""Packages whose files count in a training run."""
+
+
+def walk(call: Callable[[], object], root: Path = LIBRARY, packages: Sequence[str] = ("",)) -> Walk:
+    """Profile one run.
+
+    Args:
+        call: what is run.
+        root: folder to which the names of files are relative.
+        packages: folders in it whose files count.
+    """
     files: dict[str, None] = {}
     hops: list[str] = []
     functions: set[tuple[str, str]] = set()
     calls = 0
-    inside = f"{Path(dd.__file__).parent}/"
+    inside = tuple(f"{root}/{package}" for package in packages)
 
     def enter(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls
@@ -62,11 +81,11 @@ def walk(call: Callable[[], object]) -> Walk:
             and not code.co_name.startswith("<")
         ):
             calls += 1
-            files.setdefault(code.co_filename.removeprefix(inside))
+            files.setdefault(code.co_filename.removeprefix(f"{root}/"))
             functions.add((code.co_filename, code.co_qualname))
             caller = "" if frame.f_back is None else frame.f_back.f_code.co_filename
             if caller.startswith(inside) and caller != code.co_filename:
-                hops.append(caller.removeprefix(inside))
+                hops.append(caller.removeprefix(f"{root}/"))
 
     call()
     sys.setprofile(enter)
@@ -96,14 +115,35 @@ def calls() -> dict[str, Callable[[], object]]:
     }
 
 
+def training(folder: Path) -> dict[str, Callable[[], object]]:
+    """The beginning of a training run and one of its steps, on text in ``folder``."""
+    recipe = smoke(owt.recipes()["hdlm-levels"][1])
+    prepare(recipe.data.corpus, folder / "data")
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, folder=folder / "data"),
+        output=replace(recipe.output, folder=folder / "run"),
+    )
+    alone = World(0, 1, torch.device("cpu"))
+    run = Run.prepare(recipe, alone)
+    batches = next(iter(run.batches()))
+    return {
+        "Run.prepare": lambda: Run.prepare(recipe, alone),
+        "Run.step": lambda: run.step(batches, stop=False),
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", action="store_true", help="list the files")
     listed = parser.parse_args(arguments).files
     torch.manual_seed(0)
-    for name, call in calls().items():
-        found = walk(call)
+    with tempfile.TemporaryDirectory() as folder:
+        walks = {name: walk(call) for name, call in calls().items()}
+        parts = training(Path(folder))
+        walks |= {name: walk(call, LIBRARY.parent, ALL) for name, call in parts.items()}
+    for name, found in walks.items():
         print(
             f"{name}: {len(found.files)} files, {found.functions} functions, {found.calls} calls, "
             f"{len(found.hops)} hops between files; in {', '.join(ROOMS)}: {len(found.rooms)} files, "

@@ -13,7 +13,7 @@ from ddlib.config.part import Part
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
 from ddlib.utils.repr import shown
-from ddlib.utils.validation import require, visible
+from ddlib.utils.validation import visible
 
 
 class Weighting(Part):
@@ -100,11 +100,11 @@ def weighted(
     if weighting is None:
         return weight
     found = weighting(process, weight.to(torch.float64), x, z, t)
-    require(
-        found.shape == z.shape,
-        f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, "
-        f"{tuple(z.shape)}",
-    )
+    if found.shape != z.shape:
+        raise ValueError(
+            f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, "
+            f"{tuple(z.shape)}"
+        )
     if visible(found) and not bool((found >= 0).all()):
         raise ValueError(
             f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more"

@@ -243,7 +243,7 @@ class Run:
             length,
             value,
             levels,
-            level_names(self.process),
+            self.level_names,
             bool(stopping),
             numbers,
         )
@@ -274,6 +274,11 @@ class Run:
                 parameterization=self.network.parameterization,
                 pace=self.pace,
             )
+
+    @cached_property
+    def level_names(self) -> list[str]:
+        """Names of the levels of the noise."""
+        return level_names(self.process)
 
     @cached_property
     def references(self) -> References:
