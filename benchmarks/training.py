@@ -173,7 +173,7 @@ class Along(Trainer):
 
     def __init__(self, order: dd.samplers.Sampler, given: Step) -> None:
         super().__init__(WORDS, given)
-        self.rows = dd.TrainingRows(self.process, order, self.x, per_step=given.length // 8)
+        self.rows = dd.contrib.TrainingRows(self.process, order, self.x, per_step=given.length // 8)
 
     def value(self, loss: Loss) -> Tensor:
         """Compute the loss of the current states, and descend."""

@@ -6,6 +6,7 @@ The bound, the training loss and the samplers work for any ``ForwardProcess``.
 
 import os
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
@@ -30,7 +31,6 @@ from ddlib.config import build, registry
 from ddlib.config.plain import values
 from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
-from ddlib.objective.consistency import bridge, consistency_loss
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.outputs import mean_per_token
@@ -39,14 +39,13 @@ from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.samplers import controls, plan, sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
-from ddlib.samplers.order_costs import OrderCosts, order_costs
-from ddlib.samplers.training_rows import TrainingRows
 from ddlib.times import sample_times
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
+    from ddlib import contrib
     from ddlib.verification.verifier import verify
 
 __version__ = "0.1.0"
@@ -58,15 +57,12 @@ __all__ = [
     "KeyedGenerator",
     "Likelihood",
     "Measure",
-    "OrderCosts",
     "Tally",
-    "TrainingRows",
     "bound",
-    "bridge",
     "build",
     "cavity_logits",
     "check_vocabulary",
-    "consistency_loss",
+    "contrib",
     "controls",
     "debug",
     "guidance",
@@ -74,7 +70,6 @@ __all__ = [
     "likelihood",
     "mean_per_token",
     "nelbo",
-    "order_costs",
     "paces",
     "parts",
     "plan",
@@ -104,10 +99,12 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
         return [*__all__, "__version__"]
 
     def __getattr__(name: str) -> Any:
-        """Import ``verify`` on first access.
+        """Import ``verify`` and ``contrib`` on first access.
 
         For an unknown name, raise AttributeError with suggestions.
         """
+        if name == "contrib":  # on demand: the core does not need it
+            return import_module("ddlib.contrib")
         if name == "verify":  # on demand, since its claims import sympy and scipy
             from ddlib.verification.verifier import verify
 

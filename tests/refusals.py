@@ -22,6 +22,7 @@ for package in (
     dd.processes,
     dd.samplers,
     dd.controls,
+    dd.contrib,
 ):
     NAMES |= {name: getattr(package, name) for name in package.__all__}
 

@@ -228,9 +228,10 @@ def test_a_walk_names_files_that_the_call_goes_through(name):
 
 def test_files_are_counted_in_the_order_in_which_they_are_entered():
     for name, call in walks.calls().items():
-        files, functions, calls = walks.walk(call)
-        assert len(files) <= functions <= calls and len(set(files)) == len(files), name
-        assert all((ROOT / "ddlib" / file).exists() for file in files)
+        walked = walks.walk(call)
+        assert len(walked.files) <= walked.functions <= walked.calls, name
+        assert len(set(walked.files)) == len(walked.files), name
+        assert all((ROOT / "ddlib" / file).exists() for file in walked.files)
 
 
 def test_the_facts_that_every_reader_needs_come_first():

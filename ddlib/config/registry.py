@@ -24,7 +24,7 @@ _BASES = {
     "paces": "ddlib.paces:Pace",
     "samplers": "ddlib.samplers:Sampler",
     "correctors": "ddlib.samplers:Corrector",
-    "lengths": "ddlib.samplers.controls:Length",
+    "lengths": "ddlib.contrib:Length",
     "weightings": "ddlib.weightings:Weighting",
 }
 """Base class of each kind whose plug-ins are classes.

@@ -13,14 +13,11 @@ from ddlib.samplers.correctors.self_correction import SelfCorrection
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.ordered import Ordered
 from ddlib.samplers.orders import Confidence, EntropyBounded, InOrder, LeftToRight
-from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
-from ddlib.samplers.psi import Psi
 from ddlib.samplers.rate_based import Euler, TauLeaping
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.requirements import UnsupportedError
 from ddlib.samplers.sampling import Plan, plan, sample
-from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.samplers.time_grid import equal_jump_times
 
 __all__ = [
@@ -38,17 +35,14 @@ __all__ = [
     "InOrder",
     "LeftToRight",
     "Ordered",
-    "Overshoot",
     "Particles",
     "Plan",
-    "Psi",
     "Remask",
     "Sampler",
     "SamplingContext",
     "SelfCorrection",
     "State",
     "TauLeaping",
-    "ThetaTrapezoidal",
     "UnsupportedError",
     "equal_jump_times",
     "plan",

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import torch
 
+from ddlib.contrib import Length
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
-from ddlib.samplers.controls import Length
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.utils.imports import imported

@@ -15,7 +15,7 @@ from recipes.model_io import LoadedModel, make_sampler
 from recipes.model_io.samplers import check_sampler
 
 COSTS = ("drawing_in_parallel", "order")
-"""Names of the costs of an order in the results, see ``ddlib.OrderCosts``."""
+"""Names of the costs of an order in the results, see ``ddlib.contrib.OrderCosts``."""
 
 
 HOW = (

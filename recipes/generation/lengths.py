@@ -9,7 +9,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.samplers.controls import Length
+from ddlib.contrib import Length
 from recipes.config import own_times
 from recipes.generation.prompt import GAP
 from recipes.generation.sampling import Sampling

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 import ddlib as dd
+from ddlib.contrib import Length
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.samplers import UnsupportedError
@@ -20,7 +21,6 @@ from ddlib.samplers.controls import (
     Ending,
     EndOfText,
     Forbidden,
-    Length,
     Memory,
     RepetitionPenalty,
     Settled,

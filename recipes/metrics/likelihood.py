@@ -83,7 +83,7 @@ def read(
                 terms = [-likely.log_likelihood]
                 calls = likely.calls
             else:
-                costs = dd.order_costs(process, network, text, order, group, **options)
+                costs = dd.contrib.order_costs(process, network, text, order, group, **options)
                 terms = [costs.sets, costs.drawing_in_parallel, costs.order]
                 calls = costs.calls
             nats[rows.cpu()] = torch.stack(terms, -1).cpu()

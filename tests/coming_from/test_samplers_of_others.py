@@ -32,7 +32,9 @@ def recorded(*arguments, **options):
     return dd.sample(*arguments, on_step=count, **options), masks_left
 
 
-@pytest.mark.parametrize("sampler", [S.Ancestral(), S.Psi(0.9), S.Psi(0.0)], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [S.Ancestral(), dd.contrib.Psi(0.9), dd.contrib.Psi(0.0)], ids=repr
+)
 def test_samplers_of_duo_with_a_greedy_last_step(sampler):
     greedy = {"temperature": lambda t: 0.0 if t <= 1 / 4 else 1.0}
     assert dd.sample(UNIFORM, network, (2, 6), sampler, 4, **greedy).max() < V
@@ -72,8 +74,8 @@ def test_blocks_of_llada():
 @pytest.mark.parametrize(
     "rule",
     [
-        dd.controls.Daedal(4, start=2, step=2, positions=4, block=4),
-        dd.controls.RhoEOS(4, start=2, step=1, positions=4),
+        dd.contrib.Daedal(4, start=2, step=2, positions=4, block=4),
+        dd.contrib.RhoEOS(4, start=2, step=1, positions=4),
     ],
     ids=repr,
 )
@@ -142,10 +144,12 @@ def test_the_scheduler_of_diffusers_draws_the_samples_of_ddlib(tmp_path):
         logits = network(sample, scheduler.time_of(timestep).expand(2))
         sample = scheduler.step(logits, timestep, sample, generator=generator).prev_sample
     again = torch.Generator().manual_seed(0)
-    ours = dd.sample(scheduler.process, network, (2, 6), S.Psi(0.9), steps=8, generator=again)
+    ours = dd.sample(
+        scheduler.process, network, (2, 6), dd.contrib.Psi(0.9), steps=8, generator=again
+    )
     assert sample.equal(ours)
     scheduler.save_pretrained(tmp_path)
-    assert repr(SamplerScheduler.from_pretrained(tmp_path).sampler) == repr(S.Psi(0.9))
+    assert repr(SamplerScheduler.from_pretrained(tmp_path).sampler) == repr(dd.contrib.Psi(0.9))
     corrected = S.Corrected(S.Ancestral(), S.Gibbs(positions=1))
     assert dd.sample(scheduler.process, network, (2, 6), corrected, steps=4).max() < V
 

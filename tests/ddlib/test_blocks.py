@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, Psi, Remask
+from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, Remask
 from ddlib.samplers.controls import (
     EndOfText,
     Forbidden,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.objective.consistency import DIVERGENCES
+from ddlib.contrib.consistency import DIVERGENCES
 from ddlib.paces import Draw
 from ddlib.processes import Hierarchical
 from ddlib.processes import examples as of_every_kind
@@ -69,7 +69,9 @@ def slope(process, s, t, divergence="forward_kl", parameterization="cavity"):
     logits = exact(states, late[: len(states)]).clamp_min(-1e4).requires_grad_()
     target = exact(z_s, early).clamp_min(-1e4)
     options = dict(divergence=divergence, parameterization=parameterization, reduction="none")
-    loss = dd.consistency_loss(process, logits[which], target, x, z_t, late, z_s, early, **options)
+    loss = dd.contrib.consistency_loss(
+        process, logits[which], target, x, z_t, late, z_s, early, **options
+    )
     assert loss.min() > -1e-12 and loss.isfinite().all()
     (gradient,) = torch.autograd.grad((loss.sum(1) * probs).sum(), logits)
     return gradient / torch.zeros(len(states), dtype=F64).index_add_(0, which, probs)[:, None, None]
@@ -128,7 +130,7 @@ def test_bridge_draws_follow_the_joint_distribution(kind):
     x = torch.zeros(n, 1, dtype=torch.int64)
     t = torch.full((n,), 0.7, dtype=F64)
     s = torch.full((n,), 0.3, dtype=F64)
-    z_t, z_s = dd.bridge(process, x, t, s, torch.Generator().manual_seed(0))
+    z_t, z_s = dd.contrib.bridge(process, x, t, s, torch.Generator().manual_seed(0))
     got = torch.zeros(process.num_states, process.num_states, dtype=F64)
     got.index_put_((z_t[:, 0], z_s[:, 0]), torch.full((n,), 1 / n, dtype=F64), accumulate=True)
     states = torch.arange(process.num_states)[:, None]
@@ -152,7 +154,7 @@ def test_keyed_draws_do_not_depend_on_the_batch():
     s = torch.linspace(0.0, 0.5, 6)
 
     def keyed(rows):
-        return dd.bridge(
+        return dd.contrib.bridge(
             process, x[rows], t[rows], s[rows], dd.KeyedGenerator(1, 2, torch.arange(6)[rows])
         )
 
@@ -161,7 +163,7 @@ def test_keyed_draws_do_not_depend_on_the_batch():
     for at in (0, 1):
         assert torch.equal(whole[at], torch.cat([part[at] for part in parts]))
     own = [time[:, None].expand(-1, 5) for time in (t, s)]
-    each = dd.bridge(process, x, *own, dd.KeyedGenerator(1, 2, torch.arange(6)))
+    each = dd.contrib.bridge(process, x, *own, dd.KeyedGenerator(1, 2, torch.arange(6)))
     assert all(map(torch.equal, each, whole))
 
 
@@ -171,7 +173,7 @@ def case(process, rows=3, length=8):
     x = torch.randint(process.vocab_size, (rows, length))
     t = torch.linspace(0.5, 0.9, rows)
     s = torch.linspace(0.0, 0.3, rows)
-    z_t, z_s = dd.bridge(process, x, t, s, torch.Generator().manual_seed(1))
+    z_t, z_s = dd.contrib.bridge(process, x, t, s, torch.Generator().manual_seed(1))
     logits, target = torch.randn(2, rows, length, process.vocab_size).unbind(0)
     return logits.requires_grad_(), target.requires_grad_(), x, z_t, t, z_s, s
 
@@ -181,11 +183,11 @@ def test_masks_measures_and_anchors(divergence):
     process = KINDS["masked"]
     logits, target, x, z_t, *_ = given_ = case(process)
     options = dict(divergence=divergence)
-    each = dd.consistency_loss(process, *given_, reduction="none", **options)
+    each = dd.contrib.consistency_loss(process, *given_, reduction="none", **options)
     mask = torch.rand(x.shape) < 0.6
-    mean = dd.consistency_loss(process, *given_, mask=mask, **options)
+    mean = dd.contrib.consistency_loss(process, *given_, mask=mask, **options)
     assert torch.allclose(mean, each[mask].mean()) and each.shape == x.shape
-    weighed = dd.consistency_loss(
+    weighed = dd.contrib.consistency_loss(
         process,
         *given_[:4],
         Draw(given_[4], torch.tensor([0.0, 1.0, 2.0])),
@@ -196,7 +198,7 @@ def test_masks_measures_and_anchors(divergence):
     assert torch.allclose(weighed, each * torch.tensor([0.0, 1.0, 2.0])[:, None])
     mean.backward()
     assert target.grad is None and logits.grad.isfinite().all() and (logits.grad[~mask] == 0).all()
-    other = dd.consistency_loss(
+    other = dd.contrib.consistency_loss(
         process, logits, torch.randn_like(target), *given_[2:], reduction="none", **options
     )
     assert torch.equal(other[0], each[0]) and not torch.equal(
@@ -215,10 +217,12 @@ def test_child_logits_and_half_precision():
     children = torch.randn(3, 8, 6)
     teacher = torch.randn(3, 8, 6)
     as_words = [dd.token_logits(tree, each) for each in (children, teacher)]
-    got = dd.consistency_loss(process, children, teacher, *rest, parameterization="children")
-    assert torch.allclose(got, dd.consistency_loss(process, *as_words, *rest), atol=1e-6)
+    got = dd.contrib.consistency_loss(
+        process, children, teacher, *rest, parameterization="children"
+    )
+    assert torch.allclose(got, dd.contrib.consistency_loss(process, *as_words, *rest), atol=1e-6)
     assert (
-        dd.consistency_loss(process, logits.bfloat16(), target.bfloat16(), *rest).dtype
+        dd.contrib.consistency_loss(process, logits.bfloat16(), target.bfloat16(), *rest).dtype
         == torch.float32
     )
 
@@ -232,10 +236,10 @@ def test_states_outside_the_mask_are_not_checked():
     z_s = torch.tensor([[0, 3, 1]])
     logits = torch.zeros(1, 3, 3, requires_grad=True)
     given_ = logits, logits, x, z_t, torch.tensor([0.8]), z_s, torch.tensor([0.4])
-    dd.consistency_loss(process, *given_, mask=mask).backward()
+    dd.contrib.consistency_loss(process, *given_, mask=mask).backward()
     assert logits.grad.isfinite().all() and (logits.grad[~mask] == 0).all()
     with pytest.raises(ValueError, match=r"^z\[0, 2\] = 1 has probability 0"):
-        dd.consistency_loss(process, *given_)
+        dd.contrib.consistency_loss(process, *given_)
 
 
 M = KINDS["masked"]
@@ -249,25 +253,25 @@ EARLY = torch.tensor([0.1, 0.2])
 OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
 test_bad_options_are_refused = refuses(
     """
-    dd.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000
-    dd.bridge(M, X, OWN, OWN.flip(1)) | ValueError | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$
-    dd.bridge(M, X, OWN, OWN * torch.tensor([[0.5], [1.0]])) | ValueError | ^s.1. equals t.1. at every position
-    dd.bridge(M, X, OWN, EARLY) | ValueError | s has shape .2,., must be that of t, .2, 2.
-    dd.bridge(M, X, T5, -EARLY) | ValueError | s holds -0.1.*must lie in .0, 1.
-    dd.bridge(M, X + 3, T5, EARLY) | ValueError | x holds 3, must be tokens in .0, 3.
-    dd.bridge(X, M, T5, EARLY) | TypeError | process is tensor
-    dd.consistency_loss(M, L, L, X, Z, T5, Z, S3) | ValueError | ^s.1. = 0.6.* must be below t.1.
-    dd.consistency_loss(M, L, L4, X, Z, T5, Z, EARLY) | ValueError | ^target_logits, of the teacher: logits has 4
+    dd.contrib.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000
+    dd.contrib.bridge(M, X, OWN, OWN.flip(1)) | ValueError | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$
+    dd.contrib.bridge(M, X, OWN, OWN * torch.tensor([[0.5], [1.0]])) | ValueError | ^s.1. equals t.1. at every position
+    dd.contrib.bridge(M, X, OWN, EARLY) | ValueError | s has shape .2,., must be that of t, .2, 2.
+    dd.contrib.bridge(M, X, T5, -EARLY) | ValueError | s holds -0.1.*must lie in .0, 1.
+    dd.contrib.bridge(M, X + 3, T5, EARLY) | ValueError | x holds 3, must be tokens in .0, 3.
+    dd.contrib.bridge(X, M, T5, EARLY) | TypeError | process is tensor
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, S3) | ValueError | ^s.1. = 0.6.* must be below t.1.
+    dd.contrib.consistency_loss(M, L, L4, X, Z, T5, Z, EARLY) | ValueError | ^target_logits, of the teacher: logits has 4
       columns, the process has vocab_size 3
-    dd.consistency_loss(M, L4, L, X, Z, T5, Z, EARLY) | ValueError | ^logits has 4 columns
-    dd.consistency_loss(M, L, L.long(), X, Z, T5, Z, EARLY) | TypeError | ^target_logits, of the teacher: logits has
+    dd.contrib.consistency_loss(M, L4, L, X, Z, T5, Z, EARLY) | ValueError | ^logits has 4 columns
+    dd.contrib.consistency_loss(M, L, L.long(), X, Z, T5, Z, EARLY) | TypeError | ^target_logits, of the teacher: logits has
       type torch.int64
-    dd.consistency_loss(M, L, L, X, Z, T5, Z + 1, EARLY) | ValueError | z holds 4
-    dd.consistency_loss(M, L, L, X, X + 1, T5, Z, EARLY) | ValueError | z.0, 0. = 1 has probability 0 given
-    dd.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, divergence="forward") | ValueError | divergence is 'forward', must
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z + 1, EARLY) | ValueError | z holds 4
+    dd.contrib.consistency_loss(M, L, L, X, X + 1, T5, Z, EARLY) | ValueError | z.0, 0. = 1 has probability 0 given
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, divergence="forward") | ValueError | divergence is 'forward', must
       be one of 'forward_kl', 'reverse_kl', 'jensen_shannon'; did you mean 'forward_kl'
-    dd.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, reduction="sum") | ValueError | reduction is 'sum'
-    dd.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, mask=X) | TypeError | mask has dtype
-    dd.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, parameterization="p") | ValueError | parameterization is 'p'
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, reduction="sum") | ValueError | reduction is 'sum'
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, mask=X) | TypeError | mask has dtype
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, parameterization="p") | ValueError | parameterization is 'p'
     """
 )

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Lanes, Overshoot, Psi
 from ddlib.guidance import ClassifierFree
 from ddlib.hierarchies import Tree
-from ddlib.paces import Blocks, Lanes
+from ddlib.paces import Blocks
 from ddlib.processes import Hierarchical, Masked
 from ddlib.processes.examples import four
 from ddlib.samplers import (
@@ -33,9 +34,7 @@ from ddlib.samplers import (
     Guarantees,
     InOrder,
     LeftToRight,
-    Overshoot,
     Particles,
-    Psi,
     Remask,
     Sampler,
     State,
@@ -636,7 +635,7 @@ test_refused = refuses(r"""
     draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
     draw(sampler=Euler()) | TypeError | controls holds Constraint.*, which Euler.* does not support
     draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* does not support
-    draw(sampler=dd.samplers.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* does not support
+    draw(sampler=dd.contrib.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* does not support
     draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* does not support
     draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* does not support
     draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* does not support

@@ -9,9 +9,10 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib import registry
+from ddlib.contrib import Psi
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
-from ddlib.samplers import Ancestral, Confidence, FirstHitting, Psi, Remask
+from ddlib.samplers import Ancestral, Confidence, FirstHitting, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
 

@@ -23,6 +23,7 @@ from fixtures import (
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi
 from ddlib.processes import GIDD, Masked
 from ddlib.samplers import (
     Ancestral,
@@ -31,10 +32,9 @@ from ddlib.samplers import (
     EdgeBalance,
     ForwardBackward,
     Gibbs,
-    Psi,
     Remask,
     SelfCorrection,
-)  # fmt: skip
+)
 from ddlib.schedules import Linear
 from ddlib.testing.oracle import exact_cavity
 
@@ -216,7 +216,7 @@ test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
     build_corrected(corrector={"kind": "gibbs", "position": 2})
         | ValueError | samplers.corrector.position: no such key; did you mean positi
     build_corrected() | ValueError | samplers.corrector: is missing
-    build_corrected(corrector="ddlib.samplers:Psi")
+    build_corrected(corrector="ddlib.contrib:Psi")
         | TypeError | samplers.corrector: .*Psi returns Psi.*must be a ddlib.samplers.Corrector
 """)
 

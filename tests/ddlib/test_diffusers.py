@@ -10,8 +10,9 @@ from fixtures import seeded
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi
 from ddlib.integrations.diffusers import SamplerScheduler
-from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Particles, Psi, Remask
+from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Particles, Remask
 
 V = 5
 TREE = {"kind": "tree", "parents": [[0, 0, 1, 1, 2], [0, 0, 1]], "xi": [0.9, 1.0]}

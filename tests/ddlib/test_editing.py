@@ -169,5 +169,5 @@ test_refused = refuses(r"""
     dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
         | order is Confidence\(.*edit=0.5.*\), must keep drawn tokens: where edit replaces some
     dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError | keep drawn tokens: edit is only for
-    dd.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must keep drawn tokens
+    dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must keep drawn tokens
 """)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Hierarchical
-from ddlib.samplers import Ancestral, FirstHitting, Psi
+from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.verification.claims.samplers.guidance_oracle import (

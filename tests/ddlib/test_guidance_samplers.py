@@ -6,6 +6,7 @@ from fixtures import F64, LEVELS, Halves, at, follows, plain, seeded, serves
 from guidance_cases import KINDS, free, guided, parts
 
 import ddlib as dd
+from ddlib.contrib import Psi
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Uniform
@@ -17,7 +18,6 @@ from ddlib.samplers import (
     FirstHitting,
     ForwardBackward,
     Particles,
-    Psi,
 )
 from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity

@@ -11,7 +11,8 @@ from fixtures import LEVELS, Halves, seeded, trajectory
 from refusals import refused_with
 
 import ddlib as dd
-from ddlib.paces import Blocks, Checkerboard, Halton, Lanes, LeftToRight, Patches
+from ddlib.contrib import Checkerboard, Halton, Lanes
+from ddlib.paces import Blocks, LeftToRight, Patches
 from ddlib.paces.sequential import InTurn
 from ddlib.samplers import InOrder
 

@@ -18,19 +18,11 @@ from scipy.stats import norm
 from test_memory import LiveBytes
 
 import ddlib as dd
+from ddlib.contrib import Overshoot, Psi
 from ddlib.hierarchies import Banded, Blur, Dense, Kernels, Soft, Sparse, Tree
 from ddlib.hierarchies.maps import to_masks
 from ddlib.processes import Hierarchical, Noisy
-from ddlib.samplers import (
-    Ancestral,
-    Confidence,
-    Euler,
-    FirstHitting,
-    LeftToRight,
-    Overshoot,
-    Psi,
-    Remask,
-)
+from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, LeftToRight, Remask
 from ddlib.schedules import Cosine, Linear
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 

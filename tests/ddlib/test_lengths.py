@@ -10,10 +10,11 @@ from fixtures import LEVELS, Halves, seeded
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Daedal, Length, Psi, RhoEOS
 from ddlib.paces import Together
 from ddlib.processes import Masked, RateMatrix
-from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Psi, Remask
-from ddlib.samplers.controls import Daedal, Ending, EndOfText, Length, RhoEOS, Settled
+from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Remask
+from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 

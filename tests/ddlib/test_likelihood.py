@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Lanes
 from ddlib.hierarchies import Tree
-from ddlib.paces import Blocks, Lanes
+from ddlib.paces import Blocks
 from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Confidence, EntropyBounded, InOrder, LeftToRight, Ordered
 from ddlib.samplers.choices import Score
@@ -352,7 +353,7 @@ def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, gr
     group = group and min(group, length)
     x = texts(process, length)
     denoiser = Opinions(process, length)
-    costs = dd.order_costs(process, denoiser, x, order, group)
+    costs = dd.contrib.order_costs(process, denoiser, x, order, group)
     for nats in costs[:3]:
         assert abs(float((-nats).exp().sum()) - 1) < 1e-12
     torch.testing.assert_close(
@@ -375,7 +376,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
     length = 4
     denoiser = Opinions(process, length, seed=2)
     x = texts(process, 4)
-    costs = dd.order_costs(process, denoiser, x, Confidence(), 2)
+    costs = dd.contrib.order_costs(process, denoiser, x, Confidence(), 2)
     again = dd.likelihood(process, denoiser, x)
     want = torch.zeros(len(x), dtype=F64)
     for row, words in enumerate(x):
@@ -397,7 +398,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
 @every_order
 def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]
-    costs = dd.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
+    costs = dd.contrib.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
     if (
         isinstance(order, Confidence | LeftToRight) and order.guarantees.consistent_joint
     ):  # one position a call
@@ -414,7 +415,7 @@ def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_
     x = texts(process, length)
     best = exact_cavity(process, known)
     for order, group in ((Confidence(), 2), (InOrder(Lanes(2)), 2), (EntropyBounded(1.0), None)):
-        costs = dd.order_costs(process, best, x, order, group)
+        costs = dd.contrib.order_costs(process, best, x, order, group)
         torch.testing.assert_close((-costs.chain).exp(), known.flatten(), atol=0, rtol=1e-9)
         assert costs.order.abs().max() < 1e-9
         assert float(known.flatten() @ costs.drawing_in_parallel) > 0, (
@@ -423,7 +424,7 @@ def test_given_the_best_network_the_cost_is_the_total_correlation_and_the_order_
     if name == "masked":
         parallel = float(
             known.flatten()
-            @ dd.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_in_parallel
+            @ dd.contrib.order_costs(process, best, x, InOrder(Lanes(2)), 2).drawing_in_parallel
         )
         pair = known.sum((1, 3))  # positions 0 and 2 first, then 1 and 3 given them
         rest = known.permute(0, 2, 1, 3) / pair[..., None, None]
@@ -459,21 +460,21 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
     mask[1, 2:] = False
     mask[2] = False
     given[3, [0, 3]] = True
-    costs = dd.order_costs(process, denoiser, x, group=2, mask=mask, given=given)
+    costs = dd.contrib.order_costs(process, denoiser, x, group=2, mask=mask, given=given)
     assert costs.tokens.tolist() == [5, 2, 0, 3] and [float(nats[2]) for nats in costs[:3]] == [
         0,
         0,
         0,
     ]
     for row in (0, 1, 3):
-        one = dd.order_costs(process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], controls=[dd.controls.WholeBatch()])  # fmt: skip
+        one = dd.contrib.order_costs(process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], controls=[dd.controls.WholeBatch()])  # fmt: skip
         torch.testing.assert_close(torch.stack(costs[:3])[:, row], torch.stack(one[:3])[:, 0])
 
 
 def test_the_command_for_a_mean_and_its_error():
     process = PROCESSES["masked"]
     x = texts(PROCESSES["masked"], 3)
-    costs = dd.order_costs(process, Opinions(process, 3), x, group=3)
+    costs = dd.contrib.order_costs(process, Opinions(process, 3), x, group=3)
     mean = dd.Measure.ratio(costs.drawing_in_parallel, costs.tokens, "nats/token")
     assert (
         mean.value == pytest.approx(float(costs.drawing_in_parallel.mean()) / 3)
@@ -530,7 +531,9 @@ def test_block_by_block_likelihoods_sum_to_one(name, denoiser):
     ):
         total = probs_of(process, network, order, 4, pace=Blocks(2), **options).sum()
         assert abs(float(total) - 1) < 1e-12
-    costs = dd.order_costs(process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2))
+    costs = dd.contrib.order_costs(
+        process, network, texts(process, 4), Confidence(), 2, pace=Blocks(2)
+    )
     assert all(abs(float((-nats).exp().sum()) - 1) < 1e-12 for nats in costs[:3])
 
 
@@ -560,7 +563,7 @@ def read(process=None, x=X, order=None, **options):
 
 
 def costs(order=None, group=4, **options):
-    return dd.order_costs(dd.presets.hdlm([0, 0, 1, 1]), never, X, order, group, **options)
+    return dd.contrib.order_costs(dd.presets.hdlm([0, 0, 1, 1]), never, X, order, group, **options)
 
 
 class Gambling(Ordered):

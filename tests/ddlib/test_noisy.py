@@ -9,17 +9,9 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Overshoot, Psi, ThetaTrapezoidal
 from ddlib.processes.resampling_chain import ratio_of
-from ddlib.samplers import (
-    Ancestral,
-    Corrected,
-    Euler,
-    Gibbs,
-    Overshoot,
-    Psi,
-    SelfCorrection,
-    ThetaTrapezoidal,
-)
+from ddlib.samplers import Ancestral, Corrected, Euler, Gibbs, SelfCorrection
 from ddlib.testing import strategies as drawn
 from ddlib.testing.oracle import exact_cavity
 

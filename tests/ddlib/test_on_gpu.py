@@ -216,8 +216,8 @@ def test_tokens_with_a_cache_are_those_of_the_cpu(keep):
 
 
 LENGTHS = {
-    "rho_eos": dd.controls.RhoEOS(0, start=8, step=1, positions=4),
-    "daedal": dd.controls.Daedal(0, start=8, step=2, positions=4),
+    "rho_eos": dd.contrib.RhoEOS(0, start=8, step=1, positions=4),
+    "daedal": dd.contrib.Daedal(0, start=8, step=2, positions=4),
 }
 
 

@@ -12,19 +12,8 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.paces import (
-    Blocks,
-    Checkerboard,
-    Draw,
-    Halton,
-    Lanes,
-    LeftToRight,
-    Pace,
-    Patches,
-    Ramp,
-    RandomOrder,
-    Together,
-)
+from ddlib.contrib import Checkerboard, Halton, Lanes
+from ddlib.paces import Blocks, Draw, LeftToRight, Pace, Patches, Ramp, RandomOrder, Together
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 

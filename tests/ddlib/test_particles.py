@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from refusals import refused_with, refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi, ThetaTrapezoidal
 from ddlib.processes import Masked, unchanged
 from ddlib.samplers import (
     Ancestral,
@@ -38,12 +39,10 @@ from ddlib.samplers import (
     FirstHitting,
     Gibbs,
     Particles,
-    Psi,
     Remask,
     SamplingContext,
     SelfCorrection,
-    ThetaTrapezoidal,
-)  # fmt: skip
+)
 from ddlib.samplers.particles import Constant, systematic
 from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Cosine

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.samplers import Ancestral, Overshoot, Psi, Remask
+from ddlib.contrib import Overshoot, Psi
+from ddlib.samplers import Ancestral, Remask
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 

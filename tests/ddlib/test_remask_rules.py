@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.samplers import Overshoot, Remask
+from ddlib.contrib import Overshoot
+from ddlib.samplers import Remask
 from ddlib.samplers.remask import doubt
 from ddlib.schedules import Linear
 from ddlib.testing import strategies

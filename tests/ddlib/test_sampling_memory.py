@@ -9,6 +9,7 @@ from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi, ThetaTrapezoidal
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -16,9 +17,7 @@ from ddlib.samplers import (
     FirstHitting,
     ForwardBackward,
     LeftToRight,
-    Psi,
     Remask,
-    ThetaTrapezoidal,
 )
 from ddlib.samplers.controls import EndOfText, Settled
 from ddlib.testing.oracle import exact_cavity

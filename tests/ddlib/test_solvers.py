@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Psi, ThetaTrapezoidal
 from ddlib.processes import GIDD, ForwardProcess, Masked, RateMatrix, Uniform
-from ddlib.samplers import Ancestral, Euler, Psi, TauLeaping, ThetaTrapezoidal
+from ddlib.samplers import Ancestral, Euler, TauLeaping
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity

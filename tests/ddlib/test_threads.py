@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Callable[[Any], Any]]]
         dd.schedules.Cosine,
         lambda thread: lambda s: s.hazard(torch.linspace(0, 0.2, 9, dtype=F64)),
     ),
-    "Halton": (lambda: dd.paces.Halton((3, 4)), lambda thread: lambda pace: pace.ranks),
+    "Halton": (lambda: dd.contrib.Halton((3, 4)), lambda thread: lambda pace: pace.ranks),
     "Symbols": (symbols, lambda thread: lambda s: [s._is_left_out(letter) for letter in "abcdef"]),
 }
 

@@ -52,7 +52,7 @@ def test_in_a_random_order_the_loss_of_masks_is_the_ordinary_bound(mode):
     for number in range(length):
         kept = [torch.tensor(some) for some in itertools.combinations(range(length), number)]
         for some in kept:
-            rows = dd.TrainingRows(process, LeftToRight(), x)
+            rows = dd.contrib.TrainingRows(process, LeftToRight(), x)
             z = torch.full_like(x, 3)
             z[0, some.long()] = x[0, some.long()]
             rows.load_state_dict(rows.state_dict() | {"z": z})
@@ -67,7 +67,7 @@ def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_nois
     process = dd.presets.mdlm(4)
     rounds = 20
     x = torch.randint(4, (300, length), generator=seeded())
-    rows = dd.TrainingRows(process, RANDOM, x, per_step=per_step, seed=3)
+    rows = dd.contrib.TrainingRows(process, RANDOM, x, per_step=per_step, seed=3)
     visits = torch.zeros(2**length)
     for _ in range(length * rounds):
         visits += (
@@ -94,7 +94,7 @@ def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_nois
 def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order, seed):
     x = torch.randint(process.vocab_size, (3, 2), generator=seeded(seed))
     network = Opinions(process, 2, seed=seed)
-    rows = dd.TrainingRows(process, order, x, index=torch.zeros(3, dtype=torch.int64))
+    rows = dd.contrib.TrainingRows(process, order, x, index=torch.zeros(3, dtype=torch.int64))
     total = torch.zeros(3, dtype=F64)
     for _ in range(2 * (len(process.levels) - 1)):
         logits = network(rows.z, rows.t.float())  # as samplers do
@@ -116,7 +116,7 @@ def test_weights_of_a_row_are_its_edges_over_those_that_are_summed(mode):
     x = torch.randint(6, (4, 5), generator=seeded())
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[1, 3:] = False
-    rows = dd.TrainingRows(process, LeftToRight(), x, mask)
+    rows = dd.contrib.TrainingRows(process, LeftToRight(), x, mask)
     level = rows.levels
     assert level.sum(-1).tolist() == [15, 9 - 2, 15 - 7, 15 - 11]
     summed = (level > 0).sum(-1) if mode == "standard" else level.sum(-1)
@@ -133,7 +133,7 @@ def test_padding_stands_at_times_at_which_no_token_is_left():
     )
     x = torch.tensor([[0, 3, 1, 2]])
     mask = torch.tensor([[True, True, True, False]])
-    rows = dd.TrainingRows(process, LeftToRight(), x, mask)
+    rows = dd.contrib.TrainingRows(process, LeftToRight(), x, mask)
     assert rows.t.tolist() == [1.0] and process.likelihood(rows.z, rows.x, rows.t)[0, 3] == 0
     hidden = torch.zeros(1, 4, 4)
     eye = torch.eye(4)
@@ -152,7 +152,9 @@ def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster
     process = LEVELS[name]
     rounds = 3000
     x = torch.tensor([[2]]).expand(rounds, 1)
-    rows = dd.TrainingRows(process, LeftToRight(), x, total=10 * rounds, seed=1)  # all are young
+    rows = dd.contrib.TrainingRows(
+        process, LeftToRight(), x, total=10 * rounds, seed=1
+    )  # all are young
     depth = len(process.levels) - 1
     rows.step(torch.zeros(rounds, 1, 6))
     found = rows.z.flatten().bincount(minlength=process.num_states) / rounds
@@ -170,7 +172,7 @@ def test_states_are_drawn_given_the_true_tokens_where_tokens_leave_their_cluster
 def test_an_order_that_keeps_tokens_in_their_cluster_reaches_the_true_ones_from_others_too():
     process = LEVELS["levels-xi"]
     x = torch.arange(6)[:, None].expand(6, 4)
-    rows = dd.TrainingRows(process, Confidence(force_transition=True), x, seed=1)
+    rows = dd.contrib.TrainingRows(process, Confidence(force_transition=True), x, seed=1)
     for _ in range(12):
         assert (process.likelihood(rows.z, rows.x, rows.t) > 0).all()
         finished = rows.step(torch.zeros(6, 4, 6))
@@ -185,7 +187,7 @@ def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and
     network = Opinions(process, 3)
 
     def run(some, steps, begin=None):
-        rows = dd.TrainingRows(
+        rows = dd.contrib.TrainingRows(
             process, order, x[0, some], per_step=2, seed=4, index=some, total=total
         )
         if begin is not None:
@@ -214,7 +216,7 @@ def test_features_of_a_split_network_give_the_choices_of_its_logits(order):
     process = LEVELS["levels"]
     network = Halves(LEVELS["levels"])
     x = torch.randint(6, (5, 4), generator=seeded())
-    one, other = (dd.TrainingRows(process, order, x) for _ in range(2))
+    one, other = (dd.contrib.TrainingRows(process, order, x) for _ in range(2))
     for _ in range(6):
         one.step(network(one.z, one.t.float()))
         other.step(network.features(other.z, other.t.float()), network)
@@ -247,7 +249,8 @@ def test_scores_read_from_the_loss_give_the_same_choices_and_the_same_loss(
     generator = seeded(seed)
     x = torch.randint(process.vocab_size, (5, 4), generator=generator)
     alone, watched = (
-        dd.TrainingRows(process, order, x, parameterization=meaning, seed=seed) for _ in range(2)
+        dd.contrib.TrainingRows(process, order, x, parameterization=meaning, seed=seed)
+        for _ in range(2)
     )
     eye = torch.eye(process.vocab_size, dtype=F64)
     weighed = []
@@ -276,7 +279,7 @@ def test_scores_read_from_the_loss_give_the_same_choices_and_the_same_loss(
 def test_all_scores_of_masks_are_read_from_the_loss():
     x = torch.arange(8).view(2, 4)
     for order, read in ((Confidence("entropy"), True), (LeftToRight(), False)):
-        rows = dd.TrainingRows(dd.presets.mdlm(8), order, x)
+        rows = dd.contrib.TrainingRows(dd.presets.mdlm(8), order, x)
         weight = torch.eye(8).requires_grad_()
         output = dd.Hidden(torch.randn(2, 4, 8), weight, observe=rows.observe)
         noisy = rows.x, rows.z, rows.draw()
@@ -291,7 +294,9 @@ LATE = dd.processes.Hierarchical(
 
 
 def rows(process=None, order=None, **options):
-    return dd.TrainingRows(process or dd.presets.mdlm(4), order or Confidence(), X, **options)
+    return dd.contrib.TrainingRows(
+        process or dd.presets.mdlm(4), order or Confidence(), X, **options
+    )
 
 
 test_data_without_an_order_are_refused = refuses(r"""
@@ -309,7 +314,7 @@ test_data_without_an_order_are_refused = refuses(r"""
 
 
 def test_times_have_the_default_dtype_as_in_sampling():
-    rows = dd.TrainingRows(
+    rows = dd.contrib.TrainingRows(
         dd.presets.mdlm(4), dd.samplers.Confidence(), torch.zeros(2, 3, dtype=torch.int64)
     )
     assert rows.t.dtype == torch.get_default_dtype() and torch.nn.Linear(1, 3)(

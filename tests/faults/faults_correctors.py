@@ -7,7 +7,8 @@ import sys
 import torch
 from planting import declare, fault
 
-from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
+from ddlib.contrib import Psi
+from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs
 from ddlib.samplers.base import at
 from ddlib.samplers.reverse_step import shift
 from ddlib.utils.categorical import draw_logits

@@ -5,7 +5,7 @@ call.
 import torch
 from planting import fault
 
-from ddlib.samplers.controls import Daedal, RhoEOS
+from ddlib.contrib import Daedal, RhoEOS
 
 RULE = dict(start=5, step=1, positions=4)
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from planting import clamped, declare, fault
 
+from ddlib.contrib import Overshoot
 from ddlib.processes import LevelProcess
-from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
+from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Remask, State
 from ddlib.samplers.base import at
 from ddlib.samplers.choices import even_split
 from ddlib.samplers.ordered import levels, model_time

@@ -5,7 +5,8 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.samplers import Ancestral, FirstHitting, Particles, Psi, State
+from ddlib.contrib import Psi
+from ddlib.samplers import Ancestral, FirstHitting, Particles, State
 from ddlib.samplers.particles import Constant
 
 CLOUD = sys.modules["ddlib.samplers.particles"]

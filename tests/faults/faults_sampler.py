@@ -5,8 +5,9 @@ import sys
 import torch
 from planting import clamped, fault
 
+from ddlib.contrib import Psi
 from ddlib.processes import unchanged
-from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State, TauLeaping
+from ddlib.samplers import Ancestral, FirstHitting, Remask, State, TauLeaping
 from ddlib.samplers.base import at
 from ddlib.samplers.runtime.model import Model
 from ddlib.utils.categorical import draw_logits

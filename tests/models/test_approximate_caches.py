@@ -181,7 +181,9 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
 def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
     x = torch.zeros(2, 8, dtype=torch.int64)
     with pytest.raises(TypeError, match="must have no approximate cache"):
-        dd.order_costs(PROCESS, network(), x, controls=[dd.controls.Cache("dual")], pace=Blocks(4))
+        dd.contrib.order_costs(
+            PROCESS, network(), x, controls=[dd.controls.Cache("dual")], pace=Blocks(4)
+        )
 
 
 @pytest.mark.parametrize("shift", [0, 1])

@@ -97,7 +97,7 @@ def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     batch = next(
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
     )
-    costs = dd.order_costs(
+    costs = dd.contrib.order_costs(
         saved.process, saved.denoiser, batch.x, dd.samplers.Confidence("entropy"), 4, given=~batch.mask,
         parameterization="posterior",
     )  # fmt: skip

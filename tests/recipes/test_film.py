@@ -10,6 +10,7 @@ from cases import examples
 from hypothesis import given, settings
 
 import ddlib as dd
+from ddlib.contrib import Overshoot, Psi, ThetaTrapezoidal
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -17,13 +18,10 @@ from ddlib.samplers import (
     EntropyBounded,
     FirstHitting,
     Gibbs,
-    Overshoot,
-    Psi,
     Remask,
     Sampler,
     SelfCorrection,
     State,
-    ThetaTrapezoidal,
 )
 from ddlib.testing import strategies
 from recipes.visualization import Filmed, Mark

@@ -43,7 +43,7 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     lines, printed = drawn(
         run, tmp_path, samples=3, length="auto:max=20,start=4,step=2,positions=4", seed=5
     )
-    rule = dd.controls.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
+    rule = dd.contrib.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
     sampler = dd.samplers.Confidence(threshold=0.5)
     expected = dd.sample(saved.process, saved.denoiser, (3, 20), sampler, 30, controls=[rule], parameterization="posterior", generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)))  # fmt: skip
     assert [line["tokens"] for line in lines] == expected.tolist()

@@ -5,6 +5,7 @@ import re
 import torch
 
 import ddlib as dd
+from ddlib.contrib import Psi, RhoEOS
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.processes import GIDD, Masked, Uniform
 from ddlib.samplers import (
@@ -16,7 +17,6 @@ from ddlib.samplers import (
     Gibbs,
     LeftToRight,
     Particles,
-    Psi,
     Remask,
     SelfCorrection,
 )
@@ -28,7 +28,6 @@ from ddlib.samplers.controls import (
     Forbidden,
     Memory,
     RepetitionPenalty,
-    RhoEOS,
     Settled,
     Truncation,
     WholeBatch,

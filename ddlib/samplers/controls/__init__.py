@@ -4,10 +4,6 @@ from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.control import Control, Needs, NetworkControl, SamplingCall
 from ddlib.samplers.controls.constraint import Constraint
 from ddlib.samplers.controls.endings import Ending, EndOfText, Settled
-from ddlib.samplers.controls.lengths.base import Length
-from ddlib.samplers.controls.lengths.canvas import Canvas
-from ddlib.samplers.controls.lengths.daedal import Daedal
-from ddlib.samplers.controls.lengths.rho_eos import RhoEOS
 from ddlib.samplers.controls.network import Cache, Memory, WholeBatch
 from ddlib.samplers.controls.tokens import Forbidden, RepetitionPenalty
 from ddlib.samplers.controls.truncation import Truncation
@@ -15,19 +11,15 @@ from ddlib.samplers.controls.truncation import Truncation
 __all__ = [
     "Automaton",
     "Cache",
-    "Canvas",
     "Constraint",
     "Control",
-    "Daedal",
     "EndOfText",
     "Ending",
     "Forbidden",
-    "Length",
     "Memory",
     "Needs",
     "NetworkControl",
     "RepetitionPenalty",
-    "RhoEOS",
     "SamplingCall",
     "Settled",
     "Truncation",

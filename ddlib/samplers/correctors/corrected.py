@@ -15,7 +15,6 @@ from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
 from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
-from ddlib.samplers.psi import Psi
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, check_number, require
 
@@ -95,7 +94,7 @@ class Corrected(Sampler):
         return [  # large enough for errors to be detected
             cls(Ancestral(), ForwardBackward(3.0)),
             cls(Ancestral(), EdgeBalance(3.0)),
-            cls(Psi(0.9), Gibbs(), 2, (0.0, 0.6)),
+            cls(Ancestral(), Gibbs(), 2, (0.0, 0.6)),
             cls(Ancestral(), SelfCorrection(steps=4)),
         ]
 

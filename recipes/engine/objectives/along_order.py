@@ -26,7 +26,7 @@ from recipes.engine.objectives.noisy import Noisy
 class InRows(Noisy):
     """States of rows along an order; ``measure`` weighs divergences."""
 
-    rows: dd.TrainingRows
+    rows: dd.contrib.TrainingRows
 
 
 @dataclass(kw_only=True, repr=False)
@@ -191,7 +191,7 @@ class _Part:
             torch.zeros_like(numbers),
             shared.examples(numbers, torch.zeros_like(numbers)),
         )
-        self.rows = dd.TrainingRows(
+        self.rows = dd.contrib.TrainingRows(
             shared.process,
             shared.objective.order,
             self.batch.x,

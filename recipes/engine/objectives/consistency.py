@@ -52,7 +52,7 @@ class Consistency(Bound):
 
     Args:
         weight: weight of the consistency loss.
-        divergence: divergence from the teacher, as in ``ddlib.consistency_loss``.
+        divergence: divergence from the teacher, as in ``ddlib.contrib.consistency_loss``.
         anchor: share of sequences whose earlier time is 0, where the token itself is the target.
     """
 
@@ -96,7 +96,7 @@ class Consistency(Bound):
         if noisy.cu_seqlens is None or noisy.piece_t is None:
             noise = dd.KeyedGenerator(seed, step, index + _STREAM)
             s = earlier(noisy.t, noisy.measure > 0, noise.rand((len(index), 2)), *times)
-            z_t, z_s = dd.bridge(process, noisy.x, noisy.t, s, noise)
+            z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
             early = replace(noisy, z=z_s, t=s)
         else:
             pieces = dd.KeyedGenerator(seed, step, index + _STREAM, scattered=True)
@@ -107,7 +107,7 @@ class Consistency(Bound):
             offset = torch.arange(len(owner), device=owner.device) - noisy.cu_seqlens[owner]
             token = dd.KeyedGenerator(seed, step, index[owner] + offset + 2**61 + _STREAM)
             s = piece_s[owner]
-            z_t, z_s = dd.bridge(process, noisy.x, noisy.t, s, token)
+            z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, token)
             early = replace(noisy, z=z_s, t=s, piece_t=piece_s)
         return Bridged(**vars(noisy) | {"z": z_t}, early=early)
 
@@ -145,7 +145,7 @@ class Consistency(Bound):
         ) -> Tensor:
             logits = raw if layer is None else F.linear(raw, *layer)
             path = z_t, dd.paces.Draw(t, measure), z_s, s
-            return dd.consistency_loss(
+            return dd.contrib.consistency_loss(
                 self.setting.process,
                 logits,
                 target,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ddlib.samplers.controls import Canvas, Length
+from ddlib.contrib import Canvas, Length
 from ddlib.utils.validation import check_count
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddlib.objective.consistency import consistency_loss
+from ddlib.contrib.consistency import consistency_loss
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, logits, marginals

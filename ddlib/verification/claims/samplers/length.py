@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ddlib.contrib import Length
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Confidence, plan, sample
-from ddlib.samplers.controls import Length
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes

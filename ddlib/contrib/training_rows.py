@@ -68,7 +68,7 @@ class TrainingRows:
     Example:
         >>> import ddlib as dd
         >>> process, x = dd.presets.mdlm(5), torch.arange(8).view(2, 4) % 5
-        >>> rows = dd.TrainingRows(process, dd.samplers.LeftToRight(), x)
+        >>> rows = dd.contrib.TrainingRows(process, dd.samplers.LeftToRight(), x)
         >>> for _ in range(3):
         ...     logits = torch.zeros(2, 4, 5)  # network(rows.z, rows.t)
         ...     loss = dd.training_loss(process, logits, rows.x, rows.z, rows.draw(), **rows.loss_options())

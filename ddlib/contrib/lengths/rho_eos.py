@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.controls.lengths.base import Length
-from ddlib.samplers.controls.lengths.canvas import Canvas
+from ddlib.contrib.lengths.base import Length
+from ddlib.contrib.lengths.canvas import Canvas
 from ddlib.utils.validation import check_count, check_number, require
 
 _SEGMENT = 0.1

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from ddlib.contrib.lengths.canvas import Canvas
 from ddlib.samplers.base import State
 from ddlib.samplers.control import Control, Needs, SamplingCall
-from ddlib.samplers.controls.lengths.canvas import Canvas
 from ddlib.utils.validation import check_count, require
 
 

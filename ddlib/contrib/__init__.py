@@ -1,0 +1,36 @@
+"""Parts that the core does not need: public, registered and tested as those of the core.
+
+The core never imports this package. Their names in recipes are those of the entry points.
+"""
+
+from ddlib.contrib.checkerboard import Checkerboard
+from ddlib.contrib.consistency import bridge, consistency_loss
+from ddlib.contrib.halton import Halton
+from ddlib.contrib.lanes import Lanes
+from ddlib.contrib.lengths.base import Length
+from ddlib.contrib.lengths.canvas import Canvas
+from ddlib.contrib.lengths.daedal import Daedal
+from ddlib.contrib.lengths.rho_eos import RhoEOS
+from ddlib.contrib.order_costs import OrderCosts, order_costs
+from ddlib.contrib.overshoot import Overshoot
+from ddlib.contrib.psi import Psi
+from ddlib.contrib.theta_trapezoidal import ThetaTrapezoidal
+from ddlib.contrib.training_rows import TrainingRows
+
+__all__ = [
+    "Canvas",
+    "Checkerboard",
+    "Daedal",
+    "Halton",
+    "Lanes",
+    "Length",
+    "OrderCosts",
+    "Overshoot",
+    "Psi",
+    "RhoEOS",
+    "ThetaTrapezoidal",
+    "TrainingRows",
+    "bridge",
+    "consistency_loss",
+    "order_costs",
+]
