@@ -193,8 +193,8 @@ class ForwardProcess(Float64Module, Part):
         """The device of the process's constants."""
         return self._place.device
 
-    def level_of(self, z: Tokens) -> Tokens:
-        """Level of each state, (B, L): 0 for tokens, then upwards; the mask is highest."""
+    def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Level of each state, of the shape of z: 0 for tokens, then upwards; the mask is highest."""
         return (z >= self.vocab_size).to(torch.int64)
 
     @property

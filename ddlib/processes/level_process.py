@@ -89,7 +89,7 @@ class LevelProcess(ForwardProcess):
         """
         return self.chain.weights(t.to(torch.float64))
 
-    def level_of(self, z: Tokens) -> Tokens:
+    def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self.hierarchy.level_of(z)
 
     @property

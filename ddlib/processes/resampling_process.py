@@ -78,7 +78,7 @@ class ResamplingProcess(ForwardProcess):
         """
         return self.chain.transition(elapsed(self.schedule, s, t))
 
-    def level_of(self, z: Tokens) -> Tokens:
+    def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self.hierarchy.level_of(z)
 
     @property
