@@ -37,7 +37,8 @@ class Sizes(NamedTuple):
     device: str = "cuda"
 
 
-GPU, TINY = Sizes(), Sizes(2, 8, 5, 6, 3, 2, "cpu")
+GPU = Sizes()
+TINY = Sizes(2, 8, 5, 6, 3, 2, "cpu")
 
 
 class Case(NamedTuple):

@@ -16,7 +16,8 @@ from benchmarks.measuring import command_line, medians, over_ours, report, requi
 from ddlib_models import DiT
 from ddlib_models.dit.presets import small
 
-BLOCK, LENGTHS = 32, (512, 2048)
+BLOCK = 32
+LENGTHS = (512, 2048)
 
 
 @torch.no_grad()
@@ -29,7 +30,8 @@ def measure(
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     text = torch.randint(words, (1, length))
-    window, t = torch.full((1, block), words), torch.full((1, block), 0.5)
+    window = torch.full((1, block), words)
+    t = torch.full((1, block), 0.5)
     cache = model.prefill(text[:, :-block])
     states = torch.cat([text[:, :-block], window], 1)
     times = torch.cat([torch.zeros(1, length - block), t], 1)

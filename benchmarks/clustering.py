@@ -20,8 +20,13 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.measuring import medians, now, over_ours, report
 
-ROWS, WIDTH, CLUSTERS, GAUSSIANS, RESTARTS = 50_257, 768, 64, 300, 4
-LOW, HIGH = 0.1, 5.0
+ROWS = 50_257
+WIDTH = 768
+CLUSTERS = 64
+GAUSSIANS = 300
+RESTARTS = 4
+LOW = 0.1
+HIGH = 5.0
 
 
 def embeddings(seed: int) -> Tensor:
@@ -54,7 +59,8 @@ def objective(rows: Tensor, label: Tensor) -> float:
     Raises:
         AssertionError: a cluster's size is out of bounds.
     """
-    sizes, mean = label.bincount(minlength=CLUSTERS), ROWS / CLUSTERS
+    sizes = label.bincount(minlength=CLUSTERS)
+    mean = ROWS / CLUSTERS
     if int(sizes.min()) < LOW * mean or int(sizes.max()) > HIGH * mean:
         raise AssertionError(
             f"sizes from {int(sizes.min())} to {int(sizes.max())} are out of bounds: not compared"

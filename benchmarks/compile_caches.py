@@ -29,7 +29,8 @@ class Caches:
     """
 
     def __init__(self, folder: Path, place: Path = PLACE) -> None:
-        self.folder, self.place = folder, place
+        self.folder = folder
+        self.place = place
         for variable, name in FOLDERS.items():
             (place / name).mkdir(parents=True, exist_ok=True)
             os.environ[variable] = str(place / name)

@@ -16,7 +16,9 @@ from torch import Tensor
 from benchmarks.profile import Size
 from ddlib_models.attention.backends import SDPA
 
-CALLS, WINDOWS, WARM_UP = 20, 5, 3
+CALLS = 20
+WINDOWS = 5
+WARM_UP = 3
 COPY = 2**30
 """Bytes of the copied tensor: far more than a cache holds."""
 
@@ -57,7 +59,9 @@ def products(size: Size, calls: int = CALLS) -> dict[str, dict[str, float]]:
     rows = size.sequences * size.length
     measured = {}
     for name, (outputs, inputs) in matrices(size).items():
-        x, gradient, matrix = draw(rows, inputs), draw(rows, outputs), draw(outputs, inputs)
+        x = draw(rows, inputs)
+        gradient = draw(rows, outputs)
+        matrix = draw(outputs, inputs)
         work = {
             "forwards": partial(torch.mm, x, matrix.t()),
             "hidden gradient": partial(torch.mm, gradient, matrix),
@@ -74,7 +78,8 @@ def attention(size: Size, calls: int = CALLS) -> dict[str, dict[str, float]]:
     shape = (size.sequences, size.length, size.heads, size.width // size.heads)
     draw = partial(torch.randn, shape, dtype=torch.bfloat16, device=size.device)
     tensors = tuple(draw().requires_grad_() for _ in range(3))
-    gradient, attend = torch.randn_like(tensors[0]), SDPA()
+    gradient = torch.randn_like(tensors[0])
+    attend = SDPA()
 
     def forwards() -> Tensor:
         return attend(*tensors, None)

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 
-SEQUENCES, LENGTH, STATES = 16, 144, 256
+SEQUENCES = 16
+LENGTH = 144
+STATES = 256
 
 
 class Direct(nn.Module):

@@ -53,7 +53,8 @@ def summary(events: Sequence[Event], seconds: float, steps: int, top: int = 15) 
     found = [event for event in events if event.get("ph") == "X" and event.get("cat") in ON_DEVICE]
     found.sort(key=lambda event: event["ts"])
     busy, gaps = union(found)
-    times, counts = defaultdict[str, float](float), Counter[str]()
+    times = defaultdict[str, float](float)
+    counts = Counter[str]()
     for event in found:
         times[event["name"]] += event["dur"]
         counts[event["name"]] += 1
@@ -93,15 +94,18 @@ def union(found: Sequence[Event]) -> tuple[float, list[tuple[float, str, str]]]:
     """
     covered = 0.0
     gaps: list[tuple[float, str, str]] = []
-    end, last = 0.0, ""
+    end = 0.0
+    last = ""
     for number, event in enumerate(found):
-        begin, finish = event["ts"], event["ts"] + event["dur"]
+        begin = event["ts"]
+        finish = event["ts"] + event["dur"]
         if number and begin > end:
             gaps.append((begin - end, last, event["name"]))
         start = max(begin, end) if number else begin
         covered += max(finish - start, 0.0)
         if finish > end:
-            end, last = finish, event["name"]
+            end = finish
+            last = event["name"]
     return covered, sorted(gaps, reverse=True)
 
 

@@ -164,7 +164,8 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         for masks in (False, True):
             torch.compiler.reset()
             batch = Batch(kind, masks, sizes, options.device)
-            expected, found = batch.reference(), methods(options.tiny)
+            expected = batch.reference()
+            found = methods(options.tiny)
             name = f"{kind}, {'masks' if masks else 'all levels'}"
             for mode in options.modes:
                 step = MODES[mode]

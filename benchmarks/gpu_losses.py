@@ -84,7 +84,8 @@ class Batch:
 
     def reference(self) -> float:
         """Compute the loss in float64, a sequence at a time."""
-        losses, matrix = [], self.cast().detach().double()
+        losses = []
+        matrix = self.cast().detach().double()
         for i in range(len(self.x)):
             here = slice(i, i + 1)
             logits = F.linear(self.hidden[here].detach().double(), matrix)

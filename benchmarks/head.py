@@ -1,6 +1,7 @@
 """Output layer and loss, forwards and backwards, against the papers' formulas on all logits.
 
-    python -m benchmarks.head hdlm --tokens 1024    # seconds, megabytes and ratios of one kind of process
+    # seconds, megabytes and ratios of one kind of process
+    python -m benchmarks.head hdlm --tokens 1024
 
 D = 768, 50,257 tokens, 64 clusters, float32, one thread. Times are stratified, so that a batch
 holds clean tokens, clusters and masks in the expected shares. Every method's loss is asserted equal
@@ -30,7 +31,10 @@ from benchmarks.measuring import (
 )
 from ddlib_models import ChildHead
 
-XI, UNIFORM, CLIP, SEQUENCES = 0.9, 0.1, 10.0, 16
+XI = 0.9
+UNIFORM = 0.1
+CLIP = 10.0
+SEQUENCES = 16
 
 
 class Sizes(NamedTuple):
@@ -41,7 +45,8 @@ class Sizes(NamedTuple):
     clusters: int = 64
 
 
-GPT2, TINY = Sizes(), Sizes(40, 8, 5)
+GPT2 = Sizes()
+TINY = Sizes(40, 8, 5)
 
 
 class Batch:
@@ -52,7 +57,8 @@ class Batch:
 
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.process, length = process, tokens // SEQUENCES
+        self.process = process
+        length = tokens // SEQUENCES
         self.hidden = torch.randn(SEQUENCES, length, width, generator=generator).requires_grad_()
         matrix = torch.randn(process.vocab_size, width, generator=generator).mul_(2 / width**0.5)
         self.matrix, self.states = matrix.requires_grad_(), torch.empty(0)
@@ -94,7 +100,8 @@ class Family(Batch):
             dd.hierarchies.Tree([many_parents(process.vocab_size)]) if flat else process.hierarchy
         )
         head = ChildHead(width, process.vocab_size, [edge.parents for edge in tree.maps[:-1]])
-        self.meaning, self.head = dd.Children(tree, rows=head.rows), head
+        self.meaning = dd.Children(tree, rows=head.rows)
+        self.head = head
         self.states = torch.nn.init.normal_(head.weight, std=2 / width**0.5)
 
 
@@ -163,10 +170,12 @@ def perturbed(batch: Batch) -> Tensor:
     The theorem's terms from the probabilities of all clusters.
     """
     words, count = batch.process.hierarchy.levels[:2]
-    parents, eta = batch.process.hierarchy.maps[0].parents, (count - 1) * XI / (1 - XI)
+    parents = batch.process.hierarchy.maps[0].parents
+    eta = (count - 1) * XI / (1 - XI)
     log_p = batch.logits().log_softmax(-1)
     map_ = F.one_hot(parents, count).float()
-    clusters, right = log_p.exp() @ map_, parents[batch.x]
+    clusters = log_p.exp() @ map_
+    right = parents[batch.x]
     seen = (batch.z - words).clamp(0, count - 1)
     here, there = (clusters.gather(-1, index[..., None]).squeeze(-1) for index in (right, seen))
     every = torch.log1p((eta - 1) * clusters)
@@ -219,10 +228,8 @@ class Kind(NamedTuple):
     batch: type[Batch] = Batch
 
 
-CHILDREN, BESIDE = (
-    {"ours": children, "expanded": expanded},
-    {"words": ours, "cross_entropy": cross_entropy},
-)
+CHILDREN = {"ours": children, "expanded": expanded}
+BESIDE = {"words": ours, "cross_entropy": cross_entropy}
 KINDS = {
     "hdlm": Kind(
         lambda sizes: dd.presets.hdlm(parents(sizes)),

@@ -19,7 +19,11 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.measuring import REPEATS, RESULTS, command_line, medians, report, seconds
 
-SEQUENCES, LENGTH, CLUSTERS, SIZES, WIDTHS = 8, 512, 64, (256, 4096), (2.0, 6.0, 20.0)
+SEQUENCES = 8
+LENGTH = 512
+CLUSTERS = 64
+SIZES = (256, 4096)
+WIDTHS = (2.0, 6.0, 20.0)
 TINY = dict[str, Any](sequences=4, length=16, clusters=4, sizes=(16,))
 SCALES = {"": 1.0, ", confident": 20.0}
 
@@ -69,12 +73,11 @@ def measure(
     found: dict[str, list[float]] = {}
     ratios: dict[str, float] = {}
     for words in sizes:
-        generator, each = torch.Generator().manual_seed(0), hierarchies(words, clusters)
+        generator = torch.Generator().manual_seed(0)
+        each = hierarchies(words, clusters)
         x = torch.randint(words, (sequences, length), generator=generator)
-        t, noise = (
-            dd.sample_times(sequences, generator=generator),
-            torch.randn(sequences, length, words, generator=generator),
-        )
+        t = dd.sample_times(sequences, generator=generator)
+        noise = torch.randn(sequences, length, words, generator=generator)
         for name, scale in SCALES.items():
             logits = (scale * noise).requires_grad_()
             steps = {kind: step(hierarchy, x, t, logits) for kind, hierarchy in each.items()}

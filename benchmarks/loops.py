@@ -2,8 +2,8 @@
 
 The engine, a bare loop with the same loss, Trainer and Lightning with MDLM's formula.
 
-    python -m benchmarks.loops                                              # measures, writes the result file
-    python -m benchmarks.loops --page --docs docs                           # the table of docs/performance.md
+    python -m benchmarks.loops  # measures, writes the result file
+    python -m benchmarks.loops --page --docs docs  # the table of docs/performance.md
 
 The same network, rows of text, batch, optimizer, clipping and constant rate in every loop; a loop
 starts anew in every turn, and loops take turns. A step lasts from one update of the optimizer to
@@ -157,7 +157,8 @@ def written_out(
     model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int
 ) -> Tensor:
     """Draw independent times and masks, and compute the formula."""
-    x, t = batch["x"], 1e-3 + (1 - 1e-3) * torch.rand(len(batch["x"]))
+    x = batch["x"]
+    t = 1e-3 + (1 - 1e-3) * torch.rand(len(batch["x"]))
     return formula(model, x, torch.rand(x.shape) < t[:, None], t, process.num_states - 1)
 
 
@@ -165,7 +166,8 @@ def bare(loss_of: Callable[..., Tensor], task: Task, work: Path) -> list[float]:
     """Train by the shortest loop; return the loss of every tenth step."""
     model, process = task.network()
     model.train()
-    optimizer, found = task.optimizer(model), []
+    optimizer = task.optimizer(model)
+    found = []
     for step, batch in enumerate(task.loader()):
         loss = loss_of(model, process, batch, step)
         loss.backward()
@@ -270,12 +272,11 @@ def check(task: Task) -> None:
     """Raise AssertionError unless the formula is the loss of ddlib on the same noise."""
     model, process = task.network()
     nn.init.normal_(model.head.weight, std=0.02)  # at zero all losses would agree
-    x, t = next(iter(task.loader()))["x"], torch.linspace(0.1, 1, task.recipe.batch)
+    x = next(iter(task.loader()))["x"]
+    t = torch.linspace(0.1, 1, task.recipe.batch)
     z = process.sample(x, t)
-    ours, other = (
-        dd.training_loss(process, model(z, t), x, z, t),
-        formula(model, x, z != x, t, process.num_states - 1),
-    )
+    ours = dd.training_loss(process, model(z, t), x, z, t)
+    other = formula(model, x, z != x, t, process.num_states - 1)
     require_equal({"ours": float(ours), "formula": float(other)})
 
 
@@ -328,11 +329,9 @@ def tables(found: dict[str, Any]) -> str:
 
     Tokens per second and time over the bare loop, by number of threads.
     """
-    runs, where, parts = (
-        found["runs"],
-        found["machine"],
-        ("tokens/s", "time of a step over the bare loop"),
-    )
+    runs = found["runs"]
+    where = found["machine"]
+    parts = ("tokens/s", "time of a step over the bare loop")
     heads = [f"{part}, threads: {run['threads']}" for run in runs for part in parts]
     lines = [f"| loop | {' | '.join(heads)} |", "|" + " --- |" * (1 + len(heads))]
     for name in runs[0]["tokens_per_second"]:
@@ -347,7 +346,10 @@ def tables(found: dict[str, Any]) -> str:
     halves = [
         quantiles(one if len(one) > 1 else 2 * one) for one in ours
     ]  # a test has a single turn
-    about = f"Medians of {len(ours[0])} turns, times over those of the same turn; the middle half of the engine's: "
+    about = (
+        f"Medians of {len(ours[0])} turns, times over those of the same turn; the middle half "
+        "of the engine's: "
+    )
     about += ", ".join(f"{low:.2f} to {high:.2f}" for low, _, high in halves)
     about += f"; {where['processor']}, {where['cores']} cores, torch {where['torch']}"
     about += "".join(f", {name} {number}" for name, number in runs[0]["versions"].items())

@@ -20,7 +20,9 @@ import ddlib as dd
 from benchmarks.head import GPT2, TINY, Sizes, parents
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 
-SEQUENCES, LENGTH, PART = 64, 512, 2
+SEQUENCES = 64
+LENGTH = 512
+PART = 2
 
 
 def dense(process: dd.processes.Hierarchical, x: Tensor, t: Tensor) -> Tensor:
@@ -45,7 +47,8 @@ def measure(
     """Return CPU seconds for the whole batch, and the speedup of ``ours``."""
     torch.manual_seed(0)
     process = dd.presets.hdlm(parents(sizes))
-    x, t = torch.randint(sizes.words, (sequences, length)), dd.sample_times(sequences)
+    x = torch.randint(sizes.words, (sequences, length))
+    t = dd.sample_times(sequences)
     parts = list(zip(x.split(PART), t.split(PART), strict=True))
     first = parts[0][0].repeat(2, 1), torch.full((2 * PART,), 0.5, dtype=torch.float64)
     shares = [

@@ -2,7 +2,8 @@
 
 Sentences of State of the Union addresses in rows of 128 tokens.
 
-    python -m benchmarks.packing    # writes benchmarks/results/packing_cpu.json, on a GPU packing_gpu.json
+    # writes benchmarks/results/packing_cpu.json, on a GPU packing_gpu.json
+    python -m benchmarks.packing
 
 A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step
 counts. Both ways read the same documents, as many rows at a time; packing raises the number of real
@@ -71,7 +72,8 @@ def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[di
     """Measure padding and speed of both ways, step by step in turn, so that disturbances affect
     both.
     """
-    device, words = torch.device(given.device), prepared.vocab_size
+    device = torch.device(given.device)
+    words = prepared.vocab_size
     attention = "varlen" if device.type == "cuda" else "sdpa"
     torch.manual_seed(0)
     model = DiT(words + 1, words, given.dim, given.depth, given.dim // 64, attention=attention).to(

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from benchmarks.training import WORDS, Step, Trainer
 
-DECAY, FIRST_TIME = 0.9999, 1e-3
+DECAY = 0.9999
+FIRST_TIME = 1e-3
 
 
 def formula(log_p: Tensor, x: Tensor, masked: Tensor, t: Tensor) -> Tensor:

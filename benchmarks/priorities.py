@@ -27,7 +27,8 @@ class Results:
     """
 
     def __init__(self, path: Path, device: str) -> None:
-        self.path, self.device = path, device
+        self.path = path
+        self.device = device
         self.runs: list[dict[str, Any]] = []
         if path.exists():
             self.runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
@@ -122,7 +123,8 @@ def attempt(item: Item, results: Results, limit: float) -> dict[str, Any]:
     gc.collect()
     if results.device == "cuda":
         torch.cuda.empty_cache()
-    before, begin = card.state(), time.perf_counter()
+    before = card.state()
+    begin = time.perf_counter()
     try:
         with limited(limit):
             found = item.work(results)

@@ -1,8 +1,8 @@
 """Profile of a training step and of a sampling step.
 
-    python -m benchmarks.profile                                   # 12 x 768, 50,257 tokens, 2 x 256 tokens
+    python -m benchmarks.profile  # 12 x 768, 50,257 tokens, 2 x 256 tokens
     python -m benchmarks.profile --depth 4 --width 256 --sequences 8 --length 512
-    python -m benchmarks.profile --device cuda --compile --sequences 32 --length 512 --trace step.json
+    python -m benchmarks.profile --device cuda --compile --length 512 --trace step.json
 
 The training step is that of ``recipes.engine``, its parts timed where it calls them: prefetched
 data, times and noise, the DiT's forward pass, output layer and loss with their gradients, the
@@ -72,7 +72,8 @@ class Size(NamedTuple):
         return max(self.width // 64, 1)
 
 
-PROFILE, TINY_PROFILE = Size(), Size(TINY, 2, 16, 2, 8)
+PROFILE = Size()
+TINY_PROFILE = Size(TINY, 2, 16, 2, 8)
 
 
 class Parts:
@@ -151,7 +152,8 @@ def prepared(size: Size) -> Prepared:
 
 def batches(trained: engine.Run) -> Iterator[Batch]:
     """Yield batches as in a run: windows drawn by position, with read-ahead threads."""
-    length, threads = trained.recipe.data.length, trained.recipe.hardware.threads
+    length = trained.recipe.data.length
+    threads = trained.recipe.hardware.threads
     return examples(
         trained.data.train,
         length=length,
@@ -164,7 +166,8 @@ def batches(trained: engine.Run) -> Iterator[Batch]:
 
 def training(size: Size, steps: int) -> dict[str, float]:
     """Return seconds of the parts of a training step, after a warm-up step."""
-    trained, parts = run(size), Parts(size.device)
+    trained = run(size)
+    parts = Parts(size.device)
     stream = batches(trained)
     trained.step([next(stream)], False)
     with ExitStack() as stack:
@@ -192,17 +195,18 @@ def training(size: Size, steps: int) -> dict[str, float]:
 def sampling(size: Size, steps: int) -> dict[str, float]:
     """Return seconds of the parts of a sampling step."""
     trained = run(size)
-    model, process = trained.network.model, trained.process
+    model = trained.network.model
+    process = trained.process
     model.eval()
     count = max(size.length, 2)
-    generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
-    wrapper, times = (
-        Model(process, model, compact=True),
-        torch.linspace(1, 0, count + 1, dtype=torch.float64),
-    )
+    generator = torch.Generator(size.device).manual_seed(0)
+    shape = (size.sequences, size.length)
+    wrapper = Model(process, model, compact=True)
+    times = torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
     drawn = SamplingContext(process, wrapper, unchanged, times.to(size.device), free, generator)
-    parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
+    parts = Parts(size.device)
+    x = torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
         parts.of(

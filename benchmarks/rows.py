@@ -75,16 +75,15 @@ def middle(values: list[float]) -> float:
     return statistics.median(values)
 
 
-PAPERS, LESS, CE = (
-    "the papers' formula on all logits",
-    "x less memory",
-    "`F.linear` and `F.cross_entropy`, all rows",
-)
+PAPERS = "the papers' formula on all logits"
+LESS = "x less memory"
+CE = "`F.linear` and `F.cross_entropy`, all rows"
 PEER = "ancestral step over all states"
 MATRIX_EXP = "`torch.linalg.matrix_exp` in every function"
 ALONE = "ours beside a gradient"
 OF_BLOCKS = dict[str, Any](unit=" of their time", at_most=True, percent=True)
-FORMULA, OURS = "the papers' formula", "our fused loss on logits of tokens"
+FORMULA = "the papers' formula"
+OURS = "our fused loss on logits of tokens"
 CPU = (
     Row(
         "HDLM, children, loss and gradients, 1,024 tokens",
@@ -259,9 +258,11 @@ SAMPLERS = tuple(
     for kind in sampler_costs.KINDS
 )
 OF = " of their time"
-SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)
+SPEED = " tokens/s"
+OF_PEAK = dict[str, Any](unit=" of it, all logits counted", percent=True)
 COMPILED = "compiled `F.linear` and `F.cross_entropy`"
-ALL, MASKS = "hdlm, all levels, training", "hdlm, masks, training"
+ALL = "hdlm, all levels, training"
+MASKS = "hdlm, masks, training"
 GPU = (
     Row(
         "HDLM loss and gradients, 64 x 512 tokens",

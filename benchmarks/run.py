@@ -1,9 +1,11 @@
 """All benchmarks of the table, one after another on one core.
 
     python -m benchmarks.run                     # the CPU rows, once, without the training step
-    python -m benchmarks.run --times 3 --full    # as required by the table: three runs, the training step too
+    # as required by the table: three runs, the training step too
+    python -m benchmarks.run --times 3 --full
     python -m benchmarks.run --only noising sampling_hdlm
-    python -m benchmarks.run --fresh-pages       # the CPU rows with glibc's own allocator setting, into results/fresh
+    # the CPU rows with glibc's own allocator setting, into results/fresh
+    python -m benchmarks.run --fresh-pages
     python -m benchmarks.run --gpu
 
 Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A
@@ -49,7 +51,8 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
     """
     sizes = head.TINY if tiny else head.GPT2
     less, more = (32, 64) if tiny else (1024, 2048)
-    both, plain = ("ours", "papers"), ("ours", "cross_entropy")
+    both = ("ours", "papers")
+    plain = ("ours", "cross_entropy")
     beside = ("ours", "words", "cross_entropy", *(("expanded",) if tiny else ()))
     small = training.TINY_STEP if tiny else training.LAPTOP
 

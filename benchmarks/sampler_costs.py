@@ -36,7 +36,8 @@ from ddlib.samplers.runtime.output_layer import Head
 from ddlib_models import DiT
 
 KINDS = ("words", "children")
-COSTS, TINY_COSTS = TEXT._replace(steps=32, every=4), TINY_TEXT
+COSTS = TEXT._replace(steps=32, every=4)
+TINY_COSTS = TINY_TEXT
 
 
 class Watched(Sometimes):
@@ -78,7 +79,8 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
     for process in processes(given):
         model = network(process, given, tree=[parents(given.vocabulary)] if children else None)
         meaning = dd.Children.of(model) if children else "cavity"
-        watched, generator = Watched(model, given), torch.Generator().manual_seed(0)
+        watched = Watched(model, given)
+        generator = torch.Generator().manual_seed(0)
         begin = now(given.device)
         try:
             with patch.object(Head, "product", lambda *of, run=watched.product: run(*of)):

@@ -59,7 +59,8 @@ class Text(NamedTuple):
     device: str = "cpu"
 
 
-TEXT, TINY_TEXT = Text(), Text(TINY, dict(dim=16, depth=2, heads=2), 2, 8, 16, 2)
+TEXT = Text()
+TINY_TEXT = Text(TINY, dict(dim=16, depth=2, heads=2), 2, 8, 16, 2)
 
 
 class Sometimes:
@@ -74,7 +75,9 @@ class Sometimes:
     """
 
     def __init__(self, model: DiT, given: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
-        self.model, self.output_weights, self.beside = model, model.output_weights, beside
+        self.model = model
+        self.output_weights = model.output_weights
+        self.beside = beside
         self.every, self.device, self.calls, self.last = (
             given.every,
             given.device,
@@ -124,13 +127,15 @@ class Papers(NamedTuple):
 
     def posterior(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """Return the posterior of every position that is not a token yet, (B, L, S)."""
-        hierarchy, words = self.process.hierarchy, self.process.vocab_size
+        hierarchy = self.process.hierarchy
+        words = self.process.vocab_size
         p = _half(self.model, z, t.float()).to(torch.float64).softmax(-1)
         probs = p.new_zeros(*z.shape, self.process.num_states)
         jumps = self.process.level_posterior(self.process.level_of(z), t.double(), s.double())
         to_words, rest = probs.split([words, probs.shape[-1] - words], -1)
         if hierarchy.depth == 2:
-            of, cluster = hierarchy.maps[0].parents, hierarchy.local(z, 1)[..., None]
+            of = hierarchy.maps[0].parents
+            cluster = hierarchy.local(z, 1)[..., None]
             masses = p.new_zeros(*z.shape, hierarchy.levels[1]).scatter_add_(-1, of.expand_as(p), p)
             in_cluster = self.process.level_of(z)[..., None] == 1
             p = torch.where(in_cluster, (of == cluster) * p / masses.gather(-1, cluster), p)

@@ -17,7 +17,8 @@ from benchmarks.rows import CPU, GPU, SAMPLERS, Measured, Row, middle, read
 from studies.page import DOCS, fill, page, ruler
 
 PAGE = DOCS / "performance.md"
-BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
+BEGIN = "<!-- table: python -m benchmarks.table -->"
+END = "<!-- end of table -->"
 HEAD = "| row | against | target | measured | verdict |"
 BESIDE = " on fresh pages |"
 

@@ -1,7 +1,7 @@
 """Training step end to end: the same DiT with the fused losses and with the paper's formula on all
 logits.
 
-    python -m benchmarks.training                           # 12 x 768, 8 x 512 tokens: many minutes on a CPU
+    python -m benchmarks.training  # 12 x 768, 8 x 512 tokens: many minutes on a CPU
     python -m benchmarks.training --length 64               # the same network on fewer tokens
     python -m benchmarks.training --device cuda --sequences 32
 
@@ -36,7 +36,8 @@ class Step(NamedTuple):
     device: str = "cpu"
 
 
-STEP, TINY_STEP = Step(), Step(TINY, dict(dim=16, depth=2, heads=2), 4, 8)
+STEP = Step()
+TINY_STEP = Step(TINY, dict(dim=16, depth=2, heads=2), 4, 8)
 LAPTOP = Step(network=dict(dim=128, depth=4, heads=2), sequences=16, length=128)
 
 
@@ -88,11 +89,9 @@ class Method(NamedTuple):
     children: bool = False
 
 
-WORDS, CHILDREN, PAPERS = (
-    Method(fused, unfused),
-    Method(fused, unfused, True),
-    Method(full, unfused),
-)
+WORDS = Method(fused, unfused)
+CHILDREN = Method(fused, unfused, True)
+PAPERS = Method(full, unfused)
 
 
 class Trainer:
@@ -101,7 +100,9 @@ class Trainer:
     def __init__(self, method: Method, given: Step) -> None:
         torch.manual_seed(0)
         words = given.vocabulary.words
-        self.loss, self.number, self.device = method.loss, 0, given.device
+        self.loss = method.loss
+        self.number = 0
+        self.device = given.device
         clusters = many_parents(words) if method.children else parents(given.vocabulary)
         process = dd.presets.hdlm(clusters) if given.noise == "hdlm" else dd.presets.mdlm(words)
         self.process = process.to(given.device)
@@ -177,7 +178,8 @@ class Along(Trainer):
 
     def value(self, loss: Loss) -> Tensor:
         """Compute the loss of the current states, and descend."""
-        rows, (weight, bias) = self.rows, output_layer(self.model, self.meaning)
+        rows = self.rows
+        (weight, bias) = output_layer(self.model, self.meaning)
         hidden = self.model.features(rows.z, rows.t)
         output = dd.Hidden(hidden, weight, bias, observe=rows.observe)
         value = dd.training_loss(

@@ -31,7 +31,8 @@ from recipes.engine.utilisation import PEAKS, peak
 
 def size(network: Mapping[str, int], sequences: int) -> Size:
     """Return the size of a network of the papers on a GPU."""
-    width, depth = network["dim"], network["depth"]
+    width = network["dim"]
+    depth = network["depth"]
     return Size(
         depth=depth, width=width, sequences=sequences, length=512, device="cuda", compile=True
     )

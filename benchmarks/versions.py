@@ -27,10 +27,15 @@ import torch
 import ddlib as dd
 from ddlib_models import DiT
 
-V, CLUSTERS, BATCH, LENGTH, STEPS = 4096, 64, 8, 128, 16
+V = 4096
+CLUSTERS = 64
+BATCH = 8
+LENGTH = 128
+STEPS = 16
 PROCESSES = ("masked", "hierarchical", "gidd", "uniform")
 SAMPLERS = ("ancestral", "remask", "confidence")
-SERVE, IMPORT = "--serve", "import ddlib"
+SERVE = "--serve"
+IMPORT = "import ddlib"
 SECONDS, COUNTS = "seconds", "counts"
 """What a process measures of a case."""
 
@@ -191,7 +196,10 @@ class Version:
     def seconds(self, case: str) -> float:
         """CPU seconds of one run of a case, or of ``import ddlib`` in a new process."""
         if case == IMPORT:
-            timed = f"import time, torch; begin = time.process_time(); {IMPORT}; print(time.process_time() - begin)"
+            timed = (
+                f"import time, torch; begin = time.process_time(); {IMPORT}; "
+                "print(time.process_time() - begin)"
+            )
             return float(
                 subprocess.run(
                     [sys.executable, "-c", timed],
@@ -247,9 +255,11 @@ def main() -> None:
         "--counts", action="store_true", help="count again and keep the ratios of the file"
     )
     args = parser.parse_args()
-    here, result = Path(__file__).parent.parent, RESULTS / "versions.json"
+    here = Path(__file__).parent.parent
+    result = RESULTS / "versions.json"
     with TemporaryDirectory() as folder:
-        other, ours = Version(args.other.resolve(), folder), Version(here, folder)
+        other = Version(args.other.resolve(), folder)
+        ours = Version(here, folder)
         made = {
             "machine": machine(),
             "command": "python -m benchmarks.versions " + " ".join(["OTHER", *sys.argv[2:]]),

@@ -4,9 +4,9 @@
     python -m benchmarks.walks --files    # also the files, in order
 
 A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
-logits; and a training run of ``recipes.owt hdlm-levels --smoke``, of which the files of all packages
-count. Each call runs once before it is counted, so that imports and caches of the first run do not
-count.
+logits; and a training run of ``recipes.owt hdlm-levels --smoke``, of which the files of all
+packages count. Each call runs once before it is counted, so that imports and caches of the first
+run do not count.
 """
 
 import argparse
@@ -102,7 +102,8 @@ def calls() -> dict[str, Callable[[], object]]:
     12 tokens, 6 clusters, 3 super-clusters, the mask.
     """
     process = dd.presets.hdlm_levels([torch.arange(12) // 2, torch.arange(6) // 2])
-    x, t = torch.randint(process.vocab_size, SHAPE), dd.sample_times(SHAPE[0])
+    x = torch.randint(process.vocab_size, SHAPE)
+    t = dd.sample_times(SHAPE[0])
     z = process.sample(x, t)
     network = lambda z, t: torch.zeros(*z.shape, process.vocab_size)  # noqa: E731
     return {
@@ -146,7 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name, found in walks.items():
         print(
             f"{name}: {len(found.files)} files, {found.functions} functions, {found.calls} calls, "
-            f"{len(found.hops)} hops between files; in {', '.join(ROOMS)}: {len(found.rooms)} files, "
+            f"{len(found.hops)} hops between files; in {', '.join(ROOMS)}: {len(found.rooms)} "
+            "files, "
             f"{found.hops_of_rooms} hops"
         )
         for file in found.files if listed else ():

@@ -28,7 +28,9 @@ from ddlib_models import DiT
 from ddlib_models.dit.presets import small
 from ddlib_models.hf.causal_lm import CausalLM
 
-BLOCK, LENGTHS, CALLS = 32, (256, 512, 1024), (8, 32)
+BLOCK = 32
+LENGTHS = (256, 512, 1024)
+CALLS = (8, 32)
 SMOLLM2 = {
     "model_type": "llama",
     "vocab_size": 49152,
@@ -73,12 +75,12 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
     process = dd.presets.mdlm(words)
     wrapper = Model(process, model)
     start = length // block // 2 * block
-    x, mask = torch.randint(words, (1, length)), process.num_states - 1
-    here, behind = torch.full((1, block), mask), torch.full((1, length - start - block), mask)
-    times, everywhere = (
-        torch.ones_like(behind, dtype=torch.float64),
-        torch.ones_like(here, dtype=torch.bool),
-    )
+    x = torch.randint(words, (1, length))
+    mask = process.num_states - 1
+    here = torch.full((1, block), mask)
+    behind = torch.full((1, length - start - block), mask)
+    times = torch.ones_like(behind, dtype=torch.float64)
+    everywhere = torch.ones_like(here, dtype=torch.bool)
 
     def placed(reuse: Reuse | None) -> Model:
         contexts = BlockContexts(wrapper, block, False, reuse)

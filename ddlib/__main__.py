@@ -46,7 +46,10 @@ def table() -> str:
     docstring.
     """
     lines = [
-        f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and every sampler"
+        (
+            f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and "
+            "every sampler"
+        )
     ]
     others = dict[str, str]()  # what other packages are, by their name
     for kind in registry.GROUPS:
@@ -112,7 +115,8 @@ def load(path: str) -> Any:
         return found.examples()[0]
     if required:
         raise ValueError(
-            f"{path!r} requires {', '.join(required)}, must be callable without arguments: write a function in a "
+            f"{path!r} requires {', '.join(required)}, must be callable without arguments: "
+            "write a function in a "
             "module of your own, or take one of " + ", ".join(f"{preset}:SIZES" for preset in SIZED)
         )
     return found()
@@ -134,7 +138,8 @@ def _registered(name: str) -> Any:
     if not kinds:
         names = {one for kind in (*registry.PROVED, "presets") for one in registry.available(kind)}
         raise ValueError(
-            f"{name!r} must be a name that ddlib lists, package.module:object or one of {', '.join(SIZED)} with "
+            f"{name!r} must be a name that ddlib lists, package.module:object or one of "
+            f"{', '.join(SIZED)} with "
             f"sizes, hdlm:12x4{_nearest(plain, names)}"
         )
     return registry.get(kinds[0], plain)
@@ -218,7 +223,8 @@ def lay_recipes(folder: Path) -> Path:
     source = _recipes_folder()
     if source is None:
         raise FileNotFoundError(
-            f"no recipes in {Path(ddlib.__file__).parent}: install ddlib from a wheel or use a clone of its repository"
+            f"no recipes in {Path(ddlib.__file__).parent}: install ddlib from a wheel or "
+            "use a clone of its repository"
         )
     target = folder / "recipes"
     if target.exists():
@@ -253,8 +259,10 @@ def _recipes(options: argparse.Namespace) -> int:
 def _add_object(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "object",
-        help="a registered name; package.module:object (a function is called, and so is a class, or its first example "
-        "if it requires arguments); or mdlm:16, gidd:16, hdlm:12x4 (tokens x clusters), hdlm:12x6x3",
+        help="a registered name; package.module:object (a function is called, and so is a "
+        "class, or its first example "
+        "if it requires arguments); or mdlm:16, gidd:16, hdlm:12x4 (tokens x clusters), "
+        "hdlm:12x6x3",
     )
 
 
@@ -279,7 +287,10 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
 
 
 def _add_verify(commands: Any) -> argparse.ArgumentParser:
-    text = "check the mathematics of a process, schedule, hierarchy, sampler, corrector, guidance or weighting"
+    text = (
+        "check the mathematics of a process, schedule, hierarchy, sampler, corrector, guidance "
+        "or weighting"
+    )
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
     command.add_argument(
         "--level", choices=("quick", "full"), default="quick", help="default: quick"

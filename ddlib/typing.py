@@ -214,7 +214,8 @@ class BlockDenoiser(Protocol):
     For tokens x before states z, a whole number of blocks of them, it must satisfy:
 
         extend(z, t, prefill(x)) = call([x z], [0 t])   at the positions of z
-        call(z, t, clean=x)      = call([x z], [0 t])   at block b, x the tokens before b, z and t from b on
+        call(z, t, clean=x)  = call([x z], [0 t])  at block b;
+        x the tokens before b, z and t from b on
 
     and blocks after a block have no effect on it. Times are one per sequence or one per position
     (``OwnTimes``). A ``BlockDenoiser`` that is also a ``SplitDenoiser`` takes ``clean=`` and

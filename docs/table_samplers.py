@@ -59,7 +59,10 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
 def row(sampler: Sampler, notes: list[str]) -> str:
     """Row of the table; appends new errors to the notes."""
     kinds = (dd.registry.get("processes", name).examples() for name in dd.registry.own("processes"))
-    return f"| `{short(sampler)}` | {' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
+    return (
+        f"| `{short(sampler)}` | "
+        f"{' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
+    )
 
 
 def table() -> str:

@@ -1,8 +1,8 @@
 """Convert a causal language model to a diffusion language model: Llama, Qwen, any in transformers.
 
     python -m recipes.adapt mdlm --from FOLDER                   # masked diffusion
-    python -m recipes.adapt hdlm --from FOLDER                   # clusters of the model's embeddings
-    python -m recipes.adapt scratch --from FOLDER                # a small DiT on the same tokens, to compare
+    python -m recipes.adapt hdlm --from FOLDER  # clusters of the model's embeddings
+    python -m recipes.adapt scratch --from FOLDER  # a small DiT on the same tokens, to compare
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
 
 FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text:

@@ -1,7 +1,7 @@
 """Chorales of J. S. Bach: the soprano of 403 pieces, or all four voices, on a grid of sixteenths.
 
-    pip install "ddlib[music]"                                             # the scores are in the package music21
-    python -m recipes.chorales masks --smoke                               # two to three minutes on two cores
+    pip install "ddlib[music]"  # the scores are in the package music21
+    python -m recipes.chorales masks --smoke  # two to three minutes on two cores
     python -m recipes.evaluate runs/smoke/chorales/masks --samples 64 --steps 32
     python -m recipes.chorales pitch-classes                               # full size, one device
 

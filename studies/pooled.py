@@ -42,7 +42,10 @@ def mean_with_error(values: list[float]) -> str:
     """
     error = statistics.stdev(values) / math.sqrt(len(values))
     half = _student(len(values) - 1) * error
-    return f"{statistics.mean(values):+.4f} ± {error:.4f} ({len(values)} runs, 95 % interval ± {half:.3f})"
+    return (
+        f"{statistics.mean(values):+.4f} ± {error:.4f} ({len(values)} runs, 95 % interval ± "
+        f"{half:.3f})"
+    )
 
 
 def _student(degrees: int) -> float:

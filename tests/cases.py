@@ -13,7 +13,9 @@ from jaxtyping import config
 from ddlib.samplers.controls import Cache
 
 CHECKED = 8
-"""A run with a budget checks shapes and types in every eighth test, `pytest --budget 0` at every call."""
+"""A run with a budget checks shapes and types in every eighth test, `pytest --budget 0` at every
+call.
+"""
 _called = (
     None  # names of the functions of ddlib whose first call was checked; None where no call is
 )

@@ -70,7 +70,10 @@ def test_verse_is_without_repeats_and_other_languages():
 
 
 def test_markup_becomes_lines():
-    text = '<div type="x-p"/> A <hi type="italic">Psalm</hi> &amp; more <div eID="1"/> <div/> <title>T</title> end'
+    text = (
+        '<div type="x-p"/> A <hi type="italic">Psalm</hi> &amp; more '
+        '<div eID="1"/> <div/> <title>T</title> end'
+    )
     assert sources.osis(text) == "\nA Psalm & more\n\nT\nend"
     assert (
         sources.unbracketed("\nhe [is] there: [(but) he [was] also]. ")

@@ -164,9 +164,8 @@ def test_speedups_are_those_over_the_baselines_before_and_after():
         ("s, c", 4.0),
     ]
     runs = [
-        {"name": name, "ms": ms, "toggles": {} if "base" in name else {"x": 1}}
-        for name, ms in rows
-    ]  # fmt: skip
+        {"name": name, "ms": ms, "toggles": {} if "base" in name else {"x": 1}} for name, ms in rows
+    ]
     one = [run | {"session": 1} for run in runs]
     assert ladder.speedups(one) == {"s, a": 3.0, "s, c": 5.0}
     assert ladder.speedups([*one[:1], *(run | {"session": 2} for run in runs[1:])])["s, a"] == 4.0

@@ -243,9 +243,14 @@ def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps
     probs = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=F64)
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
-            process, oracle(process, probs), (N, 1), sampler, steps, parameterization=parameterization,
+            process,
+            oracle(process, probs),
+            (N, 1),
+            sampler,
+            steps,
+            parameterization=parameterization,
             generator=torch.Generator().manual_seed(steps),
-        )  # fmt: skip
+        )
         assert agree(tokens, probs)
 
 
@@ -272,9 +277,14 @@ def test_restart_keeps_prompts_and_they_condition_the_rest(name):
     process = OURS[name]
     probs = PAIR / PAIR.sum()
     tokens = dd.sample(
-        process, exact_cavity(process, probs), (N, 2), Restart(), 24, prompt=torch.tensor([1]),
+        process,
+        exact_cavity(process, probs),
+        (N, 2),
+        Restart(),
+        24,
+        prompt=torch.tensor([1]),
         generator=torch.Generator().manual_seed(2),
-    )  # fmt: skip
+    )
     assert (tokens[:, 0] == 1).all() and (tokens < 4).all()
     if name in (
         "ragged",
@@ -362,7 +372,8 @@ def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
 
 
 test_bad_arguments_are_named = refuses(r"""
-    Ragged(TREE, [], dd.schedules.Linear()) | ValueError | punctuation is \[\], must be distinct tokens in \[0, 6\)
+    Ragged(TREE, [], dd.schedules.Linear()) | ValueError
+        | punctuation is \[\], must be distinct tokens in \[0, 6\)
     Ragged(TREE, [3, 3], dd.schedules.Linear()) | ValueError | must be distinct
     Ragged(TREE, [7], dd.schedules.Linear()) | ValueError | must be distinct tokens in \[0, 7\)
     SMALL.small_copy(1) | ValueError | vocab_size is 1, must be at least 2

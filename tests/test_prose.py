@@ -55,14 +55,19 @@ IDIOM = re.compile(
 ``word`` and ``text`` are allowed: natural language has both.
 """
 PERSON = re.compile(
-    r"\b(thinks?|thought|opinion|takes? (it|them) back|goes on|no way|wants?|gives? up|nevertheless|the like)\b",
+    (
+        r"\b(thinks?|thought|opinion|takes? (it|them) back|goes on|no way|wants?|gives? "
+        r"up|nevertheless|the like)\b"
+    ),
     re.IGNORECASE,
 )
 """Further idioms that messages must not have: they ascribe opinions and intentions to objects."""
 ODD = re.compile(
     r"\b((that|which) (is|are) no (?!more|less|longer|better|worse|later|slower)\w"
-    r"|(?<!atrix )products (are )?in bfloat16|serves|served as|by far|as ever \d|drawn? (\w+ )?together|goes on after"
-    r"|(id|label)s? and one\b|have to call|leaves no sequence|counts? as one|whole copies|neighbouring times)"
+    r"|(?<!atrix )products (are )?in bfloat16|serves|served as|by far|as ever \d|drawn? "
+    r"(\w+ )?together|goes on after"
+    r"|(id|label)s? and one\b|have to call|leaves no sequence|counts? as one|whole "
+    r"copies|neighbouring times)"
     r"|\| (less the|less \w+ in|take it)\b",
     re.IGNORECASE,
 )

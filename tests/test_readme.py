@@ -1,4 +1,5 @@
-"""Length of the README, links of all pages, examples in docstrings, and agreement of entry points with public
+"""Length of the README, links of all pages, examples in docstrings, and agreement of entry points
+with public
 classes.
 """
 
@@ -22,11 +23,41 @@ MODULES = [
     if not m.name.endswith("__main__")
 ]
 HELPERS = {  # public classes that are not parts
-    "Schedule", "Hierarchy", "Map", "Kernel", "Dense", "Sparse", "Banded", "Occupancies", "ForwardProcess",
-    "Interpolating", "LevelProcess", "Mixture", "MatrixExponential", "Run", "Sampler", "State", "TimeDensity",
-    "Corrector", "Guarantees", "Ordered", "SamplingContext", "Ending", "Automaton", "EndOfText", "Settled", "Length",
-    "Weighting", "Draw", "Pace", "Canvas", "OrderCosts", "TrainingRows", "Plan", "UnsupportedError",
-}  # fmt: skip
+    "Schedule",
+    "Hierarchy",
+    "Map",
+    "Kernel",
+    "Dense",
+    "Sparse",
+    "Banded",
+    "Occupancies",
+    "ForwardProcess",
+    "Interpolating",
+    "LevelProcess",
+    "Mixture",
+    "MatrixExponential",
+    "Run",
+    "Sampler",
+    "State",
+    "TimeDensity",
+    "Corrector",
+    "Guarantees",
+    "Ordered",
+    "SamplingContext",
+    "Ending",
+    "Automaton",
+    "EndOfText",
+    "Settled",
+    "Length",
+    "Weighting",
+    "Draw",
+    "Pace",
+    "Canvas",
+    "OrderCosts",
+    "TrainingRows",
+    "Plan",
+    "UnsupportedError",
+}
 LONG = [
     f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")
 ]  # slow to import

@@ -145,7 +145,8 @@ def bridge(
     Example:
         >>> import ddlib as dd
         >>> x, t, s = torch.tensor([[0, 3, 4]]), torch.tensor([0.9]), torch.tensor([0.2])
-        >>> z_t, z_s = bridge(dd.presets.mdlm(vocab_size=5), x, t, s, torch.Generator().manual_seed(2))
+        >>> generator = torch.Generator().manual_seed(2)
+        >>> z_t, z_s = bridge(dd.presets.mdlm(vocab_size=5), x, t, s, generator)
         >>> bool(((z_t == 5) | (z_s == x)).all())  # a state that is not a mask at t is not one at s
         True
     """
@@ -176,7 +177,8 @@ def consistency_loss(
 
     With :math:`f(z, t) = p(x | z_t)` at each position, the posterior over tokens given all states,
 
-    .. math:: D(\mathrm{stopgrad}\, f_{\mathrm{teacher}}(z_s, s) \,\|\, f(z_t, t)), \qquad (z_t, z_s) \sim q(\cdot|x)
+    .. math:: D(\mathrm{stopgrad}\, f_{\mathrm{teacher}}(z_s, s) \,\|\, f(z_t, t)),
+        \qquad (z_t, z_s) \sim q(\cdot|x)
 
     and the token itself is the target at s = 0 (theory section 19; arXiv 2605.00161). The exact
     posterior is a martingale, :math:`E[f(z_s, s) | z_t] = f(z_t, t)`. So with "forward_kl" the

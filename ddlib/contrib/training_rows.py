@@ -71,7 +71,9 @@ class TrainingRows:
         >>> rows = dd.contrib.TrainingRows(process, dd.samplers.LeftToRight(), x)
         >>> for _ in range(3):
         ...     logits = torch.zeros(2, 4, 5)  # network(rows.z, rows.t)
-        ...     loss = dd.training_loss(process, logits, rows.x, rows.z, rows.draw(), **rows.loss_options())
+        ...     drawn = rows.draw()
+        ...     options = rows.loss_options()
+        ...     loss = dd.training_loss(process, logits, rows.x, rows.z, drawn, **options)
         ...     finished = rows.step(logits)
         ...     rows.replace(finished, x[finished])
         >>> rows.z

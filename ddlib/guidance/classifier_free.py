@@ -55,7 +55,9 @@ class ClassifierFree(Guidance):
     Example:
         >>> import ddlib as dd
         >>> process = dd.presets.mdlm(vocab_size=2)
-        >>> parts = [lambda z, t, odds=odds: torch.tensor([odds, 1.0]).log().expand(*z.shape, 2) for odds in (3.0, 1.0)]
+        >>> def network(odds):
+        ...     return lambda z, t: torch.tensor([odds, 1.0]).log().expand(*z.shape, 2)
+        >>> parts = [network(3.0), network(1.0)]
         >>> guided = ClassifierFree(process, *parts, strength=2.0)
         >>> guided(torch.tensor([[2]]), torch.tensor([0.5])).softmax(-1)  # odds 3:1 squared
         tensor([[[0.9000, 0.1000]]])

@@ -72,7 +72,8 @@ def table_parents(
 
     Example:
         >>> tokens = {"cat": 0, "dog": 1, "ivy": 2}
-        >>> parents, names = table_parents({"cat": ["animal"], "dog": ["animal"], "ivy": ["plant"]}, tokens)
+        >>> table = {"cat": ["animal"], "dog": ["animal"], "ivy": ["plant"]}
+        >>> parents, names = table_parents(table, tokens)
         >>> parents, names
         ([tensor([0, 0, 1])], [['animal', 'plant']])
     """

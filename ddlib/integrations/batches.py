@@ -68,7 +68,8 @@ class DiffusionCollator:
     Example:
         >>> import ddlib as dd
         >>> collate = DiffusionCollator(dd.presets.mdlm(9), batch_size=2)
-        >>> batch = collate([{"input_ids": [1, 2, 3], "position": 0}, {"input_ids": [4], "position": 1}])
+        >>> items = [{"input_ids": [1, 2, 3], "position": 0}, {"input_ids": [4], "position": 1}]
+        >>> batch = collate(items)
         >>> sorted(batch), batch["labels"]["mask"].tolist()
         (['labels', 't', 'z'], [[True, True, True], [True, False, False]])
     """

@@ -100,7 +100,8 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._parameterization: Parameterization = parameterization
         if self.sampler.guarantees.max_model_calls > 1:
             raise TypeError(
-                f"{self.sampler!r} calls the network {self.sampler.guarantees.max_model_calls} times per "
+                f"{self.sampler!r} calls the network {self.sampler.guarantees.max_model_calls} "
+                "times per "
                 "step, must call it "
                 "once: a scheduler of diffusers receives one output per step"
             )

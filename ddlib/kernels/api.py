@@ -108,7 +108,10 @@ class Hidden(Output):
 
     def _batch(self, inputs: LossInputs) -> tuple[Rows, Layer]:
         """Check the states and the layer, and flatten the batch."""
-        x, hidden, weight, bias = inputs.x, self.hidden, self.weight, self.bias
+        x = inputs.x
+        hidden = self.hidden
+        weight = self.weight
+        bias = self.bias
         layout = layout_of(inputs.process, inputs.options.parameterization)
         inputs.process.check_noised(x, inputs.z, inputs.t, inputs.mask)
         check_devices(x=x, hidden=hidden, weight=weight, bias=bias)

@@ -104,7 +104,10 @@ class Bound:
         rows, tokens = self.total.shape
         counted = "" if self.mask is None else f"{int(self.mask.sum())} tokens of "
         caveat = f"; {mean.caveat}" if mean.caveat else ""
-        return f"Bound({mean.value:.{places}f}{stated} {mean.unit} = {sum_of}; {counted}{rows} x {tokens}{caveat})"
+        return (
+            f"Bound({mean.value:.{places}f}{stated} {mean.unit} = {sum_of}; {counted}{rows} x "
+            f"{tokens}{caveat})"
+        )
 
 
 def reconstruction(

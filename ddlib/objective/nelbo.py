@@ -49,7 +49,8 @@ def nelbo(
         >>> import ddlib as dd
         >>> process = dd.presets.mdlm(vocab_size=5)
         >>> x = torch.tensor([[0, 3, 4]])
-        >>> dd.nelbo(process, torch.zeros(1, 3, 5), x, torch.tensor([[0, 5, 5]]), torch.tensor([0.5]))
+        >>> z = torch.tensor([[0, 5, 5]])
+        >>> dd.nelbo(process, torch.zeros(1, 3, 5), x, z, torch.tensor([0.5]))
         tensor([[0.0000, 3.2189, 3.2189]])
     """
     require(

@@ -116,7 +116,10 @@ class Computed(Output):
         return (losses * scale).sum(), losses.detach()
 
     def _weighted(self, inputs: LossInputs) -> PerToken:
-        process, x, z, t = inputs.process, inputs.x, inputs.z, inputs.t
+        process = inputs.process
+        x = inputs.x
+        z = inputs.z
+        t = inputs.t
         process.check_noised(x, z, t, inputs.mask)
         loss = inputs.options.per_token(process, self.logits, x, z, t)
         return loss if inputs.weight is None else loss * inputs.weight.to(loss.dtype)

@@ -46,7 +46,8 @@ class Pace(Part):
     Given the tokens, positions are noised independently. So the bound holds along any nondecreasing
     path that takes each position from 0 to 1 (theory section 14):
 
-    .. math:: -\log p(x) \le \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
+    .. math:: -\log p(x) \le
+        \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
 
     A subclass implements ``times``, and overrides ``speeds`` if automatic differentiation is not
     good enough. If positions move one after the other it also overrides ``parts``, the number of

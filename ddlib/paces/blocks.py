@@ -19,7 +19,8 @@ class Blocks(InTurn):
     blocks of size 1 is the autoregressive likelihood.
 
     Example:
-        >>> Blocks(2).times(torch.tensor([0.25, 0.75]).double(), torch.zeros(2, 4).double()).tolist()
+        >>> u = torch.tensor([0.25, 0.75]).double()
+        >>> Blocks(2).times(u, torch.zeros(2, 4).double()).tolist()
         [[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]]
     """
 

@@ -16,7 +16,8 @@ class Ramp(Pace):
 
     The first position is denoised before the last, with overlap.
 
-    .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\
+    .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u
+        - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\
         1\right)
 
     The path of diffusion forcing (Chen et al., 2024) and of rolling diffusion (Ruhe et al., 2024).

@@ -158,7 +158,10 @@ def _states(process: ForwardProcess) -> str:
     rest = {0: "", 1: f", the mask {process.vocab_size}"}
     more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
     sizes = f", of {', '.join(map(str, process.levels[1:]))}" if len(process.levels) > 2 else ""
-    return f"{process.num_states} states: tokens 0..{process.vocab_size - 1}{more}; {_above(process)}{sizes}"
+    return (
+        f"{process.num_states} states: tokens 0..{process.vocab_size - 1}{more}; "
+        f"{_above(process)}{sizes}"
+    )
 
 
 def _levels(hierarchy: Hierarchy) -> str:

@@ -194,7 +194,10 @@ class ForwardProcess(Float64Module, Part):
         return self._place.device
 
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """Level of each state, of the shape of z: 0 for tokens, then upwards; the mask is highest."""
+        """Level of each state, of the shape of z.
+
+        0 for tokens, then upwards; the mask is highest.
+        """
         return (z >= self.vocab_size).to(torch.int64)
 
     @property
@@ -556,7 +559,8 @@ class ForwardProcess(Float64Module, Part):
         Without a closed form it is the rate at which z is left backwards in time, given the token
         or given a token drawn uniformly, whichever is larger:
 
-        .. math:: w = \max(r(x), r(u)), \qquad r(p) = \sum_{y \ne z} Q_t(y, z) \frac{q_t(y|p)}{q_t(z|p)}
+        .. math:: w = \max(r(x), r(u)),
+            \qquad r(p) = \sum_{y \ne z} Q_t(y, z) \frac{q_t(y|p)}{q_t(z|p)}
 
         They are equal where the rate depends on the state alone, as for masks and levels. The first
         alone is no scale of the bound's integrand: given the token, states may be impossible from

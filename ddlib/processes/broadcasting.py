@@ -165,7 +165,8 @@ def distinct_times(
         time.
 
     Example:
-        >>> (early, late), which = distinct_times(torch.tensor([0.0, 0.5, 0.0]), torch.tensor([1.0, 0.5, 1.0]))
+        >>> s = torch.tensor([0.0, 0.5, 0.0])
+        >>> (early, late), which = distinct_times(s, torch.tensor([1.0, 0.5, 1.0]))
         >>> early.tolist(), late.tolist(), which.tolist()
         ([0.0, 0.5], [1.0, 0.5], [0, 1, 0])
     """

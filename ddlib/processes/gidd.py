@@ -66,7 +66,10 @@ class GIDD(Interpolating):
         return self._c(t) / t * leave * (self.gamma / 2 + t * (1 - self.gamma)), leave
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(vocab_size={self.vocab_size}, p_uniform={self.p_uniform}, gamma={self.gamma})"
+        return (
+            f"{type(self).__name__}(vocab_size={self.vocab_size}, p_uniform={self.p_uniform}, "
+            f"gamma={self.gamma})"
+        )
 
     def _c(self, t: Tensor) -> Tensor:
         return self.scale * (t * (1 - t)) ** (self.gamma / 2)

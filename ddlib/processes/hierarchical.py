@@ -64,7 +64,8 @@ class Hierarchical(LevelProcess):
                 edges; a speed other than 1.
 
         Example:
-            >>> process = Hierarchical.from_occupancies(Tree([[0, 0, 1, 1]]), ["1 - t", "t*(1 - t)"])
+            >>> tree = Tree([[0, 0, 1, 1]])
+            >>> process = Hierarchical.from_occupancies(tree, ["1 - t", "t*(1 - t)"])
             >>> process.occupancies(torch.tensor([0.5]))
             tensor([[0.5000, 0.2500, 0.2500]], dtype=torch.float64)
         """

@@ -71,7 +71,8 @@ class Noisy(ResamplingProcess):
     Example:
         >>> from ddlib.schedules import Linear
         >>> process = Noisy(Tree([[0, 0, 1, 1]]), Linear(), p_uniform=0.2)
-        >>> process.likelihood(torch.tensor([[0, 1, 3, 4, 6]]), torch.zeros(1, 5).long(), torch.tensor([0.5]))
+        >>> z = torch.tensor([[0, 1, 3, 4, 6]])
+        >>> process.likelihood(z, torch.zeros(1, 5).long(), torch.tensor([0.5]))
         tensor([[0.3504, 0.0499, 0.0499, 0.3091, 0.1534]], dtype=torch.float64)
     """
 
@@ -233,7 +234,10 @@ class Noisy(ResamplingProcess):
     def __repr__(self) -> str:
         shares = self.p_uniform[0] if not any(self.p_uniform[1:]) else self.p_uniform
         often = "" if self.frequency is None else f", frequency={digest(self.frequency)}"
-        return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r}, p_uniform={shares}{often})"
+        return (
+            f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r}, "
+            f"p_uniform={shares}{often})"
+        )
 
     def _weigh(
         self, shares: LevelProbs, x: Tokens, z: Tokens, t: Times

@@ -306,7 +306,10 @@ class PerWord(ForwardProcess):
 
     def __repr__(self) -> str:
         powers = str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
-        return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
+        return (
+            f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, "
+            f"powers={powers})"
+        )
 
     def _evidence(
         self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]

@@ -87,7 +87,10 @@ class RateMatrix(ForwardProcess):
 
     def __repr__(self) -> str:
         sizes = f"vocab_size={self.vocab_size}, num_states={self.num_states}"
-        return f"{type(self).__name__}({sizes}, matrix={digest(self.matrix)}, schedule={self.schedule!r})"
+        return (
+            f"{type(self).__name__}({sizes}, matrix={digest(self.matrix)}, "
+            f"schedule={self.schedule!r})"
+        )
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)

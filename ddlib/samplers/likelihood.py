@@ -65,8 +65,8 @@ def likelihood(
 
     One edge at a time takes one network call for each of the n L edges of a sequence. With fewer
     ``steps``, a ``group``, or orders that select several positions, these are drawn independently.
-    This is another model of sequences, and its likelihood is exact too; ``ddlib.contrib.order_costs``
-    measures what it loses.
+    This is another model of sequences, and its likelihood is exact too;
+    ``ddlib.contrib.order_costs`` measures what it loses.
 
     Args:
         process: masks, or levels whose tokens stay in their cluster.

@@ -15,7 +15,8 @@ from ddlib.utils.validation import check_number, require
 class Window(Schedule):
     r"""Another schedule, run from ``start`` to ``end``: alpha is 1 before, and 0 after.
 
-    .. math:: \alpha(t) = \alpha_{inner}\left(\frac{t - start}{end - start}\right), \quad start \le t \le end
+    .. math:: \alpha(t) = \alpha_{inner}\left(\frac{t - start}{end - start}\right),
+        \quad start \le t \le end
 
     One schedule per edge, ``Hierarchical(tree, [...])``, may have windows: an edge acts only within
     its own. Windows that do not overlap are coarse to fine: all clusters are generated before the

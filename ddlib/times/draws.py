@@ -75,7 +75,10 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
     if generator.scattered or len(generator.index) < 2 or not visible(generator.index):
         return
     gaps = generator.index.sort().values.diff()
-    must = "must be each example's position in the global order, such as step * batch + torch.arange(batch)"
+    must = (
+        "must be each example's position in the global order, such as step * batch + "
+        "torch.arange(batch)"
+    )
     if not bool(gaps.min()):
         twice = generator.index.sort().values[:-1][gaps == 0][0]
         warn_once(

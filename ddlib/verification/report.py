@@ -114,7 +114,10 @@ class Check:
         if self.ok is None:
             return f"{line}\n       does not apply: {self.note}"
         if self.ok:
-            return f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of it{self.worst_at}"
+            return (
+                f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of "
+                f"it{self.worst_at}"
+            )
         found = self.counterexample
         after = [f"follows from {self.follows}"] if self.follows else []
         if found is None:

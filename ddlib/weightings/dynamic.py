@@ -18,7 +18,8 @@ class Dynamic(Weighting):
 
     Constant for noise, time-dependent for kept tokens.
 
-    .. math:: w = \frac{h}{2} \Bigl( 1 + \delta_{z,m} + \bigl( \tfrac{B}{N} e^{-\lambda_t / 2} - 1 \bigr)
+    .. math:: w = \frac{h}{2} \Bigl( 1 + \delta_{z,m}
+        + \bigl( \tfrac{B}{N} e^{-\lambda_t / 2} - 1 \bigr)
         \delta_{z,x} \Bigr), \qquad \lambda_t = \log \frac{\alpha_t}{1 - \alpha_t},
 
     at most h: masks have weight h, other tokens h/2, and the clean token nearly 0, as in the bound.

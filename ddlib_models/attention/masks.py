@@ -18,7 +18,8 @@ class ByBlocks:
     """Block-causal mask: a token attends to its own block and to the clean blocks before it
     (BD3-LM).
 
-        code(k) = code(q),   or   code(k) < code(q) and k clean;   code = 2 block + 1 if clean, 2 block if noisy
+        code(k) = code(q),  or  code(k) < code(q) and k clean;
+        code = 2 block + 1 if clean, 2 block if noisy
 
     (Arriola et al. 2025.) A row is noisy tokens, then clean ones; both count their positions from
     0. Without noisy tokens it is one sequence in which each block attends to itself and to all

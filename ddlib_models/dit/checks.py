@@ -46,7 +46,10 @@ def check_indices(what: str, index: Tensor, size: int, name: str) -> None:
 
 def check_noisy(z: Tensor, num_states: int) -> None:
     """Raise ValueError for numbers that are not states of the network, on a CPU."""
-    rule = f"must lie in 0..num_states-1={num_states - 1} of the network, which must be those of the process"
+    rule = (
+        f"must lie in 0..num_states-1={num_states - 1} of the network, which must be those of "
+        "the process"
+    )
     check_range("z holds states", z, 0, num_states, rule)
 
 

@@ -34,7 +34,8 @@ def _levels(parents: Sequence[Any]) -> list[Any]:
 class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list)}):
     """Diffusion transformer (Peebles & Xie 2023) over discrete states, as in MDLM, GIDD and HDLM.
 
-        logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
+        logits(z, t) = head(modulate(norm(blocks(embedding(z))))),
+        blocks and head conditioned on t through adaLN-zero
 
     It takes any of ``num_states`` states (tokens first, then those of the noise: clusters, a mask)
     and predicts the ``vocab_size`` tokens. The head and all gates start at zero: a fresh model

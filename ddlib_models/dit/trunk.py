@@ -159,7 +159,8 @@ class Body(nn.Module):
     ) -> WindowCache:
         """Compute keys and values of the positions around a window, for other states in it.
 
-            extend(z[:, start:stop], t[:, start:stop], prefill_around(z, t, start, stop)) = model(z, t)   in the window
+            extend(z[:, start:stop], t[:, start:stop], prefill_around(z, t, start, stop))
+                = model(z, t)  in the window
 
         For other states or times of the window, ``extend`` is approximate. The cached keys and
         values are those that the states and times of this call gave; with attention to all

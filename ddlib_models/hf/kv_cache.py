@@ -104,7 +104,8 @@ class CachedHFBackbone(HFBackbone):
     ) -> WindowCache:
         """Compute keys and values of the positions around a window, for other states in it.
 
-            extend(z[:, start:stop], t, prefill_around(z, t, start, stop)) = model(z, t)   in the window
+            extend(z[:, start:stop], t, prefill_around(z, t, start, stop))
+                = model(z, t)  in the window
 
         For other states of the window ``extend`` is approximate: with attention to all positions
         the keys and values around it would change too, and with ``shift=1`` the features in front

@@ -29,7 +29,8 @@ class MaskedLM(HFBackbone):
 
     (z, t) -> logits over tokens.
 
-        logits(z, t) = features(z, t) @ weight.T + bias,   weight and bias the output layer's rows of the tokens
+        logits(z, t) = features(z, t) @ weight.T + bias,
+        weight and bias the output layer's rows of the tokens
 
     Tokens are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is embedded as the
     model's mask token. Clusters have separate embeddings, initialised at that of the mask token.

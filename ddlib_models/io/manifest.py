@@ -209,7 +209,10 @@ def _fault(folder: Path, name: str, expected: Mapping[str, Any]) -> str | None:
         return f"{name} is missing"
     size = path.stat().st_size
     if size != expected["size"]:
-        return f"{name} is {'truncated' if size < expected['size'] else 'too long'}: {size} of {expected['size']} bytes"
+        return (
+            f"{name} is {'truncated' if size < expected['size'] else 'too long'}: {size} of "
+            f"{expected['size']} bytes"
+        )
     return (
         None
         if _sha256(path) == expected["sha256"]

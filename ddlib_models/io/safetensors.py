@@ -136,10 +136,16 @@ def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
     given |= {key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)}
     out = name if local else name.rpartition("/")[2]
     arguments = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in given.items())])
-    do = f"from transformers import {kind} as M; M.from_pretrained({arguments}).save_pretrained({out!r})"
+    do = (
+        f"from transformers import {kind} as M; "
+        f"M.from_pretrained({arguments}).save_pretrained({out!r})"
+    )
     if not local:
         arguments = arguments.replace(", weights_only=True", "")
-        do += f"; from transformers import AutoTokenizer as T; T.from_pretrained({arguments}).save_pretrained({out!r})"
+        do += (
+            "; from transformers import AutoTokenizer as T; "
+            f"T.from_pretrained({arguments}).save_pretrained({out!r})"
+        )
     place = "beside it" if local else f"and the tokenizer to a folder, and load {out}"
     raise OSError(
         f"{label}: has {pickled} and no {WHOLE}; it may run code, so it is not loaded. If you "

@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # the tests import this module and do not need Sphinx
     from sphinx.application import Sphinx
 
 PICTURE = re.compile(r"^!\[[^\]]*\]\(\.\./images/tutorials/([\w.-]+)\)$", re.M)
-HEADER = "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: python}\n---\n\n"
+HEADER = (
+    "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: "
+    "python}\n---\n\n"
+)
 SHOWN = 'from IPython.display import Image\n\nImage("{}")'
 
 
@@ -82,7 +85,8 @@ def link(
     """Put a link to the notebook below the title of its page."""
     if pagename in app.config.notebooks:
         file = f"{pagename.rpartition('/')[2]}.ipynb"
-        anchor = f'<p class="notebook"><a href="{file}" download>Download this page as a notebook</a></p>'
+        link = f'<a href="{file}" download>Download this page as a notebook</a>'
+        anchor = f'<p class="notebook">{link}</p>'
         context["body"] = context["body"].replace("</h1>", f"</h1>\n{anchor}", 1)
 
 

@@ -25,8 +25,8 @@ NOTE = """\
 --recipe FILE: your own recipe, or a saved one, in place of a variant.
 --estimate DEVICES: print the memory of the run on this number of devices, and do not train.
 --accept-changes: resume although recipe, vocabulary or number of processes changed.
---process.kind, --model.kind, --loss.weighting.kind and other kinds take any name that `python -m ddlib` lists, or
-package.module:object; the flags of a part are the keys of its kind."""
+--process.kind, --model.kind, --loss.weighting.kind and other kinds take any name that
+`python -m ddlib` lists, or package.module:object; the flags of a part are the keys of its kind."""
 
 LONE = {"smoke": 0, "accept-changes": 0, "recipe": 1, "estimate": 1, "help": 0, "help-all": 0}
 """Number of values of each flag that is not part of the recipe."""

@@ -98,7 +98,9 @@ def split(words: Sequence[str], lone: Mapping[str, int]) -> tuple[list[str], lis
 
 
 def entries(holder: Any, place: str = "") -> Iterator[Entry]:
-    """Yield every value of a recipe, or of a dataclass inside it, the keys of its parts included."""
+    """Yield every value of a recipe, or of a dataclass inside it, the keys of its parts
+    included.
+    """
     hints = get_type_hints(type(holder))
     described = {one.arg_name: one.description for one in parse_from_object(type(holder)).params}
     for one in fields(holder):

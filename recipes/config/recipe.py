@@ -352,9 +352,9 @@ class Recipe:
     def network(self) -> Values:
         """Values from which the network is built.
 
-        They include those of the training objective, such as a second head. If the network has an argument block_size
-        that is unset or 0, it is set to the pace's. For full attention set it to the sequence
-        length.
+        They include those of the training objective, such as a second head. If the network has an
+        argument block_size that is unset or 0, it is set to the pace's. For full attention set it
+        to the sequence length.
         """
         values = self.model | self.objective().network_values
         block = self.order().block

@@ -56,4 +56,7 @@ def nothing(name: str, error: Exception) -> str:
     answer = getattr(error, "response", None) if isinstance(error, HfHubHTTPError) else None
     if answer is None:
         return f"no folder {name}, and the hub does not answer"
-    return f"no folder {name}, and the hub answers {answer.status_code}: no such model, or no permission"
+    return (
+        f"no folder {name}, and the hub answers {answer.status_code}: no such model, or no "
+        "permission"
+    )

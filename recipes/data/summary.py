@@ -150,7 +150,9 @@ def _notes(prepared: Prepared) -> Iterator[str]:
         facts = manifest[split]
         empty = facts["empty"] / (facts["empty"] + facts["documents"])
         if cuts[split] and rules[split] == "line" and empty >= MANY:
-            yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph splits at them"
+            yield (
+                f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph splits at them"
+            )
     for name in SPLITS:
         if symbols := manifest["unknown"][name]["symbols"]:
             yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"

@@ -43,7 +43,8 @@ class Pictures:
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.domains.pictures.metrics.measure`` against the held-out pictures.
+        """Return the metrics of ``recipes.domains.pictures.metrics.measure`` against the held-out
+        pictures.
 
         Args:
             samples: ids of each sample.
@@ -103,7 +104,9 @@ class Music:
     def measure(
         self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of ``recipes.domains.music.metrics.measure`` against the held-out pieces."""
+        """Return the metrics of ``recipes.domains.music.metrics.measure`` against the held-out
+        pieces.
+        """
         from recipes.domains.music import metrics as music
 
         voices = 1 if data.layout is None else data.layout.voices

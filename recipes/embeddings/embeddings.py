@@ -63,7 +63,8 @@ def word_embeddings(
     """Return unit vectors whose inner products follow the positive pointwise mutual information of
     neighbours.
 
-        PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    rows of U sqrt(S)
+        PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),
+        P_s(c) ~ count(c)^smoothing,  rows of U sqrt(S)
 
     A token that never occurs gets the zero vector.
 

@@ -19,14 +19,20 @@ def _masks(model: Model, length: int) -> str:
     size = model.process.vocab_size
     if model.process.levels == (size, 1) and not _order(model, length):
         return ""
-    return f"needs a process of tokens and one mask, {model.process!r} has other states or replaces tokens"
+    return (
+        f"needs a process of tokens and one mask, {model.process!r} has other states or "
+        "replaces tokens"
+    )
 
 
 def _wrong_clusters(model: Model, length: int) -> str:
     tree = model.process.hierarchy
     if tree is not None and tree.depth == 2 and tree.levels[-1] == 1 and not tree.maps[0].plain:
         return ""
-    return f"needs one level of clusters with xi < 1 below one mask, {model.process!r} has no such level"
+    return (
+        f"needs one level of clusters with xi < 1 below one mask, {model.process!r} has no such "
+        "level"
+    )
 
 
 def _blocks(model: Model, length: int) -> str:

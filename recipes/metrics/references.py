@@ -29,7 +29,10 @@ class References:
         found = f"uniform model {self.uniform:.4f}, unigram model {self.unigram:.4f}"
         if bound <= min(self.uniform, self.unigram):
             return found
-        return f"{found}: the bound is above the {'uniform' if bound > self.uniform else 'unigram'} model"
+        return (
+            f"{found}: the bound is above the "
+            f"{'uniform' if bound > self.uniform else 'unigram'} model"
+        )
 
 
 def unigram(counts: Int[Tensor, " V"], batches: Iterable[Batch], given: bool = False) -> Terms:

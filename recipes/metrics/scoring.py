@@ -1,7 +1,9 @@
 """Generative perplexity under another language model, and the unigram entropy of the samples.
 
-    perplexity = exp(sum of -log p(token | text before it) / number of tokens)   over all tokens of all samples
-    entropy    = -sum over tokens of f log f,   f = the token's share of one sample; then the mean over samples
+    perplexity = exp(sum of -log p(token | text before it) / number of tokens),
+                 over all tokens of all samples
+    entropy    = -sum over tokens of f log f,   f = the token's share of one sample;
+                 then the mean over samples
 
 Repetition lowers both, so either is meaningless alone. The samples' text is retokenised for the
 scorer, whose vocabulary differs.

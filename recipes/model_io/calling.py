@@ -41,8 +41,8 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
 def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     """Return a denoiser of rows with padding behind them, with the outputs of each sequence alone.
 
-    ``lengths`` is indexed by row: use ``dd.sample(..., controls=[dd.controls.WholeBatch()])``. Tokens in the padding are
-    arbitrary.
+    ``lengths`` is indexed by row: use ``dd.sample(..., controls=[dd.controls.WholeBatch()])``.
+    Tokens in the padding are arbitrary.
 
     Args:
         denoiser: denoiser of a network that supports padding, by ``present`` (B, L) bool.

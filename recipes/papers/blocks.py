@@ -15,7 +15,8 @@ is outside of it; neither is done here. Rows are cut from the concatenation of a
 there (``data.wrap``); here their first token counts too. Bounds are measured over all times.
 
     python -m recipes.owt bd3lm-start
-    python -m recipes.owt bd3lm-16           # begins at the weights in runs/owt/bd3lm-start; --start names others
+    # begins at the weights in runs/owt/bd3lm-start; --start names others
+    python -m recipes.owt bd3lm-16
 """
 
 from collections.abc import Mapping

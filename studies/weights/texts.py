@@ -84,7 +84,8 @@ def check(work: Path, hashes: Mapping[str, str]) -> None:
         content = path.read_bytes()
         if (actual := hashlib.sha256(content).hexdigest()) != sha256:
             raise ValueError(
-                f"{path} has sha256 {actual}, must have {sha256}, which was committed before the runs"
+                f"{path} has sha256 {actual}, must have {sha256}, which was committed before the "
+                "runs"
             )
 
 

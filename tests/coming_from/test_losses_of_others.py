@@ -42,7 +42,9 @@ def masked_sets(least):
 
 @pytest.mark.parametrize("pace", [dd.paces.Together(), dd.paces.RandomOrder()], ids=repr)
 def test_the_likelihood_of_llada_and_oadm_is_the_bound(pace):
-    """Draw the number of masks uniformly, as LLaDA and OADM of EvoDiff, where ddlib draws a time."""
+    """Draw the number of masks uniformly, as LLaDA and OADM of EvoDiff, where ddlib draws a
+    time.
+    """
     ours = dd.bound(masks(), network, X.repeat(20_000, 1), pace=pace).total.sum(1)
     assert (ours.mean() - masked_sets(1)).abs() < 5 * ours.std() / len(ours) ** 0.5
     assert not torch.isclose(masked_sets(2), masked_sets(1))  # without one mask alone

@@ -20,7 +20,7 @@ from ddlib.samplers import (
     Gibbs,
     SamplingContext,
     SelfCorrection,
-)  # fmt: skip
+)
 from ddlib.samplers.runtime.model import Model
 from ddlib.schedules import Cosine, Geometric
 from ddlib.verification.framework.inputs import frequencies, tally

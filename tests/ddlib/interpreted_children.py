@@ -58,7 +58,7 @@ def served(monkeypatch):
 @pytest.mark.parametrize(
     "name, mode",
     [(name, mode) for name in MANY for mode in ("standard", "hard")],
-)  # fmt: skip
+)
 def test_values_and_gradients(name, mode):
     process, tree = MANY[name]
     agree_with_float64(

@@ -151,21 +151,33 @@ def test_values_hold_arguments_as_they_were_given():
     speed[0] = 7.0
     parents[0] = 3
     assert dd.values(tree) == {
-        "kind": "tree", "parents": WORDS, "xi": 0.9, "speed": [2.0, 1.0], "vocab_size": None, "fingerprint": None,
-        "masks": 1, "names": None,
-    }  # fmt: skip
+        "kind": "tree",
+        "parents": WORDS,
+        "xi": 0.9,
+        "speed": [2.0, 1.0],
+        "vocab_size": None,
+        "fingerprint": None,
+        "masks": 1,
+        "names": None,
+    }
     assert dd.values(Hierarchical(tree, Linear()))["hierarchy"] == dd.values(tree)
     assert dd.values(dd.presets.hdlm(WORDS, gamma=2.0))["kind"] == "hierarchical"
 
 
 MADE_OF_TENSORS = [
-    (lambda table: dd.times.Tabulated(*table), [torch.linspace(0, 1, 3).double(), torch.tensor([1.0, 3.0]).double()]),
+    (
+        lambda table: dd.times.Tabulated(*table),
+        [torch.linspace(0, 1, 3).double(), torch.tensor([1.0, 3.0]).double()],
+    ),
     (lambda table: Tree(table), [torch.tensor(WORDS), torch.tensor(ABOVE)]),
     (lambda table: Bands(table[0], 2), [torch.tensor([5.0, 1.0, 4.0], dtype=F64)]),
-    (lambda table: Noisy(Flat(3), Linear(), *table), [torch.tensor([0.2]), torch.tensor([1.0, 2.0, 3.0]).double()]),
+    (
+        lambda table: Noisy(Flat(3), Linear(), *table),
+        [torch.tensor([0.2]), torch.tensor([1.0, 2.0, 3.0]).double()],
+    ),
     (lambda table: PerWord(Linear(), table[0]), [torch.tensor([0.5, 1.0], dtype=F64)]),
     (lambda table: RateMatrix(table[0], Linear()), [dense(4)]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("make", "table"), MADE_OF_TENSORS)
@@ -219,9 +231,12 @@ def test_values_of_strange_objects():
     one = Given(lambda x: x, vocab_size=3, schedule=Linear())
     refused_with(hollow=Flat.__new__(Flat), Local=Local, one=one)(r"""
         dd.values(3) | TypeError | part is 3, must be a process|part=3 violates
-        dd.values(hollow) | TypeError | Flat has no attribute 'vocab_size', must have .*: create it by Flat\(\.\.\.\)
-        dd.values(Forgetful(1)) | TypeError | has no attribute 'rule', .* under its name or passes it to self.declare
-        dd.values(Local(3, Linear())) | TypeError | <locals>\.Local, must be at the top level of a module
+        dd.values(hollow) | TypeError
+            | Flat has no attribute 'vocab_size', must have .*: create it by Flat\(\.\.\.\)
+        dd.values(Forgetful(1)) | TypeError
+            | has no attribute 'rule', .* under its name or passes it to self.declare
+        dd.values(Local(3, Linear())) | TypeError
+            | <locals>\.Local, must be at the top level of a module
         dd.values(one) | TypeError | Given\.about is <function .*, must be a number
     """)
     one.load_state_dict(one.state_dict())  # saved and compared all the same
@@ -249,23 +264,59 @@ def levels(schedule=None, **changed):
 
 
 DIFFERENT = {
-    "xi": (levels(), levels(xi=(0.9, 1.0)), r"another Hierarchical: hierarchy\.xi\[0\] is 0\.9 there, 0\.5 here"),
-    "speeds": (levels(), levels(speed=(4.0, 1.0, 1.0)), r"hierarchy\.speed\[0\] is 4\.0 there, 1\.0 here"),
+    "xi": (
+        levels(),
+        levels(xi=(0.9, 1.0)),
+        r"another Hierarchical: hierarchy\.xi\[0\] is 0\.9 there, 0\.5 here",
+    ),
+    "speeds": (
+        levels(),
+        levels(speed=(4.0, 1.0, 1.0)),
+        r"hierarchy\.speed\[0\] is 4\.0 there, 1\.0 here",
+    ),
     "schedule": (levels(), levels(Cosine()), r"schedule\.kind is cosine there, linear here"),
-    "power": (Masked(5, Polynomial(2.0)), Masked(5, Polynomial(2.5)), r"schedule\.power is 2\.5 there, 2\.0 here"),
-    "parents": (levels(), levels(parents=(OTHER, ABOVE)), r"hierarchy\.parents\[0\]\[3\] is 2 there, 1 here"),
-    "depth": (levels(), Hierarchical(Tree([WORDS]), Linear()), r"hierarchy\.parents has 1 entries there, 2 here"),
-    "class": (Hierarchical(Flat(5), Linear()), Masked(5, Linear()), r"kind is masked there, hierarchical here"),
-    "hierarchy": (Hierarchical(Flat(5), Linear()), Hierarchical(Tree([[0, 0, 1, 1, 1]]), Linear()),
-                  r"hierarchy\.kind is tree there, flat here"),
+    "power": (
+        Masked(5, Polynomial(2.0)),
+        Masked(5, Polynomial(2.5)),
+        r"schedule\.power is 2\.5 there, 2\.0 here",
+    ),
+    "parents": (
+        levels(),
+        levels(parents=(OTHER, ABOVE)),
+        r"hierarchy\.parents\[0\]\[3\] is 2 there, 1 here",
+    ),
+    "depth": (
+        levels(),
+        Hierarchical(Tree([WORDS]), Linear()),
+        r"hierarchy\.parents has 1 entries there, 2 here",
+    ),
+    "class": (
+        Hierarchical(Flat(5), Linear()),
+        Masked(5, Linear()),
+        r"kind is masked there, hierarchical here",
+    ),
+    "hierarchy": (
+        Hierarchical(Flat(5), Linear()),
+        Hierarchical(Tree([[0, 0, 1, 1, 1]]), Linear()),
+        r"hierarchy\.kind is tree there, flat here",
+    ),
     "share": (GIDD(5, 0.2), GIDD(5, 0.5), r"p_uniform is 0\.5 there, 0\.2 here"),
-    "frequency": (Noisy(Flat(3), Linear(), 0.2, [1, 2, 4]), Noisy(Flat(3), Linear(), 0.2, [1, 3, 4]),
-                  r"frequency\[1\] is 3 there, 2 here"),
-    "powers": (PerWord(Linear(), [1.0, 2.0, 1.0]), PerWord(Linear(), [1.0, 4.0, 1.0]),
-               r"powers\[1\] is 4\.0 there, 2\.0 here"),
-    "plug-in": (Ragged(Bands([5, 1, 4], 2), [0], LogOdds(2.0)), Ragged(Bands([5, 1, 4], 2), [0], LogOdds(1.0)),
-                r"schedule\.steepness is 1\.0 there, 2\.0 here"),
-}  # fmt: skip
+    "frequency": (
+        Noisy(Flat(3), Linear(), 0.2, [1, 2, 4]),
+        Noisy(Flat(3), Linear(), 0.2, [1, 3, 4]),
+        r"frequency\[1\] is 3 there, 2 here",
+    ),
+    "powers": (
+        PerWord(Linear(), [1.0, 2.0, 1.0]),
+        PerWord(Linear(), [1.0, 4.0, 1.0]),
+        r"powers\[1\] is 4\.0 there, 2\.0 here",
+    ),
+    "plug-in": (
+        Ragged(Bands([5, 1, 4], 2), [0], LogOdds(2.0)),
+        Ragged(Bands([5, 1, 4], 2), [0], LogOdds(1.0)),
+        r"schedule\.steepness is 1\.0 there, 2\.0 here",
+    ),
+}
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -384,9 +435,16 @@ def test_a_trainer_of_transformers_saves_and_resumes_a_network_with_a_process(tm
 
     def trainer(process, steps):
         options = transformers.TrainingArguments(
-            str(tmp_path), max_steps=steps, save_steps=2, per_device_train_batch_size=4, report_to=[], use_cpu=True,
-            disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
-        )  # fmt: skip
+            str(tmp_path),
+            max_steps=steps,
+            save_steps=2,
+            per_device_train_batch_size=4,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            logging_strategy="no",
+            dataloader_pin_memory=False,
+        )
         return transformers.Trainer(Net(process), options, train_dataset=rows)
 
     with warnings.catch_warnings():

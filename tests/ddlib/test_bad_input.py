@@ -86,21 +86,26 @@ HIERARCHY = r"""
     Tree([[[0, 1], [1, 0]]]) | ValueError | parents\[0\] has shape \(2, 2\).*\(children,\)
     Tree([[[0, 1], [1]]]) | ValueError | parents\[0\]  # a child of two parents
     Tree(["abc"]) | TypeError | parents\[0\]
-    Tree([[[0, 0, 1]]]) | ValueError | parents\[0\] has shape \(1, 3\).*did you mean parents\[0\]\[0\]\?
+    Tree([[[0, 0, 1]]]) | ValueError
+        | parents\[0\] has shape \(1, 3\).*did you mean parents\[0\]\[0\]\?
     Tree([[0, 0, 1], 2]) | ValueError | parents\[1\] has shape \(\).*\(children,\)
     Tree([0, 0, 1], vocab_size=4) | ValueError | parents has 3 entries, must have 4.*mask
     Tree([0.0, 0.0, 1.0]) | TypeError | parents has dtype torch.float32.*integers
-    Tree({0: 0, 1: 0, 2: 1}) | TypeError | parents is a dict.*one vector per edge, or a single vector
+    Tree({0: 0, 1: 0, 2: 1}) | TypeError
+        | parents is a dict.*one vector per edge, or a single vector
     Tree(torch.tensor(3)) | TypeError | parents is a Tensor.*one vector per edge
     Tree("001") | TypeError | parents is a str.*one vector per edge
-    dd.presets.hdlm(["a", "b", "a"]) | TypeError | parents\[0\] is 'a', must be an integer, the cluster index of a child
+    dd.presets.hdlm(["a", "b", "a"]) | TypeError
+        | parents\[0\] is 'a', must be an integer, the cluster index of a child
     dd.presets.hdlm([0, 0, 1], gamma=-1) | ValueError | gamma is -1, must be in \[0.001, 1000\]
     dd.presets.hdlm(3) | TypeError | parents is a int.*one vector per edge
-    dd.presets.hdlm([[0, 0, 1], [0, 0]]) | ValueError | parents holds 2 levels of clusters, must hold one
+    dd.presets.hdlm([[0, 0, 1], [0, 0]]) | ValueError
+        | parents holds 2 levels of clusters, must hold one
     Tree([]) | ValueError | parents is empty.*Flat
     Tree([[]]) | (TypeError, ValueError) | parents\[0\]
     Tree([[0, 0, 1, 1], [0, 0, 0]]) | ValueError | parents\[1\] has 3 entries, must have 2
-    Tree([[0, 0, 1, 1]], vocab_size=3) | ValueError | parents\[0\] has 4 entries, must have 3: one per token \(the mask
+    Tree([[0, 0, 1, 1]], vocab_size=3) | ValueError
+        | parents\[0\] has 4 entries, must have 3: one per token \(the mask
     Tree([[0, 0, 1]], xi=0.0) | ValueError | xi of parents\[0\] is 0.0.*\(0, 1\]
     Tree([[0, 0, 1]], xi=1.5) | ValueError | xi of parents\[0\] is 1.5.*\(0, 1\]
     Tree([[0, 0, 1]], xi=NAN) | ValueError | xi of parents\[0\] is nan.*\(0, 1\]
@@ -123,8 +128,10 @@ SCHEDULE = r"""
     schedule(lambda t: 0.9 * (1 - t)) | ValueError | Mine: alpha\(0\) is 0.9, must be 1
     schedule(lambda t: t * NAN) | ValueError | Mine: alpha\(0\) is nan.*finite
     schedule(lambda t: (1 - 2 * t).clamp_min(0)) | ValueError | Mine.*decrease
-    schedule(lambda t: 1 - t + 0.2 * torch.sin(6 * math.pi * t)) | ValueError | Mine: alpha\(.*\[0, 1\]
-    schedule(lambda t: eval(WIGGLE)) | ValueError | Mine: alpha does not decrease after t = 0.3.*strictly
+    schedule(lambda t: 1 - t + 0.2 * torch.sin(6 * math.pi * t)) | ValueError
+        | Mine: alpha\(.*\[0, 1\]
+    schedule(lambda t: eval(WIGGLE)) | ValueError
+        | Mine: alpha does not decrease after t = 0.3.*strictly
     Uniform(5, None) | TypeError | schedule is None.*Schedule
     Hierarchical([[0, 0, 1]], Linear()) | TypeError | hierarchy is \[\[0, 0, 1\]\].*Hierarchy
     Symbolic("t**2") | ValueError | t\*\*2 tends to 0 at t = 0, must be 1
@@ -145,7 +152,8 @@ SCHEDULE = r"""
     MASKED.sample(X, torch.tensor([1.5])) | ValueError | t holds 1.5.*\[0, 1\]
     MASKED.sample(X, torch.tensor([-0.1])) | ValueError | t holds -0.1.*\[0, 1\]
     MASKED.sample(X, torch.tensor([NAN])) | ValueError | t holds nan.*\[0, 1\]
-    MASKED.sample(X, torch.tensor(0.5)) | ValueError | t has shape \(\).*\(1,\), one time per sequence
+    MASKED.sample(X, torch.tensor(0.5)) | ValueError
+        | t has shape \(\).*\(1,\), one time per sequence
     MASKED.sample(X, torch.tensor([1])) | TypeError | t has type torch.int64.*floating-point
     MASKED.sample(X, 0.5) | TypeError | t has type float.*floating-point tensor
     MASKED.rate_matrix(2.0) | ValueError | t holds 2.0.*\[0, 1\]
@@ -154,9 +162,11 @@ SCHEDULE = r"""
     CLUSTERS.posterior(PROBS, Z, T, T) | ValueError | s = 0.5 must be below t = 0.5, at \(0,\)
     GIDD(5, p_uniform=1.0) | ValueError | p_uniform is 1.0.*\[0, 1\)
     GIDD(5, p_uniform=0.1, gamma=3.0) | ValueError | gamma is 3.0.*\(0, 2\].*negative
-    RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()) | ValueError | row 1 sums to -0.5.*0
+    RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()) | ValueError
+        | row 1 sums to -0.5.*0
     RateMatrix(torch.tensor([[1.0, -1.0], [0.0, 0.0]]), Linear()) | ValueError | rate -1.0.*>= 0
-    RateMatrix(torch.tensor([[-1.0, 1.0], [0.0, 0.0]]), Linear()) | ValueError | row \[1\].*state the number
+    RateMatrix(torch.tensor([[-1.0, 1.0], [0.0, 0.0]]), Linear()) | ValueError
+        | row \[1\].*state the number
     dd.bound(MASKED, LOGITS, X) | TypeError | denoiser is a Tensor, must be callable
     dd.sample(MASKED, LOGITS, (1, 3), steps=2) | TypeError | denoiser is a Tensor, must be callable
     RateMatrix(torch.full((2, 2), NAN), Linear()) | ValueError | matrix holds NaN.*finite
@@ -183,7 +193,8 @@ TOKENS = r"""
     loss(mask=MASK[:, :2]) | ValueError | mask has shape \(1, 2\), must be \(1, 3\)
     dd.mean_per_token(torch.ones(1, 3), ~MASK) | ValueError | mask is False everywhere
     Uniform(1, Linear()) | ValueError | vocab_size is 1.*at least 2
-    RateMatrix(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), Linear(), 3) | ValueError | num_states is 2.*3
+    RateMatrix(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), Linear(), 3) | ValueError
+        | num_states is 2.*3
 """
 LOGIT = r"""
     nelbo(LOGITS.index_fill(1, torch.tensor([1]), NAN)) | ValueError | logits.*\(0, 1\).*NaN
@@ -199,14 +210,16 @@ LOGIT = r"""
     generate(denoiser=lambda z, t: (scores(z, t),)) | TypeError | logits has type tuple.*tensor
     nelbo(method="closed") | ValueError | method is 'closed'.*'auto', 'generic'
     nelbo(parameterization="x0") | ValueError | parameterization is 'x0'.*'cavity', 'posterior'
-    CLUSTERS.posterior(PROBS[..., :4], Z, T, T / 2) | ValueError | p has shape \(1, 3, 4\).*\(1, 3, 5\)
+    CLUSTERS.posterior(PROBS[..., :4], Z, T, T / 2) | ValueError
+        | p has shape \(1, 3, 4\).*\(1, 3, 5\)
     dd.weightings.Clip(1.0, low=2.0) | ValueError | low is 2.0, high 1.0.*low <= high
     dd.weightings.Clip(NAN) | ValueError | low is 0.0, high nan
     dd.weightings.Clip("2") | TypeError | high is '2', must be a number
     dd.weightings.Clip((0.0, 2.0)) | TypeError | high is \(0.0, 2.0\), must be a number
     loss(weighting=2.0) | TypeError | weighting is 2.0, must be a .*Weighting such as Clip\(2.0\)
     loss(weighting=(0.0, 2.0)) | TypeError | weighting is \(0.0, 2.0\), must be a .*Weighting
-    loss(weighting=dd.weightings.Dynamic()) | TypeError | Dynamic.* requires the mixing schedule of GIDD, .*none
+    loss(weighting=dd.weightings.Dynamic()) | TypeError
+        | Dynamic.* requires the mixing schedule of GIDD, .*none
     dd.weightings.Dynamic(0.0) | ValueError | high is 0.0
     dd.weightings.Constant(-1.0) | ValueError | value is -1.0
     dd.weightings.Optimal(0) | ValueError | length is 0, must be at least 1
@@ -217,11 +230,15 @@ LOGIT = r"""
     loss(mode=1.0) | TypeError | mode is 1.0, must be one of 'standard', .*or a factor for each edge
     loss(mode=[-1.0]) | ValueError | mode\[0\] is -1.0
     loss(mode=[0.0]) | ValueError | mode is \[0.0\].*not 0
-    loss(process=UNIFORM, z=X, mode=[1.0]) | TypeError | mode is \[1.0\], which Uniform .*must be 'standard'
-    loss(process=UNIFORM, z=X, mode="edges") | TypeError | mode is 'edges', which Uniform .*must be 'standard'
+    loss(process=UNIFORM, z=X, mode=[1.0]) | TypeError
+        | mode is \[1.0\], which Uniform .*must be 'standard'
+    loss(process=UNIFORM, z=X, mode="edges") | TypeError
+        | mode is 'edges', which Uniform .*must be 'standard'
     loss(mode="soft") | ValueError | mode is 'soft'.*'standard', 'hard'
-    loss(process=UNIFORM, z=X, mode="hard") | TypeError | mode is 'hard', which Uniform .*must be 'standard'
-    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError | factors.*Uniform has only tokens
+    loss(process=UNIFORM, z=X, mode="hard") | TypeError
+        | mode is 'hard', which Uniform .*must be 'standard'
+    loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])) | TypeError
+        | factors.*Uniform has only tokens
     loss(weighting=PerLevel([1.0, 2.0])) | ValueError | factors has 2 entries, must have 1
     PerLevel([-1.0]) | ValueError | factors\[0\] is -1.0
     loss(reduction="max") | ValueError | reduction is 'max'.*'mean', 'sum' or 'none'
@@ -235,11 +252,14 @@ DEVICE = r"""
     nelbo(LOGITS.to(META)) | ValueError | one device.*logits on meta
     loss(mask=MASK.to(META)) | ValueError | one device.*mask on meta
     CLUSTERS.posterior(PROBS.to(META), Z, T, T / 2) | ValueError | one device.*p on meta
-    MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
-    generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError | generator is on meta.*cpu
+    MASKED.sample(X, T, keyed(index=torch.arange(1).to(META))) | ValueError
+        | generator is on meta.*cpu
+    generate(generator=keyed(index=torch.arange(1).to(META))) | ValueError
+        | generator is on meta.*cpu
     generate(prompt=ids(1).to(META)) | ValueError | prompt is on meta, and the process on cpu
     MASKED.sample(X, T, 5) | TypeError | generator is 5
-    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError | shape is \(1, 3\), must start with 2
+    MASKED.sample(X, T, keyed(index=torch.arange(2))) | ValueError
+        | shape is \(1, 3\), must start with 2
     keyed(seed=-1) | ValueError | seed is -1.*at least 0
     keyed(seed=2**63) | ValueError | seed is 9223372036854775808.*2\^63
     keyed(step=1.5) | TypeError | step is 1.5.*int
@@ -252,8 +272,10 @@ DEVICE = r"""
     dd.sample_times(3, interval=(0.5, 0.5)) | ValueError | interval is \(0.5, 0.5\).*low < high
     dd.sample_times(3, interval=(0.0, 1.1)) | ValueError | interval is \(0.0, 1.1\).*high <= 1
     dd.bound(MASKED, scores, X, interval=(NAN, 1.0)) | ValueError | interval is \(nan, 1.0\)
-    dd.bound(MASKED, narrow, X, interval=(0.99, 1.0)) | ValueError | denoiser narrow fails on states.* num_states=6
-    dd.bound(CLUSTERS, narrow, X, interval=(0.99, 1.0)) | ValueError | \[0, 8\), the 5 tokens first.* num_states=8
+    dd.bound(MASKED, narrow, X, interval=(0.99, 1.0)) | ValueError
+        | denoiser narrow fails on states.* num_states=6
+    dd.bound(CLUSTERS, narrow, X, interval=(0.99, 1.0)) | ValueError
+        | \[0, 8\), the 5 tokens first.* num_states=8
     dd.bound(MASKED, broken, X) | IndexError | out of bounds
 """
 SAMPLER = r"""
@@ -262,22 +284,31 @@ SAMPLER = r"""
     generate(steps=True) | TypeError | steps is True.*int
     generate(shape=(3,)) | ValueError | shape is \(3,\), must be \(B, L\)
     generate(shape=30) | TypeError | shape is 30, must be \(B, L\)
-    generate(generator=1) | TypeError | generator is 1, must be a generator, or a list of ints, one seed for each of the 1 rows of shape
-    generate(scores, MASKED) | TypeError | process is <function.*must be a .*; process and denoiser are exchanged
-    dd.bound(scores, MASKED, X) | TypeError | must be a ddlib.processes.*; process and denoiser are exchanged
-    nelbo(process=scores) | TypeError | process is <function.*must be a ddlib.processes.ForwardProcess object$
-    loss(process="mdlm") | TypeError | process is 'mdlm', must be a ddlib.processes.ForwardProcess object$
-    generate(denoiser=narrow) | ValueError | denoiser narrow fails on states.* z holds states in \[0, 6\).* num_states=6
+    generate(generator=1) | TypeError
+        | generator is 1, must be a generator, or a list of ints, one seed for each of the 1 rows of
+        shape
+    generate(scores, MASKED) | TypeError
+        | process is <function.*must be a .*; process and denoiser are exchanged
+    dd.bound(scores, MASKED, X) | TypeError
+        | must be a ddlib.processes.*; process and denoiser are exchanged
+    nelbo(process=scores) | TypeError
+        | process is <function.*must be a ddlib.processes.ForwardProcess object$
+    loss(process="mdlm") | TypeError
+        | process is 'mdlm', must be a ddlib.processes.ForwardProcess object$
+    generate(denoiser=narrow) | ValueError
+        | denoiser narrow fails on states.* z holds states in \[0, 6\).* num_states=6
     generate(denoiser=broken) | IndexError | out of bounds
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
     generate(temperature=-1.0) | ValueError | temperature is -1.0.*in \[0, 1e6\]
     generate(temperature=NAN) | ValueError | temperature is nan.*in \[0, 1e6\]
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
-    generate(steps=torch.tensor([0.0, 1.0])) | ValueError | times is \[0.0, 1.0\].*strictly decreasing
+    generate(steps=torch.tensor([0.0, 1.0])) | ValueError
+        | times is \[0.0, 1.0\].*strictly decreasing
     generate(steps=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing
     generate(steps=torch.tensor([1.0, NAN, 0.0])) | ValueError | times.*nan.*strictly decreasing
-    generate(steps=torch.tensor([1.0, 0.25])) | ValueError | times is 1.0..0.25.*begin with 1 and end with 0
+    generate(steps=torch.tensor([1.0, 0.25])) | ValueError
+        | times is 1.0..0.25.*begin with 1 and end with 0
     generate(steps=torch.tensor([1.0])) | ValueError | times has shape \(1,\).*\(steps \+ 1,\)
     generate(steps=[1.0, 0.0]) | TypeError | steps is .*tensor of times
     generate(prompt=ids(1, 2, 3, 4)) | ValueError | prompt has 4 tokens, must have at most 3
@@ -289,7 +320,8 @@ SAMPLER = r"""
     generate(prompt=torch.tensor(1)) | ValueError | prompt has shape \(\)
     generate(shape=(3, 3), prompt=torch.ones(2, 1).long()) | ValueError | prompt has shape \(2, 1\)
     generate(sampler=Ancestral) | TypeError | sampler is <class.*Ancestral\(\)
-    generate(dd.presets.gidd(5, 0.2), sampler=FirstHitting()) | TypeError | FirstHitting needs a process with levels
+    generate(dd.presets.gidd(5, 0.2), sampler=FirstHitting()) | TypeError
+        | FirstHitting needs a process with levels
 """
 GROUPS = HIERARCHY, SCHEDULE, TOKENS, LOGIT, DEVICE, SAMPLER
 

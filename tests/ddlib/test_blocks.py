@@ -33,11 +33,18 @@ DRAWS = 3000
 
 
 ALONG = [
-    (LeftToRight(), Ancestral(), 2), (LeftToRight(), Psi(0.5), 3), (LeftToRight(), FirstHitting(), 1),
-    (LeftToRight(), Remask(0.5), 3), (RandomOrder(), Ancestral(), 2), (RandomOrder(), Psi(0.5), 3),
-    (Ramp(1.0), Ancestral(), 120), (Ramp(3.0), Psi(0.5), 160), (Blocks(2), Ancestral(), 120),
-    (RandomOrder(), Remask(0.5), 3), (Ramp(1.0), Remask(0.5), 150),
-]  # fmt: skip
+    (LeftToRight(), Ancestral(), 2),
+    (LeftToRight(), Psi(0.5), 3),
+    (LeftToRight(), FirstHitting(), 1),
+    (LeftToRight(), Remask(0.5), 3),
+    (RandomOrder(), Ancestral(), 2),
+    (RandomOrder(), Psi(0.5), 3),
+    (Ramp(1.0), Ancestral(), 120),
+    (Ramp(3.0), Psi(0.5), 160),
+    (Blocks(2), Ancestral(), 120),
+    (RandomOrder(), Remask(0.5), 3),
+    (Ramp(1.0), Remask(0.5), 150),
+]
 CASES = [(name, *case) for name in PROCESSES for case in ALONG]
 NOW = [CASES[i] for i in (0, 13, 20, 26, 38)]
 EACH = CASES
@@ -117,20 +124,28 @@ def test_a_pace_of_one_time_per_text_is_a_grid():
 KNOBS = st.fixed_dictionaries(
     {},
     optional={
-        "truncation": st.sampled_from([Truncation(t, 0.8, 2) for t in (0.0, 0.7, lambda t: 0.5 + t)]),
-        "forbidden": st.just(Forbidden([1])), "penalty": st.just(RepetitionPenalty(3.0)),
-        "batch": st.just(WholeBatch()), "end": st.sampled_from([EndOfText(0, least=3), EndOfText(2)]),
+        "truncation": st.sampled_from(
+            [Truncation(t, 0.8, 2) for t in (0.0, 0.7, lambda t: 0.5 + t)]
+        ),
+        "forbidden": st.just(Forbidden([1])),
+        "penalty": st.just(RepetitionPenalty(3.0)),
+        "batch": st.just(WholeBatch()),
+        "end": st.sampled_from([EndOfText(0, least=3), EndOfText(2)]),
         "settled": st.sampled_from([Settled(2.0), Settled(1.0)]),
     },
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(24))
 @given(
-    st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
-    st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
-    st.integers(0, 3), st.integers(0, 99),
-)  # fmt: skip
+    st.sampled_from(list(PROCESSES)),
+    st.sampled_from(list(NETWORKS)),
+    st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]),
+    st.sampled_from([Ancestral(), Psi(0.5), Confidence()]),
+    KNOBS,
+    st.integers(0, 3),
+    st.integers(0, 99),
+)
 @pytest.mark.filterwarnings(
     "ignore:pace is Blocks"
 )  # also of larger blocks than those of the network
@@ -151,7 +166,17 @@ def test_the_same_tokens_with_and_without_a_cache(
         knobs.pop("forbidden")
 
     def drawn(keep, rows=slice(None)):
-        return dd.sample(process, denoiser, (len(prompt[rows]), length), sampler, 3, prompt[rows], pace=Blocks(size), controls=[*caches(keep), *knobs.values()], generator=list(range(seed, seed + 5))[rows])  # fmt: skip
+        return dd.sample(
+            process,
+            denoiser,
+            (len(prompt[rows]), length),
+            sampler,
+            3,
+            prompt[rows],
+            pace=Blocks(size),
+            controls=[*caches(keep), *knobs.values()],
+            generator=list(range(seed, seed + 5))[rows],
+        )
 
     words = drawn(True)
     assert torch.equal(words, drawn(False)) and torch.equal(words[:, :given_words], prompt)
@@ -195,9 +220,17 @@ def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, *
     """The words, and what ``on_step`` was shown."""
     steps_seen = []
     words = dd.sample(
-        process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=seeded(2),
-        on_step=lambda k, t, z: steps_seen.append((k, t.clone(), z.clone())), **options,
-    )  # fmt: skip
+        process,
+        network,
+        (rows, length),
+        None,
+        steps,
+        prompt,
+        pace=Blocks(size),
+        generator=seeded(2),
+        on_step=lambda k, t, z: steps_seen.append((k, t.clone(), z.clone())),
+        **options,
+    )
     return words, steps_seen
 
 
@@ -318,15 +351,20 @@ def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 6)):  # noqa: B008
 
 test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
-    at_pace(Blocks(2), Particles.examples()[0]) | TypeError | pace is Blocks.size=2., which Particles.*several sequences
+    at_pace(Blocks(2), Particles.examples()[0]) | TypeError
+        | pace is Blocks.size=2., which Particles.*several sequences
     at_pace(Ramp(), Euler()) | TypeError | pace is Ramp.lag=1.0., which Euler.*use Ancestral..
     at_pace(RandomOrder(), Confidence()) | TypeError | pace is RandomOrder.size=1., which Confidence
     at_pace(RandomOrder(4)) | ValueError | size is 4, must divide
-    at_pace(Blocks(2), None, steered) | TypeError | Blocks.size=2. has one time per position.*steered takes one time
-    at_pace(Ramp(), None, steered) | TypeError | Ramp.lag=1.0. has one time per position.*steered takes one time
+    at_pace(Blocks(2), None, steered) | TypeError
+        | Blocks.size=2. has one time per position.*steered takes one time
+    at_pace(Ramp(), None, steered) | TypeError
+        | Ramp.lag=1.0. has one time per position.*steered takes one time
     at_pace("blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace object
-    at_pace(Ramp(), None, Steers(4, 3, 6)) | TypeError | pace is Ramp.*Steers.* guides the distribution of z_s
-    at_pace(Early(), None, ByBlocks(4, 3, 6)) | ValueError | Early.*times hold 1\.5, must be at most 1
+    at_pace(Ramp(), None, Steers(4, 3, 6)) | TypeError
+        | pace is Ramp.*Steers.* guides the distribution of z_s
+    at_pace(Early(), None, ByBlocks(4, 3, 6)) | ValueError
+        | Early.*times hold 1\.5, must be at most 1
 """)
 
 
@@ -335,9 +373,15 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
     process = PROCESSES["uniform"]
     seen = []
     dd.sample(
-        process, ByBlocks(3, 3, 4), (20, 4), sampler, 4, pace=RandomOrder(2), generator=seeded(0),
+        process,
+        ByBlocks(3, 3, 4),
+        (20, 4),
+        sampler,
+        4,
+        pace=RandomOrder(2),
+        generator=seeded(0),
         on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
-    )  # fmt: skip
+    )
     for (t, z), (s, after) in pairwise(seen):
         assert (t > s).any() and torch.equal(z[t == s], after[t == s])
 

@@ -110,11 +110,15 @@ def test_a_bound_is_printed_as_one_line_with_its_error_and_its_size():
     error = estimate.per_token.standard_error
     assert (mean, error) == pytest.approx((tally.per_token.value, tally.per_token.standard_error))
     assert error >= 0.1
-    assert f"{estimate}" == repr(estimate) == (
-        f"Bound({mean:.2f} ± {error:.2f} nats per token = diffusion "
-        f"{float(estimate.diffusion.mean()):.2f} "
-        "+ prior 0.00 + reconstruction 0.00; 4 x 3)"
-    )  # fmt: skip
+    assert (
+        f"{estimate}"
+        == repr(estimate)
+        == (
+            f"Bound({mean:.2f} ± {error:.2f} nats per token = diffusion "
+            f"{float(estimate.diffusion.mean()):.2f} "
+            "+ prior 0.00 + reconstruction 0.00; 4 x 3)"
+        )
+    )
 
 
 def test_a_printed_bound_shows_two_digits_of_its_error_and_none_of_one_text():

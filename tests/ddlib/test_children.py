@@ -17,7 +17,7 @@ from fused_loss_inputs import (
     batch,
     close,
     logits_of,
-)  # fmt: skip
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -53,7 +53,7 @@ NOISE = {
 every = pytest.mark.parametrize(
     "noise, tree",
     [(n, t) for n in NOISE for t in TREES],
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -116,9 +116,13 @@ def test_every_option_of_the_training_loss(noise, mode, meaning):
     layer, noisy = batch(process, tree)
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
     options = dict(
-        mode=mode, mask=mask, parameterization=dd.Children(tree, meaning),
-        weighting=dd.weightings.PerLevel([0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)),
-    )  # fmt: skip
+        mode=mode,
+        mask=mask,
+        parameterization=dd.Children(tree, meaning),
+        weighting=dd.weightings.PerLevel(
+            [0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)
+        ),
+    )
     for reduction in ("mean", "none"):
         agree(process, layer, noisy, **options, reduction=reduction)
 
@@ -228,9 +232,15 @@ class Halves:
 
 
 WAYS = [
-    ("masked", "four"), ("hdlm", "two"), ("hdlm-xi", "four"), ("levels", "four"), ("xi-above", "four"),
-    ("second", "three"), ("coarse", "two"), ("gidd", "two"),
-]  # fmt: skip
+    ("masked", "four"),
+    ("hdlm", "two"),
+    ("hdlm-xi", "four"),
+    ("levels", "four"),
+    ("xi-above", "four"),
+    ("second", "three"),
+    ("coarse", "two"),
+    ("gidd", "two"),
+]
 
 
 def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
@@ -305,9 +315,14 @@ def test_the_walks_of_other_rows_change_no_text(sampler):
     def drawn(rows):
         index = torch.arange(6)[rows]
         return dd.sample(
-            process, Halves(process, tree), (len(index), 3), sampler, 6, parameterization=dd.Children(tree),
+            process,
+            Halves(process, tree),
+            (len(index), 3),
+            sampler,
+            6,
+            parameterization=dd.Children(tree),
             generator=dd.KeyedGenerator(0, 0, index),
-        )  # fmt: skip
+        )
 
     assert torch.equal(drawn(slice(0, 6)), torch.cat([drawn(slice(i, i + 1)) for i in range(6)]))
 
@@ -324,20 +339,29 @@ MASKS = NOISE["masked"]
 FOUR = TREES["four"]
 test_bad_input = refuses(r"""
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(FOUR))
-        | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of tokens have V
+        | ValueError
+            | logits has 8 columns, must have 18: .*one per state but the root, and those of tokens
+            have V
     dd.nelbo(MASKS, torch.zeros(1, 1, 18), *ONE) | ValueError | logits has 18 columns.*vocab_size 8
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9)))
         | ValueError | parameterization has a tree over 9 tokens, the process has vocab_size 8
     dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children")
         | ValueError | parameterization is 'children', GIDD has no hierarchy: pass dd.Children
     dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization="kids")
-        | ValueError | parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children
+        | ValueError
+            | parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a
+            dd.Children
     dd.Children(FOUR, "joint") | ValueError | parameterization is 'joint', must be
     dd.Children(FOUR, rows=torch.zeros(18, dtype=torch.int64)) | ValueError | rows holds a row twice
-    dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be indices of rows
-    dd.Children(FOUR, rows=torch.arange(8)) | ValueError | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
-    dd.nelbo(MASKS, dd.Hidden(torch.zeros(1, 1, 2), torch.zeros(8, 2)), *ONE, parameterization=dd.Children(FOUR))
-        | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of tokens
+    dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError
+        | rows holds -1, must be indices of rows
+    dd.Children(FOUR, rows=torch.arange(8)) | ValueError
+        | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
+    dd.nelbo(MASKS, dd.Hidden(torch.zeros(1, 1, 2), torch.zeros(8, 2)), *ONE,
+        parameterization=dd.Children(FOUR))
+        | ValueError
+            | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of
+            tokens
     dd.token_logits(FOUR, torch.zeros(8)) | ValueError | S - 1 = 18
     dd.nelbo(MASKS, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(FOUR))
         | ValueError | logits at position \(0, 0\) hold NaN

@@ -25,7 +25,7 @@ from ddlib.hierarchies import (
     save_clusters,
     semantic_clusters,
     table_parents,
-)  # fmt: skip
+)
 from ddlib.hierarchies.clusters.kmeans import Points, lloyd, seeds
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
 from ddlib.hierarchies.clusters.sizes import bounded_assignment
@@ -313,14 +313,19 @@ def clustered(embeddings=None, num_clusters=2, **change):
 
 
 test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
-    clustered(embeddings=torch.zeros(6, 2, dtype=torch.int64)) | TypeError | embeddings has type torch.int64
+    clustered(embeddings=torch.zeros(6, 2, dtype=torch.int64)) | TypeError
+        | embeddings has type torch.int64
     clustered(embeddings=[[1.0]]) | TypeError | embeddings has type list
     clustered(embeddings=torch.ones(6)) | ValueError | embeddings has shape \(6,\)
     clustered(embeddings=torch.ones(0, 3)) | ValueError | embeddings has shape \(0, 3\)
-    clustered(embeddings=torch.tensor([[1.0], [math.nan], [2.0]])) | ValueError | NaN or inf in row 1
-    clustered(embeddings=torch.tensor([[1.0], [2.0], [-math.inf]])) | ValueError | NaN or inf in row 2
-    clustered(embeddings=torch.eye(4)[:, :3]) | ValueError | embeddings is zero in row 3 .1 such rows.
-    clustered(embeddings=torch.ones(6, 2)) | ValueError | num_clusters is 2, must be at most 1, the number of different
+    clustered(embeddings=torch.tensor([[1.0], [math.nan], [2.0]])) | ValueError
+        | NaN or inf in row 1
+    clustered(embeddings=torch.tensor([[1.0], [2.0], [-math.inf]])) | ValueError
+        | NaN or inf in row 2
+    clustered(embeddings=torch.eye(4)[:, :3]) | ValueError
+        | embeddings is zero in row 3 .1 such rows.
+    clustered(embeddings=torch.ones(6, 2)) | ValueError
+        | num_clusters is 2, must be at most 1, the number of different
     clustered(num_clusters=0) | ValueError | num_clusters is 0
     clustered(num_clusters=6) | ValueError | num_clusters is 6, must be less than the 6 rows
     clustered(num_clusters=2.0) | TypeError | num_clusters is 2.0
@@ -331,9 +336,12 @@ test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
     clustered(nested="sideways") | ValueError | nested is 'sideways'
     clustered(min_ratio=1.1) | ValueError | min_ratio is 1.1
     clustered(max_ratio=0.9) | ValueError | max_ratio is 0.9
-    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 per cluster, 8 in total
-    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 per cluster.*at least 1.33333
-    clustered(num_clusters=[3, 2], max_ratio=1.2) | ValueError | max_ratio is 1.2.*3 clusters into 2 clusters
+    clustered(num_clusters=4, min_ratio=0.9) | ValueError
+        | min_ratio is 0.9: at least 2 per cluster, 8 in total
+    clustered(num_clusters=4, max_ratio=1.0) | ValueError
+        | max_ratio is 1.0: at most 1 per cluster.*at least 1.33333
+    clustered(num_clusters=[3, 2], max_ratio=1.2) | ValueError
+        | max_ratio is 1.2.*3 clusters into 2 clusters
     clustered(max_iters=0) | ValueError | max_iters is 0
     clustered(restarts=0) | ValueError | restarts is 0
     clustered(tolerance=-1.0) | ValueError | tolerance is -1.0
@@ -440,10 +448,14 @@ def from_table(**table):
 test_bad_tables_are_refused = refuses(r"""
     from_table() | ValueError | table is empty
     from_table(cow=["animal"]) | ValueError | 1 tokens that are not in vocabulary: ..cow
-    from_table(cat=["animal"]) | ValueError | table lacks 3 tokens of vocabulary: ..dog', 'ivy', 'oak
-    from_table(cat=["a"], dog=["a", "b"], ivy=["a"], oak=["a"]) | ValueError | 'dog', must be 1 names
-    from_table(cat="a", dog="b", ivy="a", oak="b") | ValueError | table has 'a' for 'cat', must be 1 names
-    from_table(**{token: [] for token in VOCABULARY}) | ValueError | table has \[\] for 'cat', must be 1 names
+    from_table(cat=["animal"]) | ValueError
+        | table lacks 3 tokens of vocabulary: ..dog', 'ivy', 'oak
+    from_table(cat=["a"], dog=["a", "b"], ivy=["a"], oak=["a"]) | ValueError
+        | 'dog', must be 1 names
+    from_table(cat="a", dog="b", ivy="a", oak="b") | ValueError
+        | table has 'a' for 'cat', must be 1 names
+    from_table(**{token: [] for token in VOCABULARY}) | ValueError
+        | table has \[\] for 'cat', must be 1 names
     from_table(cat=["a", "x"], dog=["a", "y"], ivy=["b", "x"], oak=["b", "x"])
         | ValueError | two parents of 'a': 'x' and
 """)

@@ -32,7 +32,8 @@ for process in (
 ):
     x, t = torch.randint(5, (4, 6)), dd.sample_times(4)
     z, logits = process.sample(x, t), torch.randn(4, 6, 5)
-    loss = lambda logits: dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(2.0))
+    clip = dd.weightings.Clip(2.0)
+    loss = lambda logits: dd.training_loss(process, logits, x, z, t, weighting=clip)
     compiled = torch.compile(loss, fullgraph=True, backend="eager")
     assert torch.equal(compiled(logits), loss(logits))
     noised = torch.compile(lambda x, t: process.sample(x, t), fullgraph=True, backend="eager")(x, t)

@@ -254,24 +254,33 @@ OWN = torch.tensor([[0.5, 0.6], [0.2, 0.3]])
 test_bad_options_are_refused = refuses(
     """
     dd.contrib.bridge(M, X, T5, S3) | ValueError | ^s.1. = 0.6000.* must be below t.1. = 0.6000
-    dd.contrib.bridge(M, X, OWN, OWN.flip(1)) | ValueError | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$
-    dd.contrib.bridge(M, X, OWN, OWN * torch.tensor([[0.5], [1.0]])) | ValueError | ^s.1. equals t.1. at every position
+    dd.contrib.bridge(M, X, OWN, OWN.flip(1)) | ValueError
+        | ^s.0, 0. = 0.6000.* must be at most t.0, 0. = 0.5$
+    dd.contrib.bridge(M, X, OWN, OWN * torch.tensor([[0.5], [1.0]])) | ValueError
+        | ^s.1. equals t.1. at every position
     dd.contrib.bridge(M, X, OWN, EARLY) | ValueError | s has shape .2,., must be that of t, .2, 2.
     dd.contrib.bridge(M, X, T5, -EARLY) | ValueError | s holds -0.1.*must lie in .0, 1.
     dd.contrib.bridge(M, X + 3, T5, EARLY) | ValueError | x holds 3, must be tokens in .0, 3.
     dd.contrib.bridge(X, M, T5, EARLY) | TypeError | process is tensor
-    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, S3) | ValueError | ^s.1. = 0.6.* must be below t.1.
-    dd.contrib.consistency_loss(M, L, L4, X, Z, T5, Z, EARLY) | ValueError | ^target_logits, of the teacher: logits has 4
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, S3) | ValueError
+        | ^s.1. = 0.6.* must be below t.1.
+    dd.contrib.consistency_loss(M, L, L4, X, Z, T5, Z, EARLY) | ValueError
+        | ^target_logits, of the teacher: logits has 4
       columns, the process has vocab_size 3
     dd.contrib.consistency_loss(M, L4, L, X, Z, T5, Z, EARLY) | ValueError | ^logits has 4 columns
-    dd.contrib.consistency_loss(M, L, L.long(), X, Z, T5, Z, EARLY) | TypeError | ^target_logits, of the teacher: logits has
+    dd.contrib.consistency_loss(M, L, L.long(), X, Z, T5, Z, EARLY) | TypeError
+        | ^target_logits, of the teacher: logits has
       type torch.int64
     dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z + 1, EARLY) | ValueError | z holds 4
-    dd.contrib.consistency_loss(M, L, L, X, X + 1, T5, Z, EARLY) | ValueError | z.0, 0. = 1 has probability 0 given
-    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, divergence="forward") | ValueError | divergence is 'forward', must
+    dd.contrib.consistency_loss(M, L, L, X, X + 1, T5, Z, EARLY) | ValueError
+        | z.0, 0. = 1 has probability 0 given
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, divergence="forward") | ValueError
+        | divergence is 'forward', must
       be one of 'forward_kl', 'reverse_kl', 'jensen_shannon'; did you mean 'forward_kl'
-    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, reduction="sum") | ValueError | reduction is 'sum'
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, reduction="sum") | ValueError
+        | reduction is 'sum'
     dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, mask=X) | TypeError | mask has dtype
-    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, parameterization="p") | ValueError | parameterization is 'p'
+    dd.contrib.consistency_loss(M, L, L, X, Z, T5, Z, EARLY, parameterization="p") | ValueError
+        | parameterization is 'p'
     """
 )

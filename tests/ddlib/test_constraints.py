@@ -138,8 +138,15 @@ def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
     fine = accepted(arguments, x)
     assert torch.equal(automaton.accepts(x), fine)
     number = data.draw(st.integers(1, 12))
-    z = torch.tensor(data.draw(st.lists(st.lists(st.integers(0, V), min_size=length, max_size=length),
-                                        min_size=number, max_size=number)))  # fmt: skip
+    z = torch.tensor(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(0, V), min_size=length, max_size=length),
+                min_size=number,
+                max_size=number,
+            )
+        )
+    )
     forbidden = data.draw(st.sets(st.integers(0, V - 1), max_size=2))
     free = (z >= V)[:, None]
     bad = torch.isin(x, torch.tensor(sorted(forbidden), dtype=torch.int64))
@@ -155,8 +162,9 @@ def test_allowed_tokens_are_those_of_all_completions(arguments, length, data):
     anything = (before[:, None] == torch.arange(V)) | (before[:, None] >= V)
     assert torch.equal(found[:, :2], anything & completes.any(1)[:, None, None])
     for n in range(length + 1):
-        assert bool(automaton.ending(n)[0].isfinite()) == any(accepts(x=row, **arguments) for row in
-                                                             itertools.product(range(V), repeat=n))  # fmt: skip
+        assert bool(automaton.ending(n)[0].isfinite()) == any(
+            accepts(x=row, **arguments) for row in itertools.product(range(V), repeat=n)
+        )
 
 
 def paths(process):
@@ -266,7 +274,15 @@ def test_one_position_a_step_is_the_network_renormalised(sampler, process, argum
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(x, patch, process)
-        drawn = dd.sample(process, network, tuple(x.shape), sampler, 4 * (len(process.levels) - 1), controls=[Constraint(automaton)], on_step=lambda k, t, z: seen.append(z))  # fmt: skip
+        drawn = dd.sample(
+            process,
+            network,
+            tuple(x.shape),
+            sampler,
+            4 * (len(process.levels) - 1),
+            controls=[Constraint(automaton)],
+            on_step=lambda k, t, z: seen.append(z),
+        )
     assert torch.equal(drawn, x)
     expected, order = one_at_a_time(network, x, getattr(sampler, "score", None), process)
     chosen = [(after != before).int().argmax(1) for before, after in itertools.pairwise(seen)]
@@ -337,9 +353,14 @@ def test_positions_of_a_step_are_distributed_as_the_step_given_a_completion(argu
     with pytest.MonkeyPatch.context() as patch:
         forced = Forced(targets, patch)
         found = JointDraw(
-            automaton, z.expand(len(targets), -1), where.expand(len(targets), -1), torch.zeros_like(targets),
-            lambda rows, columns: log_probs[columns], lambda scores: scores, forced.u,
-        ).tokens()  # fmt: skip
+            automaton,
+            z.expand(len(targets), -1),
+            where.expand(len(targets), -1),
+            torch.zeros_like(targets),
+            lambda rows, columns: log_probs[columns],
+            lambda scores: scores,
+            forced.u,
+        ).tokens()
     assert torch.equal(found, targets)
     assert float(forced.log_prob.exp().sum()) == pytest.approx(
         1, abs=1e-10
@@ -405,12 +426,23 @@ class Count:
 
 
 SUPPORTED = [
-    LeftToRight(), InOrder(Lanes(2), whole=True), InOrder(Lanes(2), "margin"), Confidence(),
-    Confidence("probability", threshold=0.4), Confidence("entropy", per_step="expected", temperature=0.5),
-    EntropyBounded(1.0), Ancestral(), FirstHitting(), Remask(1.0, "rescale"), Remask(0.9, "confidence"), Psi(0.5),
-    Overshoot(0.5), Particles(Ancestral(), Count()), Corrected(Ancestral(), ForwardBackward(3.0)),
+    LeftToRight(),
+    InOrder(Lanes(2), whole=True),
+    InOrder(Lanes(2), "margin"),
+    Confidence(),
+    Confidence("probability", threshold=0.4),
+    Confidence("entropy", per_step="expected", temperature=0.5),
+    EntropyBounded(1.0),
+    Ancestral(),
+    FirstHitting(),
+    Remask(1.0, "rescale"),
+    Remask(0.9, "confidence"),
+    Psi(0.5),
+    Overshoot(0.5),
+    Particles(Ancestral(), Count()),
+    Corrected(Ancestral(), ForwardBackward(3.0)),
     Corrected(Psi(0.9), EdgeBalance(3.0)),
-]  # fmt: skip
+]
 
 
 OPTIONS = [
@@ -507,7 +539,14 @@ def test_a_row_does_not_depend_on_its_batch(sampler, monkeypatch):
 
 
 def test_several_masks_and_child_logits():
-    drawn = dd.sample(Masked(V, Linear(), masks=3), lambda z, t: Table(1)(z.clamp_max(V), t), (9, 4), Ancestral(), 3, controls=[Constraint(WORDS)])  # fmt: skip
+    drawn = dd.sample(
+        Masked(V, Linear(), masks=3),
+        lambda z, t: Table(1)(z.clamp_max(V), t),
+        (9, 4),
+        Ancestral(),
+        3,
+        controls=[Constraint(WORDS)],
+    )
     assert bool(WORDS.accepts(drawn).all())
     options = {"controls": [Constraint(WORDS)], "generator": list(range(9))}
     cavity, children = (
@@ -550,8 +589,15 @@ def test_many_states_and_very_unlikely_tokens():
     line = Automaton(chain, 1000, [400], V)
     z = torch.full((1, 401), MASK)
     unlikely = torch.tensor([-30.0, 0.0, -700.0, 0.0], dtype=F64)
-    found = JointDraw(line, z, z >= V, torch.zeros_like(z), lambda rows, columns: unlikely.expand(len(rows), -1),
-                      lambda scores: scores, torch.full(z.shape, 0.5, dtype=F64)).tokens()  # fmt: skip
+    found = JointDraw(
+        line,
+        z,
+        z >= V,
+        torch.zeros_like(z),
+        lambda rows, columns: unlikely.expand(len(rows), -1),
+        lambda scores: scores,
+        torch.full(z.shape, 0.5, dtype=F64),
+    ).tokens()
     assert found.tolist() == [[2, *[0] * 400]]  # its probability, exp(-12700), is no float
 
 
@@ -622,33 +668,44 @@ test_refused = refuses(r"""
     Automaton({}, 0, [], 4) | ValueError | accepting is empty, must hold a state
     Automaton({0: {4: 0}}, 0, [0], 4) | ValueError | transitions hold token 4, must be in \[0, 4\)
     Automaton({0: {-1: 0}}, 0, [0], 4) | ValueError | transitions hold token -1, must be in \[0, 4\)
-    Automaton({0: {1: 0}}, 0, [0], 4, end=1) | ValueError | end is 1, by which an accepting state has a transition
+    Automaton({0: {1: 0}}, 0, [0], 4, end=1) | ValueError
+        | end is 1, by which an accepting state has a transition
     Automaton({0: {1: 0}}, 0, [0], 4, end=4) | ValueError | end is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
     draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.controls.Automaton
-    draw(process=Uniform(V, Linear())) | TypeError | which needs masks, clusters that .* Uniform.* does not support it
+    draw(process=Uniform(V, Linear())) | TypeError
+        | which needs masks, clusters that .* Uniform.* does not support it
     draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* does not support it
-    draw(process=four()["xi"]) | TypeError | which needs masks, clusters that keep their tokens \(xi = 1\)
+    draw(process=four()["xi"]) | TypeError
+        | which needs masks, clusters that keep their tokens \(xi = 1\)
     draw(process=Masked(V, Geometric())) | TypeError | only masks at t = 1
-    draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError | vocab_size=4, must be .* 5
+    draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError
+        | vocab_size=4, must be .* 5
     draw(sampler=Euler()) | TypeError | controls holds Constraint.*, which Euler.* does not support
     draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* does not support
-    draw(sampler=dd.contrib.ThetaTrapezoidal()) | TypeError | which ThetaTrapezoidal.* does not support
-    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError | which Corrected.* does not support
+    draw(sampler=dd.contrib.ThetaTrapezoidal()) | TypeError
+        | which ThetaTrapezoidal.* does not support
+    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError
+        | which Corrected.* does not support
     draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* does not support
     draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* does not support
-    draw(controls=[RhoEOS(3, start=2)]) | TypeError | and RhoEOS.*, must not hold both: it is for sequences of
-    draw(controls=[Settled()]) | TypeError | which Settled.* does not support: it sets tokens without the constraint
+    draw(controls=[RhoEOS(3, start=2)]) | TypeError
+        | and RhoEOS.*, must not hold both: it is for sequences of
+    draw(controls=[Settled()]) | TypeError
+        | which Settled.* does not support: it sets tokens without the constraint
     draw(controls=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
     draw(controls=[EndOfText(0)]) | TypeError | EndOfText.* must accept any number of fill tokens
     draw(controls=[EndOfText(3, fill=1)]) | TypeError | must accept any number of fill tokens
-    draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), controls=[EndOfText(1)]) | TypeError | any number of fill
-    draw(WORDS.behind(1), controls=[EndOfText(3)]) | ValueError | whose first 1 positions must be given in prompt
+    draw(Automaton({0: {1: 1}, 1: {1: 1, 2: 2}}, 0, [2], 4), controls=[EndOfText(1)]) | TypeError
+        | any number of fill
+    draw(WORDS.behind(1), controls=[EndOfText(3)]) | ValueError
+        | whose first 1 positions must be given in prompt
     draw(network=Steers()) | TypeError | guides the distribution of z_s: .* on='tokens'
     draw(controls=[Forbidden([0])]) | ValueError | no sequence of length 4 satisfies
-    draw(network=impossible) | ValueError | the network gives probability 0 to all tokens at position 0
+    draw(network=impossible) | ValueError
+        | the network gives probability 0 to all tokens at position 0
     WORDS.behind(-1) | ValueError | number is -1
 """)
 

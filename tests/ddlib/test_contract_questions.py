@@ -169,9 +169,18 @@ def test_methods_of_levels_are_those_of_level_processes():
     own = {name for name, member in vars(LevelProcess).items() if name[0] != "_"}
     new = {name for name in own if not hasattr(ForwardProcess, name)}
     assert new == {
-        "sample_level", "max_remask_prob", "level_transition", "ascend", "descend", "descendant_logits", "subtree_logits_suffice",
-        "sample_jump_times", "occupancies", "weights", "level_posterior",
-    }  # fmt: skip
+        "sample_level",
+        "max_remask_prob",
+        "level_transition",
+        "ascend",
+        "descend",
+        "descendant_logits",
+        "subtree_logits_suffice",
+        "sample_jump_times",
+        "occupancies",
+        "weights",
+        "level_posterior",
+    }
     for process, kind in (
         ("mdlm", Masked),
         ("levels", Hierarchical),

@@ -25,7 +25,8 @@ def test_a_registered_class_is_right_at_full_level(kind, name):
 
 
 NAMES = {
-    "samplers": "psi remask overshoot corrected particles confidence entropy_bounded euler tau_leaping "
+    "samplers": "psi remask overshoot corrected particles confidence "
+    "entropy_bounded euler tau_leaping "
     "theta_trapezoidal",
     "correctors": "forward_backward edge_balance gibbs self_correction",
     "lengths": "rho_eos daedal",

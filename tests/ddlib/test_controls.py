@@ -77,11 +77,20 @@ def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
 
 @pytest.mark.parametrize(
     ("options", "kept"),
-    [({"top_k": 1}, [2]), ({"top_k": 2}, [0, 2]), ({"top_k": 3}, [0, 2, 4, 5]), ({"top_k": 9}, [*range(V)]),
-     ({"min_p": 0.5}, [0, 2]), ({"min_p": 0.25}, [0, 2, 4, 5]), ({"min_p": 1.0}, [2]), ({"min_p": 0.0}, [*range(V)]),
-     ({"min_p": 0.1, "temperature": 0.5}, [0, 2]), ({"top_k": 3, "top_p": 0.7}, [0, 2])],
+    [
+        ({"top_k": 1}, [2]),
+        ({"top_k": 2}, [0, 2]),
+        ({"top_k": 3}, [0, 2, 4, 5]),
+        ({"top_k": 9}, [*range(V)]),
+        ({"min_p": 0.5}, [0, 2]),
+        ({"min_p": 0.25}, [0, 2, 4, 5]),
+        ({"min_p": 1.0}, [2]),
+        ({"min_p": 0.0}, [*range(V)]),
+        ({"min_p": 0.1, "temperature": 0.5}, [0, 2]),
+        ({"top_k": 3, "top_p": 0.7}, [0, 2]),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
     want = torch.zeros(V).index_copy(
         0, torch.tensor(kept), PROBS[kept] ** (1 / options.get("temperature", 1))
@@ -230,7 +239,13 @@ def test_positions_behind_the_end_are_not_evaluated():
 
 def test_ends_in_the_prompt_do_not_count():
     prompt = torch.tensor([END, V, 2, V, V, 3])
-    words = generate(MASKED, fixed(torch.eye(V)[END].clamp_min(1e-9)), prompt=prompt, controls=[EndOfText(END, fill=0)], shape=(3, 6))  # fmt: skip
+    words = generate(
+        MASKED,
+        fixed(torch.eye(V)[END].clamp_min(1e-9)),
+        prompt=prompt,
+        controls=[EndOfText(END, fill=0)],
+        shape=(3, 6),
+    )
     assert words.tolist() == [[END, END, 2, 0, 0, 3]] * 3
 
 
@@ -331,24 +346,32 @@ def controlled(**options):
 
 test_bad_input_is_named_before_the_network_is_called = refuses(r"""
     controlled(controls=[dd.controls.Truncation(top_k=0)]) | ValueError | top_k is 0.*at least 1
-    controlled(controls=[dd.controls.Truncation(min_p=1.5)]) | ValueError | min_p is 1.5.*in \[0, 1\]
+    controlled(controls=[dd.controls.Truncation(min_p=1.5)]) | ValueError
+        | min_p is 1.5.*in \[0, 1\]
     controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*in \[0, 1e6\]
     controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
-    controlled(controls=[dd.controls.Forbidden([6])]) | ValueError | forbidden holds 6.*tokens in \[0, 6\)
-    controlled(controls=[dd.controls.Forbidden(['the'])]) | TypeError | forbidden holds 'the'.*token ids
+    controlled(controls=[dd.controls.Forbidden([6])]) | ValueError
+        | forbidden holds 6.*tokens in \[0, 6\)
+    controlled(controls=[dd.controls.Forbidden(['the'])]) | TypeError
+        | forbidden holds 'the'.*token ids
     controlled(controls=[dd.controls.Forbidden(range(6))]) | ValueError | forbidden holds all tokens
-    controlled(controls=[dd.controls.Forbidden([4, 1, 5])]) | ValueError | forbidden holds all tokens of cluster \[2, 3\] of level 1
-    controlled(controls=[dd.controls.RepetitionPenalty(0.9)]) | ValueError | repetition_penalty is 0.9.*at least 1
+    controlled(controls=[dd.controls.Forbidden([4, 1, 5])]) | ValueError
+        | forbidden holds all tokens of cluster \[2, 3\] of level 1
+    controlled(controls=[dd.controls.RepetitionPenalty(0.9)]) | ValueError
+        | repetition_penalty is 0.9.*at least 1
     controlled(controls=[4]) | TypeError | controls holds 4.*EndOfText\(token\)
     controlled(controls=[EndOfText(1)], sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | controls holds EndOfText.*Particles.*does not support: a row has several sequences
+        | TypeError
+            | controls holds EndOfText.*Particles.*does not support: a row has several sequences
     controlled(controls=[EndOfText(6)]) | ValueError | token of EndOfText.* is 6.*\[0, 6\)
     controlled(controls=[EndOfText(1, fill=9)]) | ValueError | fill of EndOfText.* is 9.*\[0, 6\)
     controlled(generator=[1]) | ValueError | generator holds 1 seeds, must be 2
     controlled(generator=[1, -1]) | ValueError | seed is -1
     dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), controls=[dd.controls.Forbidden([2])])
-        | ValueError | forbidden contains all tokens to which the network gives a positive probability
-    dd.sample(MASKED, fixed(PROBS), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
+        | ValueError
+            | forbidden contains all tokens to which the network gives a positive probability
+    dd.sample(MASKED, fixed(PROBS), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else
+        math.nan)
         | ValueError | temperature\(0\.5\) is nan
 """)
 

@@ -175,17 +175,23 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     SelfCorrection(time=0) | ValueError | time is 0, must be in \(0, 1\)
     SelfCorrection(temperature=0) | ValueError | temperature is 0, must be above 0
     SelfCorrection(patience=0) | ValueError | patience is 0, must be at least 1
-    Corrected(Gibbs(), Ancestral()) | TypeError | predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp
-    Corrected(Ancestral(), Psi()) | TypeError | corrector is Psi\(.*\), must be a ddlib.samplers.Corrector
-    Corrected(FirstHitting(), Gibbs()) | TypeError | predictor is FirstHitting.*no time for a corrector.*Ancestral
+    Corrected(Gibbs(), Ancestral()) | TypeError
+        | predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp
+    Corrected(Ancestral(), Psi()) | TypeError
+        | corrector is Psi\(.*\), must be a ddlib.samplers.Corrector
+    Corrected(FirstHitting(), Gibbs()) | TypeError
+        | predictor is FirstHitting.*no time for a corrector.*Ancestral
     Corrected(Ancestral(), Gibbs(), 0) | ValueError | steps is 0, must be at least 1
     Corrected(Ancestral(), Gibbs(), 1, [0.5]) | ValueError | interval is \[0.5\], must be two times
-    Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]) | ValueError | interval\[1\] is 2, must be in \[0, 1\]
+    Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]) | ValueError
+        | interval\[1\] is 2, must be in \[0, 1\]
     Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]) | ValueError | interval is .*, the earlier first
     refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*use Remask
     refused("levels", Gibbs()) | TypeError | Gibbs needs at least two states.*never wrong.*Remask
-    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs a process whose tokens.*Remask
-    refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*use ForwardBackward
+    refused("levels-xi", SelfCorrection()) | TypeError
+        | SelfCorrection needs a process whose tokens.*Remask
+    refused("gidd", EdgeBalance()) | TypeError
+        | EdgeBalance needs a process with levels.*use ForwardBackward
 """)
 
 
@@ -237,7 +243,11 @@ def test_corrections_are_at_the_time_of_the_states_where_a_predictor_maps_the_gr
     shares = []
     sampler = Corrected(Remask(1.0, "loop", t_on=0.55, t_off=0.05, plateau=0.2), corrector)
     generate(
-        process, lambda z, t: torch.zeros(*z.shape, 4), sampler, (1, 4000), steps=20,
+        process,
+        lambda z, t: torch.zeros(*z.shape, 4),
+        sampler,
+        (1, 4000),
+        steps=20,
         on_step=lambda k, t, z: shares.append((float(t[0]), float((z == 4).float().mean()))),
-    )  # fmt: skip
+    )
     assert len(shares) >= 20 and all(abs(share - t) < 0.04 for t, share in shares)

@@ -193,7 +193,8 @@ test_a_bad_step_is_named = refuses(r"""
     stepped(timestep=torch.tensor([0, 1])) | ValueError | timestep is tensor
     stepped(sample=MASKS + 1) | ValueError | sample holds 6, must be states in \[0, 6\)
     stepped(sample=MASKS.float()) | TypeError | sample has dtype
-    stepped(model_output=torch.zeros(2, 4, V + 1)) | ValueError | logits has 6 columns, the process has vocab_size 5
+    stepped(model_output=torch.zeros(2, 4, V + 1)) | ValueError
+        | logits has 6 columns, the process has vocab_size 5
     stepped(model_output=torch.zeros(2, 3, V)) | ValueError | logits has shape
     stepped(model_output=LOGITS / 0) | ValueError | NaN
     stepped(prompt_mask=torch.ones(3, dtype=torch.bool)) | ValueError | prompt_mask has shape
@@ -208,13 +209,16 @@ def scheduler(**given):
 
 test_a_bad_scheduler_is_named_when_it_is_made = refuses(r"""
     scheduler(process={"kind": "maskd"}) | ValueError | processes
-    scheduler(process={"kind": "masked", "schedule": "linear"}) | ValueError | vocab_size: is missing
+    scheduler(process={"kind": "masked", "schedule": "linear"}) | ValueError
+        | vocab_size: is missing
     scheduler(sampler="psi:2") | ValueError | kappa
     scheduler(num_inference_steps=0) | ValueError | num_inference_steps is 0, must be at least 1
-    scheduler(process=PROCESSES["end that is not exact"], num_inference_steps=1) | ValueError | at least 2
+    scheduler(process=PROCESSES["end that is not exact"], num_inference_steps=1) | ValueError
+        | at least 2
     scheduler(top_p=0.0) | ValueError | top_p
     scheduler(sampler=FirstHitting()) | TypeError | FirstHitting\(.*one output per step
-    scheduler(sampler="theta_trapezoidal") | TypeError | ThetaTrapezoidal\(.*calls the network 2 times
+    scheduler(sampler="theta_trapezoidal") | TypeError
+        | ThetaTrapezoidal\(.*calls the network 2 times
     scheduler(sampler=Corrected(Ancestral(), Gibbs(positions=1))) | TypeError | Corrected
 """)
 

@@ -220,8 +220,15 @@ def test_mdlms_d3pm_loss_is_one_step_times_the_number_of_steps():
     assert torch.allclose(steps * process.step_divergence(logits, x, z, t, t - 1 / steps), theirs)
 
 
-@pytest.mark.parametrize("process", [dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 3] * 2, [0, 1, 1, 0]], xi=[0.8, 0.9]),
-                                     dd.presets.gidd(12, 0.2), dd.presets.mdlm(12)], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "process",
+    [
+        dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 3] * 2, [0, 1, 1, 0]], xi=[0.8, 0.9]),
+        dd.presets.gidd(12, 0.2),
+        dd.presets.mdlm(12),
+    ],
+    ids=str,
+)
 def test_closed_steps_build_nothing_of_the_size_of_all_states(process):
     class Widths(TorchDispatchMode):
         def __init__(self):

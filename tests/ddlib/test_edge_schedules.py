@@ -80,8 +80,12 @@ def test_transitions_solve_the_forward_equation(process, late, fraction):
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(strategies.exact_schedules(), st.lists(strategies.speeds, min_size=1, max_size=4), strategies.times,
-       st.floats(0.0, 1.0))  # fmt: skip
+@given(
+    strategies.exact_schedules(),
+    st.lists(strategies.speeds, min_size=1, max_size=4),
+    strategies.times,
+    st.floats(0.0, 1.0),
+)
 def test_equal_schedules_are_the_closed_form_of_one(schedule, speeds, t, fraction):
     one = PowerChain(schedule, speeds)
     many = EdgeChain([schedule] * len(speeds), speeds)
@@ -359,22 +363,31 @@ def test_windows_that_touch_up_to_rounding_have_a_density(ends):
 
 test_refusals = refuses(
     r"""
-    Hierarchical(TREE, [Linear()] * 3) | ValueError | holds 3 schedules, must be one, or one for each of the 2 edges
+    Hierarchical(TREE, [Linear()] * 3) | ValueError
+        | holds 3 schedules, must be one, or one for each of the 2 edges
     Masked(8, "linear") | TypeError | schedule is 'linear', must be a ddlib.schedules.Schedule
     Hierarchical(TREE, []) | ValueError | holds 0 schedules
     Hierarchical(TREE, [Linear(), 3]) | TypeError | schedule\[1\] is 3
-    Hierarchical(TREE, [Linear(), Window(Linear(), 0, 0.5)]) | ValueError | schedule\[1\] ends at 0.5, must end no
+    Hierarchical(TREE, [Linear(), Window(Linear(), 0, 0.5)]) | ValueError
+        | schedule\[1\] ends at 0.5, must end no
       earlier
-    Hierarchical(TREE, [Window(Linear(), 0, 0.4), Window(Linear(), 0, 0.8)]) | ValueError | schedule\[1\] ends at 0.8,
+    Hierarchical(TREE, [Window(Linear(), 0, 0.4), Window(Linear(), 0, 0.8)]) | ValueError
+        | schedule\[1\] ends at 0.8,
       must end at 1
-    Hierarchical(TREE, [Window(Linear(), 0, 0.3), Window(Linear(), 0.4, 1)]) | ValueError | from t = 0.3 to 0.4
-    Hierarchical(TREE, [Window(Linear(), 0.1, 0.5), Window(Linear(), 0.5, 1)]) | ValueError | from t = 0 to 0.1
-    Hierarchical(TREE, [Window(Window(Linear(), 0.5, 1), 0, 0.5), Window(Linear(), 0.5, 1)]) | ValueError | 0 to 0.25
-    Hierarchical(TREE, [Linear(), Geometric()]) | ValueError | schedule\[1\] is Geometric.*must be 1 at its start
-    Hierarchical(TREE, [Linear(), Symbolic("exp(-t/(1-t))")]) | ValueError | 0 in float64 before its end
+    Hierarchical(TREE, [Window(Linear(), 0, 0.3), Window(Linear(), 0.4, 1)]) | ValueError
+        | from t = 0.3 to 0.4
+    Hierarchical(TREE, [Window(Linear(), 0.1, 0.5), Window(Linear(), 0.5, 1)]) | ValueError
+        | from t = 0 to 0.1
+    Hierarchical(TREE, [Window(Window(Linear(), 0.5, 1), 0, 0.5), Window(Linear(), 0.5, 1)])
+        | ValueError | 0 to 0.25
+    Hierarchical(TREE, [Linear(), Geometric()]) | ValueError
+        | schedule\[1\] is Geometric.*must be 1 at its start
+    Hierarchical(TREE, [Linear(), Symbolic("exp(-t/(1-t))")]) | ValueError
+        | 0 in float64 before its end
     Masked(4, Window(Linear(), 0, 0.5)) | ValueError | acts from t = 0 to 0.5, must act from 0 to 1
     Uniform(4, Window(Linear(), 0.5, 1)) | ValueError | acts from t = 0.5 to 1, must act from 0 to 1
-    RateMatrix([[-1.0, 1.0], [1.0, -1.0]], Window(Linear(), 0, 0.5)) | ValueError | must act from 0 to 1
+    RateMatrix([[-1.0, 1.0], [1.0, -1.0]], Window(Linear(), 0, 0.5)) | ValueError
+        | must act from 0 to 1
     PerWord(Window(Linear(), 0, 0.5), [1.0, 1.0]) | ValueError | must act from 0 to 1
     Noisy(TREE, [Linear(), Linear()], 0.2) | TypeError | schedule is \[Linear
     Window(Linear(), 0.5, 0.5) | ValueError | is too short
@@ -385,16 +398,25 @@ test_refusals = refuses(
     Rate("1/(1-t) - 2") | ValueError | is -1 at t = .*must be a rate
     dd.presets.staged([0, 0, 1, 1], overlap=1.5) | ValueError | overlap is 1.5
     dd.presets.staged([[0, 0, 1, 1], [0, 0]]) | ValueError | staged_levels
-    Hierarchical.from_occupancies(TREE, "1 - t") | TypeError | formulas is '1 - t', must be a list of one formula
-    Hierarchical.from_occupancies([[0, 0, 1, 1]], ["1 - t", "t*(1-t)"]) | TypeError | hierarchy is \[\[0, 0, 1, 1\]\]
-    Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must hold one for each of the 2
-    Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError | formulas\[1\] = t tends to 1 at t = 1, must be 0
-    Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError | formulas\[0\] = t tends to 0 at t = 0, must be 1
-    Hierarchical.from_occupancies(TREE, ["(1-t)**2", "3*t*(1-t)"]) | ValueError | flux over edge 1, from level 1 to 2,
+    Hierarchical.from_occupancies(TREE, "1 - t") | TypeError
+        | formulas is '1 - t', must be a list of one formula
+    Hierarchical.from_occupancies([[0, 0, 1, 1]], ["1 - t", "t*(1-t)"]) | TypeError
+        | hierarchy is \[\[0, 0, 1, 1\]\]
+    Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError
+        | holds 1 formulas, must hold one for each of the 2
+    Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError
+        | formulas\[1\] = t tends to 1 at t = 1, must be 0
+    Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError
+        | formulas\[0\] = t tends to 0 at t = 0, must be 1
+    Hierarchical.from_occupancies(TREE, ["(1-t)**2", "3*t*(1-t)"]) | ValueError
+        | flux over edge 1, from level 1 to 2,
       is -0.99.* at t = 1e-06
-    Hierarchical.from_occupancies(TREE, ["1 - t**2", "-0.1*t*(1-t)"]) | ValueError | formulas\[1\] is -.* at t =
-    Hierarchical.from_occupancies(DEEP, ["1 - t", "t*(1-t)", "2*t**2*(1-t)"]) | ValueError | flux over edge 2
-    Hierarchical.from_occupancies(Tree([[0, 0, 1]], speed=[2.0, 1.0]), ["1-t", "t*(1-t)"]) | ValueError | speed of the
+    Hierarchical.from_occupancies(TREE, ["1 - t**2", "-0.1*t*(1-t)"]) | ValueError
+        | formulas\[1\] is -.* at t =
+    Hierarchical.from_occupancies(DEEP, ["1 - t", "t*(1-t)", "2*t**2*(1-t)"]) | ValueError
+        | flux over edge 2
+    Hierarchical.from_occupancies(Tree([[0, 0, 1]], speed=[2.0, 1.0]), ["1-t", "t*(1-t)"])
+        | ValueError | speed of the
       hierarchy is \(2.0, 1.0\), must be 1
     """
 )

@@ -135,10 +135,16 @@ def test_a_row_is_the_same_alone_and_in_a_batch():
 def test_a_posterior_of_masks_edits_nothing():
     """There the token itself is certain."""
     ours, theirs = (
-        generate(PROCESS, Pairs(2), Confidence("probability", threshold=0.5, edit=edit), (4, L), steps=20,
-                 parameterization="posterior")
+        generate(
+            PROCESS,
+            Pairs(2),
+            Confidence("probability", threshold=0.5, edit=edit),
+            (4, L),
+            steps=20,
+            parameterization="posterior",
+        )
         for edit in (None, 0.0)
-    )  # fmt: skip
+    )
     assert torch.equal(ours, theirs)
 
 
@@ -168,6 +174,8 @@ test_refused = refuses(r"""
     Confidence(edit=0.5, edit_steps=-1) | ValueError | edit_steps is -1
     dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
         | order is Confidence\(.*edit=0.5.*\), must keep drawn tokens: where edit replaces some
-    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError | keep drawn tokens: edit is only for
-    dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError | must keep drawn tokens
+    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError
+        | keep drawn tokens: edit is only for
+    dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError
+        | must keep drawn tokens
 """)

@@ -150,7 +150,10 @@ def test_errors_inside_libraries_blame_no_caller():
 
 def test_the_report_shows_the_code_to_write():
     times = wrong("rate_matrix", lambda self, t: self.to_mask(-self.speed, torch.tan(t), 0.0))
-    advice = 'begin with this line, with the function of ddlib.processes: t = scalar(t, "t", self.device)'
+    advice = (
+        "begin with this line, with the function of ddlib.processes: "
+        't = scalar(t, "t", self.device)'
+    )
     assert advice in failed(times, "rates")
     times = wrong("transition", lambda self, s, t: self.to_mask(self.speed, torch.exp(s - t), 1.0))
     assert "s, t = span(s, t, self.device)" in failed(times, "distributions")
@@ -237,15 +240,25 @@ def follows_of(*failures, rests, places):
 HERE = Place("f.py", 1, "A.b", "x")
 THERE = Place("f.py", 2, "A.b", "y")
 FOLLOWS = {
-    "a failure follows through claims that hold":
-        ("acd", {"c": ("b",), "b": ("a",)}, {}, {"a": "", "c": "room: a", "d": ""}),
-    "one exception at one line is one failure":
-        ("abcd", {"a": ("b",)}, {"a": HERE, "b": HERE, "c": THERE, "d": HERE},
-         {"a": "", "b": "room: a", "c": "", "d": "room: a"}),
-    "failures that rest on each other have a first":
-        ("abcd", {"a": ("d",), "b": ("c",)}, {"a": HERE, "b": THERE, "c": HERE, "d": THERE},
-         {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"}),
-}  # fmt: skip
+    "a failure follows through claims that hold": (
+        "acd",
+        {"c": ("b",), "b": ("a",)},
+        {},
+        {"a": "", "c": "room: a", "d": ""},
+    ),
+    "one exception at one line is one failure": (
+        "abcd",
+        {"a": ("b",)},
+        {"a": HERE, "b": HERE, "c": THERE, "d": HERE},
+        {"a": "", "b": "room: a", "c": "", "d": "room: a"},
+    ),
+    "failures that rest on each other have a first": (
+        "abcd",
+        {"a": ("d",), "b": ("c",)},
+        {"a": HERE, "b": THERE, "c": HERE, "d": THERE},
+        {"a": "", "b": "room: a", "c": "room: a", "d": "room: a"},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", FOLLOWS)
@@ -260,18 +273,43 @@ def test_each_failure_names_the_first_that_it_rests_on(case):
 @pytest.mark.parametrize(
     ("alpha", "name", "message"),
     [
-        (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
-        (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
-         r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]"),
-        (lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5, "ends", r"alpha\(0\.8\d*\) = nan: must lie in \[0, 1\]"),
-        (lambda self, t, xp=torch: 1 + t - 2 * t**2, "ends", r"alpha\(0\.25\) = 1\.125: must lie in"),
-        (lambda self, t, xp=torch: (1 - t) ** 0, "decreasing", r"alpha\(t\) does not fall after t = 0: must decrease"),
-        (lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
-         r"alpha of a float32 time is torch\.float64, must be torch\.float32"),
-        (lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t, "derivative",
-         r"torch\.float32 against torch\.float64: compute functions of time in float64"),
+        (
+            lambda self, t, xp=torch: 1 - 1.4 * t,
+            "ends",
+            r"alpha\(1\) = -0\.4: must lie in \[0, 1\]",
+        ),
+        (
+            lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t),
+            "ends",
+            r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]",
+        ),
+        (
+            lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5,
+            "ends",
+            r"alpha\(0\.8\d*\) = nan: must lie in \[0, 1\]",
+        ),
+        (
+            lambda self, t, xp=torch: 1 + t - 2 * t**2,
+            "ends",
+            r"alpha\(0\.25\) = 1\.125: must lie in",
+        ),
+        (
+            lambda self, t, xp=torch: (1 - t) ** 0,
+            "decreasing",
+            r"alpha\(t\) does not fall after t = 0: must decrease",
+        ),
+        (
+            lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t,
+            "elementwise",
+            r"alpha of a float32 time is torch\.float64, must be torch\.float32",
+        ),
+        (
+            lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t,
+            "derivative",
+            r"torch\.float32 against torch\.float64: compute functions of time in float64",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_report_explains_a_wrong_schedule(alpha, name, message):
     report = dd.verify(wrong("alpha", alpha, Schedule))
     (check,) = [check for check in report.failures if check.name == name]
@@ -317,34 +355,86 @@ def test_two_numbers_are_never_printed_alike():
 @pytest.mark.parametrize(
     ("method", "new", "name", "message"),
     [
-        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
-         "its columns sum to 0: row = from, column = to, so return the transpose"),
-        ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "distributions",
-         "its columns sum to 1: row = from"),
-        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
-         "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
-        ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
-         "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, "
-         "2, 3)"),
-        ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
-        ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-         Paced.transition(self, s, t), "distributions", "the error has the size of float32 rounding: compute"),
-        ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
-         .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
-        ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
-         "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
-        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2),
-         "refusals",
-         "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError that "
-         "describes it\n"
-         "       write as the first line of marginal: self.check_inputs(x=x, t=t)"),
-        ("marginal", lambda self, x, t: gather_columns(each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x),
-         "refusals",
-         "marginal raises IndexError for x = 2"),
+        (
+            "rate_matrix",
+            lambda self, t: Paced.rate_matrix(self, t).T,
+            "rates",
+            "its columns sum to 0: row = from, column = to, so return the transpose",
+        ),
+        (
+            "transition",
+            lambda self, s, t: Paced.transition(self, s, t).T,
+            "distributions",
+            "its columns sum to 1: row = from",
+        ),
+        (
+            "rate_matrix",
+            lambda self, t: Paced.rate_matrix(self, t).float(),
+            "answers",
+            "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, "
+            "3)",
+        ),
+        (
+            "marginal",
+            lambda self, x, t: Paced.marginal(self, x, t)[..., 1:],
+            "answers",
+            "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape "
+            "(1, "
+            "2, 3)",
+        ),
+        (
+            "transition",
+            lambda self, s, t: None,
+            "answers",
+            "transition(s, t) is NoneType, must be torch.float64",
+        ),
+        (
+            "transition",
+            lambda self, s, t: (
+                Paced.transition(self, s, t + 0.1).float().double()
+                if t < 0.6
+                else Paced.transition(self, s, t)
+            ),
+            "distributions",
+            "the error has the size of float32 rounding: compute",
+        ),
+        (
+            "marginal",
+            lambda self, x, t: Paced.marginal(
+                self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64))
+            ).to(t.dtype),
+            "float32",
+            "torch.float32 against torch.float64: compute functions of time in float64",
+        ),
+        (
+            "marginal",
+            lambda self, x, t: Paced.marginal(self, x, t).double(),
+            "dtypes and shapes",
+            "marginal of torch.float32 arguments is torch.float64, must be torch.float32",
+        ),
+        (
+            "marginal",
+            lambda self, x, t: gather_columns(
+                each_time(lambda u: self.transition(0.0, u), t).mT, x % 2
+            ),
+            "refusals",
+            "marginal takes x = 2, where tokens are 0 to 1: must raise a ValueError or TypeError "
+            "that "
+            "describes it\n"
+            "       write as the first line of marginal: self.check_inputs(x=x, t=t)",
+        ),
+        (
+            "marginal",
+            lambda self, x, t: gather_columns(
+                each_time(lambda u: self.transition(0.0, u), t)[:, :2].mT, x
+            ),
+            "refusals",
+            "marginal raises IndexError for x = 2",
+        ),
         ("speed", torch.tensor([1.0, 3.0]).double(), "moves", "not moved by .to(device)"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
-)  # fmt: skip
+)
 def test_the_report_explains_a_wrong_method(method, new, name, message):
     if method == "speed":
         mine = Paced()
@@ -382,8 +472,10 @@ def failed_text(compare):
 def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tmp_path):
     assert main(["verify", "ddlib.schedules:Linear"]) == 0
     short = capsys.readouterr().out.splitlines()
-    assert short[:2] == ["Linear(), level quick",
-                         "  ok   schedule: ends, decreasing, derivative, rate, inverse, elementwise"]  # fmt: skip
+    assert short[:2] == [
+        "Linear(), level quick",
+        "  ok   schedule: ends, decreasing, derivative, rate, inverse, elementwise",
+    ]
     assert short[2] == "  ok   arguments: values"
     assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks pass")
     assert main(["verify", "ddlib.schedules:Linear", "-v"]) == 0

@@ -296,7 +296,8 @@ def made(*given, **options):
 
 
 test_refused_by_name_value_and_rule = refuses(r"""
-    made("2")() | TypeError | strength is '2', must be a number between 0 and 1e\+06, or a function of t
+    made("2")() | TypeError
+        | strength is '2', must be a number between 0 and 1e\+06, or a function of t
     made(float("nan"))() | ValueError | strength is nan, must be between 0
     made(float("inf"))() | ValueError | strength is inf, must be between 0
     made(-1.0)() | ValueError | strength is -1.0, must be between 0
@@ -309,24 +310,33 @@ test_refused_by_name_value_and_rule = refuses(r"""
     ClassifierFree(MASKS, None, flat(4), 2.0) | TypeError | conditional is None, must be a denoiser
     ClassifierFree(MASKS, flat(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
     ClassifierFree(MASKS, flat(4), flat(5), 2.0)(Z, at(0.5))
-        | ValueError | conditional has 4 columns and unconditional has 5 columns, must have the same number
+        | ValueError
+            | conditional has 4 columns and unconditional has 5 columns, must have the same number
     ClassifierFree(MASKS, flat(5), flat(5), 2.0)(Z, at(0.5))
         | ValueError | conditional: logits has 5 columns, the process has vocab_size 4
     ClassifierFree(MASKS, flat(4), flat(4, float("nan")), 2.0)(Z, at(0.5))
         | ValueError | unconditional: logits at position.*NaN
-    made(lambda t: [t])()(Z, at(0.5)) | TypeError | strength\(0.5\) is \[0.5\], must be a number between 0
+    made(lambda t: [t])()(Z, at(0.5)) | TypeError
+        | strength\(0.5\) is \[0.5\], must be a number between 0
     made(lambda t: t - 1)()(Z, at(0.5)) | ValueError | strength\(0.5\) is -0.5, must be between 0
     made(lambda t: math.inf)()(Z, at(0.5)) | ValueError | strength\(0.5\) is inf, must be between 0
     ClassifierBased(MASKS, flat(4), None) | TypeError | classifier is None, must be a function
-    ClassifierBased(MASKS, flat(4), flat(4), how="both") | ValueError | how is 'both', must be one of 'exact'
+    ClassifierBased(MASKS, flat(4), flat(4), how="both") | ValueError
+        | how is 'both', must be one of 'exact'
     ClassifierBased(MASKS, flat(4), flat(4), True) | TypeError | strength is True
-    classed(torch.zeros(2, 2))() | ValueError | classifier's output has shape \(2, 2\), must be \(B,\) = \(1,\)
+    classed(torch.zeros(2, 2))() | ValueError
+        | classifier's output has shape \(2, 2\), must be \(B,\) = \(1,\)
     classed(0.5)() | TypeError | classifier returns float, must be a floating-point tensor \(B,\)
-    classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's output holds \[nan\]
-    classed(lambda s: s.sum((1, 2)) + float("inf"))() | ValueError | classifier's output holds \[inf\]
-    classed(lambda s: s.sum((1, 2)) - float("inf"))() | ValueError | classifier returns -inf for a current sequence
-    classed(lambda s: s.detach().sum((1, 2)), "first order")() | ValueError | classifier has no gradient
-    classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order")() | ValueError | gradient with NaN or infinity
+    classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError
+        | classifier's output holds \[nan\]
+    classed(lambda s: s.sum((1, 2)) + float("inf"))() | ValueError
+        | classifier's output holds \[inf\]
+    classed(lambda s: s.sum((1, 2)) - float("inf"))() | ValueError
+        | classifier returns -inf for a current sequence
+    classed(lambda s: s.detach().sum((1, 2)), "first order")() | ValueError
+        | classifier has no gradient
+    classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order")() | ValueError
+        | gradient with NaN or infinity
 """)
 
 

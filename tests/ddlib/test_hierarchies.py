@@ -193,10 +193,16 @@ def test_reprs_of_hierarchies_and_processes_are_distinct():
     cosine = dd.schedules.Cosine()
     processes = [
         *(dd.processes.Hierarchical(hierarchy, linear) for hierarchy in (tree, *others)),
-        dd.presets.hdlm(vector), dd.presets.hdlm(vector, xi=0.8), dd.presets.hdlm(vector, gamma=2.0),
+        dd.presets.hdlm(vector),
+        dd.presets.hdlm(vector, xi=0.8),
+        dd.presets.hdlm(vector, gamma=2.0),
         *(dd.processes.Uniform(3, schedule) for schedule in (linear, cosine)),
-        *(dd.processes.RateMatrix(rates, schedule) for rates in (matrix, 2 * matrix) for schedule in (linear, cosine)),
-    ]  # fmt: skip
+        *(
+            dd.processes.RateMatrix(rates, schedule)
+            for rates in (matrix, 2 * matrix)
+            for schedule in (linear, cosine)
+        ),
+    ]
     assert len(set(map(repr, processes))) == len(processes)
     assert "xi=(0.8,)" in repr(processes[6]) and repr(Tree(VECTOR)) == repr(
         Tree([torch.tensor(VECTOR)])
@@ -309,7 +315,9 @@ def test_names_of_a_tree_are_shown_kept_and_checked():
     refused_with(named=lambda names: Tree(parents, names=names))(r"""
         named(["a", "b", "c"]) | ValueError | names has 1 levels, must have 2
         named([["a", "b"], ["c", "d"]]) | ValueError | names\[0\] has 2 names, must have 3
-        named([["a", "b", "b"], ["c", "d"]]) | ValueError | names\[0\] has \['b'\], which is empty or occurs twice
-        named([[0, 1, 2], ["c", "d"]]) | TypeError | names\[0\] is \[0, 1, 2\], must be a list of strings
+        named([["a", "b", "b"], ["c", "d"]]) | ValueError
+            | names\[0\] has \['b'\], which is empty or occurs twice
+        named([[0, 1, 2], ["c", "d"]]) | TypeError
+            | names\[0\] is \[0, 1, 2\], must be a list of strings
         named("abc") | TypeError | names is 'abc', must be lists of strings
     """)

@@ -164,12 +164,15 @@ def test_objects_other_than_orders_are_refused():
         return dd.sample(process, Halves(LEVELS["masked"]), (1, length), InOrder(pace), length)
 
     refused_with(draw=draw, uniform=dd.processes.Uniform(3, dd.schedules.Linear()))(r"""
-        InOrder(dd.paces.Together()) | TypeError | pace is Together.*must be one whose positions move in turn
-        InOrder(dd.paces.RandomOrder()) | ValueError | pace is RandomOrder.*must have a deterministic order
+        InOrder(dd.paces.Together()) | TypeError
+            | pace is Together.*must be one whose positions move in turn
+        InOrder(dd.paces.RandomOrder()) | ValueError
+            | pace is RandomOrder.*must have a deterministic order
         InOrder("patches") | TypeError | pace is 'patches'
         InOrder(LeftToRight(), "luck") | ValueError | score is 'luck', must be one of
         draw(Patches((2, 2), (1, 1)))
-            | ValueError | shape is \(2, 2\), must have as many pixels as a sequence has positions, 6
+            | ValueError
+                | shape is \(2, 2\), must have as many pixels as a sequence has positions, 6
         draw(Lanes(4)) | ValueError | lanes is 4, must divide the length of the sequence, 6
         draw(Blocks(2), 4, uniform) | TypeError | InOrder needs a process with levels
     """)

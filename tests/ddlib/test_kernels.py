@@ -17,7 +17,7 @@ from fused_loss_inputs import (
     batch,
     close,
     logits_of,
-)  # fmt: skip
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -60,9 +60,12 @@ def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(
 
 @settings(max_examples=examples(60))
 @given(
-    strategies.processes(), st.integers(0, 99), st.sampled_from(["cavity", "posterior"]), st.integers(1, 60),
+    strategies.processes(),
+    st.integers(0, 99),
+    st.sampled_from(["cavity", "posterior"]),
+    st.integers(1, 60),
     st.sampled_from([3, 512]),
-)  # fmt: skip
+)
 def test_drawn_processes(process, seed, parameterization, chunk, stripe):
     layer, noisy = batch(process, seed=seed, rows=4, length=3)
     theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=parameterization)
@@ -252,8 +255,10 @@ def fused_loss(**change):
 
 
 test_bad_input_is_named = refuses(r"""
-    fused_loss(hidden=torch.zeros(12, 7)) | ValueError | hidden has shape \(12, 7\), must be \(B, L, D\)
-    fused_loss(weight=torch.zeros(3, 7)) | ValueError | weight has shape \(3, 7\), must be \(V, D\) = \(6, 7\)
+    fused_loss(hidden=torch.zeros(12, 7)) | ValueError
+        | hidden has shape \(12, 7\), must be \(B, L, D\)
+    fused_loss(weight=torch.zeros(3, 7)) | ValueError
+        | weight has shape \(3, 7\), must be \(V, D\) = \(6, 7\)
     fused_loss(bias=torch.zeros(5)) | ValueError | bias has shape \(5,\), must be \(V,\) = \(6,\)
     fused_loss(reduction="max") | ValueError | reduction is 'max'
     fused_loss(mode="soft") | ValueError | mode is 'soft'

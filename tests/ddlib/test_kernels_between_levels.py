@@ -193,10 +193,16 @@ def test_a_tree_given_as_dense_matrices_is_the_tree(mode):
     p = logits.softmax(-1)
     options = {"mode": mode, "reduction": "none"}
     results = [
-        (each.marginal(x, t), each.transition(0.2, 0.7), each.posterior(p, z, t, t / 2), each.reverse_rate(p, z, t),
-         dd.nelbo(each, logits, x, z, t), dd.training_loss(each, logits, x, z, t, **options))
+        (
+            each.marginal(x, t),
+            each.transition(0.2, 0.7),
+            each.posterior(p, z, t, t / 2),
+            each.reverse_rate(p, z, t),
+            dd.nelbo(each, logits, x, z, t),
+            dd.training_loss(each, logits, x, z, t, **options),
+        )
         for each in (tree, dense)
-    ]  # fmt: skip
+    ]
     for exact, found in zip(*results, strict=True):
         assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
 
@@ -229,8 +235,14 @@ def kl_over_descendants(hierarchy, logits, x, z):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([torch.float32, F64]), st.sampled_from([1e-7, 0.5, 1 - 1e-7]), BLOCKS,
-       st.booleans(), st.integers(0, 10**6))  # fmt: skip
+@given(
+    chains(),
+    st.sampled_from([torch.float32, F64]),
+    st.sampled_from([1e-7, 0.5, 1 - 1e-7]),
+    BLOCKS,
+    st.booleans(),
+    st.integers(0, 10**6),
+)
 def test_losses_are_those_of_dense_matrices(kernels, dtype, t, limit, compiled, seed):
     """In a compiled graph positions are not sorted by level."""
     process = Hierarchical(Kernels(kernels), Linear())
@@ -426,14 +438,17 @@ test_refusals = refuses(
     Banded(3, [1] * 5, cyclic=True) | ValueError | with n odd and at most 3 for 3 states
     Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be \(n,\) with n odd
     Banded(4, [1, -1, 1]) | ValueError | weights holds -1.0
-    Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3
+    Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError
+        | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3
     Kernels(Dense(MEMBERS)) | TypeError | kernels is a Dense, must be a list
     Kernels([[[0.5, 0.4]]]) | ValueError | kernels\[0\]: matrix row 0 sums to 0.9
     Blur(1, [1.0]) | ValueError | size is 1
     Blur(5, [0.05]) | ValueError | widths\[0\] is 0.05, must be a width of at least 0.1
     Blur(5, [1.0, 1.0]) | ValueError | widths\[1\] is 1, must be above widths\[0\] = 1
-    Blur.from_similarity([[1.0, 2.0]], [1.0]) | ValueError | matrix has shape \(1, 2\), must be square
-    Blur.from_similarity(SIMILARITY, [2.0, 1.0]) | ValueError | temperatures\[1\] is 1, must be above
+    Blur.from_similarity([[1.0, 2.0]], [1.0]) | ValueError
+        | matrix has shape \(1, 2\), must be square
+    Blur.from_similarity(SIMILARITY, [2.0, 1.0]) | ValueError
+        | temperatures\[1\] is 1, must be above
     dd.Children(Blur(5, [1.0])) | ValueError | must have one parent for each state
     """
 )

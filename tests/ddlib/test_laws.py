@@ -43,9 +43,13 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
     process = PROCESSES[name]
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
-            process, oracle(process, WORD), (N, 1), steps=steps, parameterization=parameterization,
+            process,
+            oracle(process, WORD),
+            (N, 1),
+            steps=steps,
+            parameterization=parameterization,
             generator=seeded(steps),
-        )  # fmt: skip
+        )
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
 
@@ -66,9 +70,13 @@ def test_first_hitting_recovers_a_joint_distribution_exactly(name):
     process = PROCESSES[name]
     events = 2 * process.hierarchy.depth
     tokens = dd.sample(
-        process, exact_cavity(process, PAIR), (N, 2), dd.samplers.FirstHitting(), steps=events,
+        process,
+        exact_cavity(process, PAIR),
+        (N, 2),
+        dd.samplers.FirstHitting(),
+        steps=events,
         generator=seeded(2),
-    )  # fmt: skip
+    )
     assert chi_square(tokens, PAIR) < 5
 
 
@@ -77,9 +85,13 @@ def test_first_hitting_reveals_tokens_one_by_one_that_jump_at_the_same_float():
     process = dd.processes.Masked(4, dd.schedules.Polynomial(0.03))
     always_equal = torch.diag(WORD)
     tokens = dd.sample(
-        process, exact_cavity(process, always_equal), (300, 2), dd.samplers.FirstHitting(), steps=2,
+        process,
+        exact_cavity(process, always_equal),
+        (300, 2),
+        dd.samplers.FirstHitting(),
+        steps=2,
         generator=seeded(4),
-    )  # fmt: skip
+    )
     assert (tokens[:, 0] == tokens[:, 1]).all()
 
 
@@ -98,9 +110,14 @@ def test_prompts_condition_the_rest(name):
     process = PROCESSES[name]
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
         tokens = dd.sample(
-            process, exact_cavity(process, PAIR), (N, 2), sampler, steps=64, prompt=torch.tensor([1]),
+            process,
+            exact_cavity(process, PAIR),
+            (N, 2),
+            sampler,
+            steps=64,
+            prompt=torch.tensor([1]),
             generator=seeded(3),
-        )  # fmt: skip
+        )
         assert (tokens[:, 0] == 1).all()
         assert chi_square(tokens[:, 1:], PAIR[1] / PAIR[1].sum()) < 5
 

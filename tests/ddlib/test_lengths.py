@@ -225,7 +225,16 @@ def test_changes_end_after_some_steps():
 def draw(rule, sampler=None, rows=4, size=22, generator=None, slope=0.3, controls=(), **options):
     """Rows, and the widths of the network's inputs."""
     network = Endings(2, slope)
-    found = dd.sample(PROCESS, network, (rows, size), sampler or Confidence("margin", temperature=0.3, threshold=0.7), 40, generator=[*range(rows)] if generator is None else generator, controls=[*controls, rule], **options)  # fmt: skip
+    found = dd.sample(
+        PROCESS,
+        network,
+        (rows, size),
+        sampler or Confidence("margin", temperature=0.3, threshold=0.7),
+        40,
+        generator=[*range(rows)] if generator is None else generator,
+        controls=[*controls, rule],
+        **options,
+    )
     return found, [z.shape[1] for z in network.inputs]
 
 
@@ -320,7 +329,16 @@ def test_a_finished_row_is_not_evaluated_any_more():
     network = Endings(3, 0.5)
     unfinished = []
     prompt = torch.tensor([[1, 0, 2, 3, 1, 1, 2, 0, MASK, MASK], [1] + [MASK] * 9])
-    dd.sample(PROCESS, network, (2, 10), Confidence(per_step=1), 20, prompt, controls=[RhoEOS(END, start=2)], on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())))  # fmt: skip
+    dd.sample(
+        PROCESS,
+        network,
+        (2, 10),
+        Confidence(per_step=1),
+        20,
+        prompt,
+        controls=[RhoEOS(END, start=2)],
+        on_step=lambda k, t, z: unfinished.append(int((z == MASK).any(1).sum())),
+    )
     assert sum(len(z) for z in network.inputs) == sum(unfinished) and {0, 1, 2} == {*unfinished}
     whole = torch.tensor([[1, 2, 3]])
     calls = len(network.inputs)
@@ -450,7 +468,15 @@ class Doubling(Length):
 
 def test_a_rule_is_one_class():
     states = []
-    dd.sample(PROCESS, Endings(0, -1.0), (1, 9), Confidence(per_step=1), 20, controls=[Doubling(END, start=3, fill=0)], on_step=lambda k, t, z: states.append(z[0].tolist()))  # fmt: skip
+    dd.sample(
+        PROCESS,
+        Endings(0, -1.0),
+        (1, 9),
+        Confidence(per_step=1),
+        20,
+        controls=[Doubling(END, start=3, fill=0)],
+        on_step=lambda k, t, z: states.append(z[0].tolist()),
+    )
     assert states[0] == [MASK] * 3 + [0] * 6
     drawn = next(i for i in range(9) if states[1][i] != MASK)
     assert states[1][6:] == [0] * 3 and states[1].count(MASK) == 5 and drawn in (0, 1, 5)
@@ -473,7 +499,16 @@ def test_positions_that_an_ending_fixed_move_with_their_tokens():
     rule = Doubling(END, start=3, fill=0)
     states = []
     network = Endings(0, -1.0)
-    words = dd.sample(PROCESS, network, (1, 9), Confidence(per_step=1, edit=0.0), 20, controls=[Last(), dd.controls.Forbidden([1]), rule], temperature=0.0, on_step=lambda k, t, z: states.append(z[0].tolist()))  # fmt: skip
+    words = dd.sample(
+        PROCESS,
+        network,
+        (1, 9),
+        Confidence(per_step=1, edit=0.0),
+        20,
+        controls=[Last(), dd.controls.Forbidden([1]), rule],
+        temperature=0.0,
+        on_step=lambda k, t, z: states.append(z[0].tolist()),
+    )
     assert states[0] == [MASK, MASK, 1] + [0] * 6 and states[1][2:] == [
         MASK,
         MASK,
@@ -507,19 +542,30 @@ test_refused = refuses(r"""
     refused(8) | TypeError | controls holds 8, must be ddlib.controls.Control objects
     refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
-    refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError | controls holds RhoEOS\(.*\), which needs a mask state
-    refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError | needs tokens that do not change.* GIDD.* may be wrong
-    refused(RULE, EXCHANGED, Ancestral()) | TypeError | needs tokens that do not change.* RateMatrix.* may be wrong
+    refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError
+        | controls holds RhoEOS\(.*\), which needs a mask state
+    refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError
+        | needs tokens that do not change.* GIDD.* may be wrong
+    refused(RULE, EXCHANGED, Ancestral()) | TypeError
+        | needs tokens that do not change.* RateMatrix.* may be wrong
     refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError | controls holds RhoEOS\(.*\), which Particles.* does not support: a row has several sequences
-    refused(RULE, sampler=FirstHitting()) | TypeError | which FirstHitting.* does not support: it stores values per
-    refused(RULE, sampler=Remask(rule="confidence")) | TypeError | which Remask.* does not support: it stores values
-    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError | controls holds RhoEOS\(.*\) with a block, and Ancestral.* at all
+        | TypeError
+            | controls holds RhoEOS\(.*\), which Particles.* does not support: a row has several
+            sequences
+    refused(RULE, sampler=FirstHitting()) | TypeError
+        | which FirstHitting.* does not support: it stores values per
+    refused(RULE, sampler=Remask(rule="confidence")) | TypeError
+        | which Remask.* does not support: it stores values
+    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError
+        | controls holds RhoEOS\(.*\) with a block, and Ancestral.* at all
     refused(RULE, prompt=GAP)
-        | ValueError | controls holds RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only at
+        | ValueError
+            | controls holds RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only
+            at
     refused(RULE, pace=dd.paces.Blocks(4))
         | TypeError | controls holds RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
-    refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError | must be Together\(\)
+    refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError
+        | must be Together\(\)
     RhoEOS(4, start=0) | ValueError | start is 0, must be at least 1
     RhoEOS(4, block=0) | ValueError | block is 0, must be at least 1
     RhoEOS(4, low=0.7) | ValueError | low is 0.7 and high is 0.6, must be at most high

@@ -176,7 +176,8 @@ X = torch.zeros(2, 3, dtype=torch.int64)
 test_unknown_levels_are_refused_before_the_network_runs = refuses(r"""
     dd.bound(dd.presets.mdlm(3), never, X, levels="even")
         | ValueError | levels is 'even', must be one of 'independent', 'balanced'$
-    dd.presets.gidd(3, 0.1).sample(X, torch.rand(2), levels="even") | ValueError | levels is 'even', must be one of
+    dd.presets.gidd(3, 0.1).sample(X, torch.rand(2), levels="even") | ValueError
+        | levels is 'even', must be one of
 """)
 
 

@@ -337,10 +337,15 @@ def test_the_callers_randomness_is_left_alone():
 
 
 GROUPED = [
-    (Confidence(), 2), (Confidence("entropy"), 3), (Confidence("probability", threshold=0.5), None),
-    (Confidence(per_step="expected"), None), (EntropyBounded(0.7), None), (EntropyBounded(0.0), 2),
-    (InOrder(Lanes(3), whole=True), None), (LeftToRight(), 2),
-]  # fmt: skip
+    (Confidence(), 2),
+    (Confidence("entropy"), 3),
+    (Confidence("probability", threshold=0.5), None),
+    (Confidence(per_step="expected"), None),
+    (EntropyBounded(0.7), None),
+    (EntropyBounded(0.0), 2),
+    (InOrder(Lanes(3), whole=True), None),
+    (LeftToRight(), 2),
+]
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -467,7 +472,15 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
         0,
     ]
     for row in (0, 1, 3):
-        one = dd.contrib.order_costs(process, denoiser, x[[row]], group=2, mask=mask[[row]], given=given[[row]], controls=[dd.controls.WholeBatch()])  # fmt: skip
+        one = dd.contrib.order_costs(
+            process,
+            denoiser,
+            x[[row]],
+            group=2,
+            mask=mask[[row]],
+            given=given[[row]],
+            controls=[dd.controls.WholeBatch()],
+        )
         torch.testing.assert_close(torch.stack(costs[:3])[:, row], torch.stack(one[:3])[:, 0])
 
 
@@ -585,26 +598,34 @@ class Looped(Masked):
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(order=Ancestral())
-        | TypeError | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound computes an upper bound
+        | TypeError
+            | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound computes an upper bound
     read(order="confidence") | TypeError | order is 'confidence', must be a sampler that chooses
     read(order=Confidence(temperature=0.5)) | ValueError
-        | order is Confidence\(.*temperature=0.5.*\), must choose positions deterministically.*ddlib.bound computes
-    read(order=Gambling()) | ValueError | order is Gambling\(.*\), must choose positions deterministically
+        | order is Confidence\(.*temperature=0.5.*\), must choose positions
+            deterministically.*ddlib.bound computes
+    read(order=Gambling()) | ValueError
+        | order is Gambling\(.*\), must choose positions deterministically
     read(Uniform(4, Linear()))
-        | TypeError | needs a process with levels, Uniform.* has none.*ddlib.bound computes an upper bound
+        | TypeError
+            | needs a process with levels, Uniform.* has none.*ddlib.bound computes an upper bound
     read(dd.presets.gidd(4, 0.2))
-        | TypeError | needs a process with levels, GIDD.* has none.*ddlib.bound computes an upper bound
+        | TypeError
+            | needs a process with levels, GIDD.* has none.*ddlib.bound computes an upper bound
     read(dd.presets.hdlm([0, 0, 1, 1], xi=0.9)) | TypeError
-        | one path from the mask to each token.* xi < 1: a state in level 0 may have several parents in level 1;
+        | one path from the mask to each token.* xi < 1: a state in level 0 may have several parents
+            in level 1;
         ddlib.bound computes an upper bound
     read(Hierarchical(Tree([[0, 0, 1, 2], [0, 0, 1]], xi=[1.0, 0.8]), Linear()))
         | TypeError | a state in level 1 may have several parents in level 2
     read(Looped(4, Linear())) | TypeError | one path from the mask to each token
     read(Masked(4, Geometric(1e-3, 5.0))) | ValueError
-        | with only masks at t = 1, Masked.* has a share of 0.00674 of its tokens below the mask; ddlib.bound computes
+        | with only masks at t = 1, Masked.* has a share of 0.00674 of its tokens below the mask;
+            ddlib.bound computes
     read(x=torch.tensor([[0, 4, 1]])) | ValueError | x holds 4, must be tokens in \[0, 4\)
     read(x=torch.tensor([0, 1])) | ValueError | x has shape \(2,\), must be \(B, L\)
-    read(x=X.double()) | TypeError | x has dtype torch.float64, must be a torch.int64 tensor of tokens
+    read(x=X.double()) | TypeError
+        | x has dtype torch.float64, must be a torch.int64 tensor of tokens
     read(steps=0) | ValueError | steps is 0, must be at least 1
     read(steps=2.0) | TypeError | steps is 2.0, must be an int
     read(given=[True]) | TypeError | given has dtype list, must be a torch.bool tensor
@@ -619,11 +640,13 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(group=2, steps=3) | ValueError | steps is 3 and group is 2, only one may be given
     read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the sequence, 3
     read(pace=Blocks(1)) | TypeError | takes one time per sequence
-    read(pace=Lanes(3)) | TypeError | pace is Lanes.*, must be block by block .*use the sampler InOrder\(pace\)
+    read(pace=Lanes(3)) | TypeError
+        | pace is Lanes.*, must be block by block .*use the sampler InOrder\(pace\)
     read(pace="blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace
     costs() | ValueError | group is 4, must be at most 3, the length of a sequence
     costs(group=0) | ValueError | group is 0, must be at least 1
-    costs(Gambling(), 2) | ValueError | order is Gambling\(.*\), must choose positions deterministically
+    costs(Gambling(), 2) | ValueError
+        | order is Gambling\(.*\), must choose positions deterministically
     costs(Confidence(temperature=1.0), 2) | ValueError | must choose positions deterministically
     costs(Ancestral(), 2) | TypeError | order is Ancestral\(.*\), must be a sampler that
     costs(InOrder(Lanes(2)), 2) | ValueError | lanes is 2, must divide the length of the sequence, 3

@@ -148,10 +148,14 @@ def batched(item):
 test_bad_items_tokens_and_modes_are_refused = refuses(r"""
     batched(torch.zeros(2, 3).long()) | ValueError
         | has shape \(2, 3\), must be \(L,\): flatten a picture, ids.reshape\(-1\)
-    batched(torch.full((3,), 0.5)) | TypeError | input_ids has dtype torch.float32, must be integers: token ids
-    batched("ACGT") | TypeError | input_ids is 'ACGT', must be integers \(L,\), the token ids of a sequence
-    batched((torch.zeros(3).long(), 1)) | TypeError | input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be integers
-    batched({"text": "ACGT", "id": 1}) | ValueError | an item has text, id, position, must have input_ids
+    batched(torch.full((3,), 0.5)) | TypeError
+        | input_ids has dtype torch.float32, must be integers: token ids
+    batched("ACGT") | TypeError
+        | input_ids is 'ACGT', must be integers \(L,\), the token ids of a sequence
+    batched((torch.zeros(3).long(), 1)) | TypeError
+        | input_ids is \(tensor\(\[0, 0, 0\]\), 1\), must be integers
+    batched({"text": "ACGT", "id": 1}) | ValueError
+        | an item has text, id, position, must have input_ids
     batched({"input_ids": [1, 2], "attention_mask": [1]}) | ValueError
         | attention_mask has shape \(1,\), must be \(2,\), one for each of input_ids
     batched({"input_ids": [1, 2], "attention_mask": [1, 0.5]}) | ValueError
@@ -159,9 +163,11 @@ test_bad_items_tokens_and_modes_are_refused = refuses(r"""
     batches([{"input_ids": [1], "label": 1}, {"input_ids": [1]}]) | ValueError
         | items have input_ids, label and input_ids, must have the same entries
     batched({"input_ids": [1], "labels": 1}) | ValueError
-        | an item has 'labels', which the collator returns.* a class is 'label', the argument of the network
+        | an item has 'labels', which the collator returns.* a class is 'label', the argument of the
+            network
     batched({"input_ids": [1], "t": 0.5}) | ValueError | an item has 't', which the collator returns
-    DiffusionCollator(PROCESS, pad_token_id=5) | ValueError | pad_token_id is 5, must be a token, in \[0, 4\]
+    DiffusionCollator(PROCESS, pad_token_id=5) | ValueError
+        | pad_token_id is 5, must be a token, in \[0, 4\]
     DiffusionLoss(PROCESS, mode="wrong") | ValueError | mode is 'wrong'
 """)
 

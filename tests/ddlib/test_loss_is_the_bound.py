@@ -38,10 +38,14 @@ def real():
     parents = torch.arange(200) % 20
     powers = torch.linspace(0.5, 2.0, 100)
     return [
-        Masked(1000, Linear()), Uniform(1000, Linear()), GIDD(1000, 0.1), one_way_ring(50),
-        Hierarchical(Tree([parents], xi=0.9), Linear()), Noisy(Tree([parents]), Linear(), [0.1, 0.2]),
+        Masked(1000, Linear()),
+        Uniform(1000, Linear()),
+        GIDD(1000, 0.1),
+        one_way_ring(50),
+        Hierarchical(Tree([parents], xi=0.9), Linear()),
+        Noisy(Tree([parents]), Linear(), [0.1, 0.2]),
         PerWord(Linear(), powers),
-    ]  # fmt: skip
+    ]
 
 
 REAL = real()
@@ -82,9 +86,11 @@ def agree(process, t, seed, dtype):
 
 @settings(max_examples=examples(80))
 @given(
-    st.one_of(strategies.processes(), st.sampled_from(REGISTERED)), strategies.times, st.integers(0, 99),
+    st.one_of(strategies.processes(), st.sampled_from(REGISTERED)),
+    strategies.times,
+    st.integers(0, 99),
     st.sampled_from(DTYPES),
-)  # fmt: skip
+)
 def test_without_a_weighting_the_loss_of_a_token_is_its_bound(process, t, seed, dtype):
     agree(process, t, seed, dtype)
 

@@ -263,9 +263,12 @@ def test_the_derivative_by_the_duration_is_the_product_with_the_rates(sigma):
 
 test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
     MatrixExponential(torch.zeros(2, 3)) | ValueError | matrix has shape \(2, 3\), must be square
-    MatrixExponential(torch.tensor([[-1.0, 1.0], [-0.5, 0.5]])) | ValueError | matrix holds the rate -0.5, must be >= 0
-    MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -2.0]])) | ValueError | matrix row 1 sums to -1.0, must sum to 0
-    MatrixExponential(torch.tensor([[math.nan, 1.0], [1.0, -1.0]])) | ValueError | matrix holds NaN or infinity
+    MatrixExponential(torch.tensor([[-1.0, 1.0], [-0.5, 0.5]])) | ValueError
+        | matrix holds the rate -0.5, must be >= 0
+    MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -2.0]])) | ValueError
+        | matrix row 1 sums to -1.0, must sum to 0
+    MatrixExponential(torch.tensor([[math.nan, 1.0], [1.0, -1.0]])) | ValueError
+        | matrix holds NaN or infinity
 """)
 
 

@@ -63,10 +63,13 @@ def test_terms_of_the_field_have_suggestions(word):
 
 @pytest.mark.parametrize(
     ("room", "name", "meant"),
-    [("samplers", "ReMDM", "dd.samplers.Remask"), ("times", "low_discrepancy", "dd.sample_times"),
-     ("presets", "hldm", "dd.presets.hdlm"),
-     ("paces", "BlockDiffusion", "dd.paces.Blocks")],
-)  # fmt: skip
+    [
+        ("samplers", "ReMDM", "dd.samplers.Remask"),
+        ("times", "low_discrepancy", "dd.sample_times"),
+        ("presets", "hldm", "dd.presets.hdlm"),
+        ("paces", "BlockDiffusion", "dd.paces.Blocks"),
+    ],
+)
 def test_packages_suggest_names_like_the_top_level(room, name, meant):
     with pytest.raises(
         AttributeError, match=rf"'ddlib\.{room}' has no attribute '{name}'; did you mean {meant}\?"

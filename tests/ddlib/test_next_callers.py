@@ -111,9 +111,19 @@ def test_a_recorded_path_has_the_log_probability_that_the_network_gives_it(sampl
 @pytest.mark.xfail(raises=TypeError, strict=True, reason="not met yet: batches of unlike requests")
 @pytest.mark.parametrize("sampler", [Ancestral(), Confidence()], ids=repr)
 def test_a_row_with_its_length_seed_and_temperature_is_the_one_drawn_alone(sampler):
-    lengths, seeds, temperatures = [8, 5, 3], [4, 0, 9], [1.0, 0.5, 0.0]
+    lengths = [8, 5, 3]
+    seeds = [4, 0, 9]
+    temperatures = [1.0, 0.5, 0.0]
     options = {"sampler": sampler}
     rows = generate(generator=seeds, temperature=temperatures, lengths=lengths, **options)
     for row, length, seed, temperature in zip(rows, lengths, seeds, temperatures, strict=True):
-        alone = dd.sample(PROCESS, Halves(PROCESS), (1, length), sampler, STEPS, generator=[seed], temperature=temperature)  # fmt: skip
+        alone = dd.sample(
+            PROCESS,
+            Halves(PROCESS),
+            (1, length),
+            sampler,
+            STEPS,
+            generator=[seed],
+            temperature=temperature,
+        )
         assert torch.equal(row[:length], alone[0])

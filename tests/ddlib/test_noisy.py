@@ -414,7 +414,8 @@ test_bad_arguments_are_named = refuses(r"""
     noisy_tree(p_uniform=float("nan")) | ValueError | p_uniform is nan
     noisy_tree(p_uniform=True) | TypeError | p_uniform is True
     noisy_tree(p_uniform="much") | TypeError | p_uniform is 'much'
-    noisy_tree(p_uniform=[0.1]) | ValueError | p_uniform has 1 entries, must be one number, for tokens, or have 2
+    noisy_tree(p_uniform=[0.1]) | ValueError
+        | p_uniform has 1 entries, must be one number, for tokens, or have 2
     noisy_tree(p_uniform=[0.1, 1.5]) | ValueError | p_uniform\[1\] is 1.5
     noisy_tree(frequency=[1, 2]) | ValueError | frequency has shape
     noisy_tree(frequency=[1, 2, -3, 4]) | ValueError | frequency holds -3
@@ -423,7 +424,8 @@ test_bad_arguments_are_named = refuses(r"""
     noisy_tree(frequency="often") | TypeError | frequency is 'often'
     noisy_tree(hierarchy=[0, 0, 1, 1]) | TypeError | hierarchy is
     noisy_tree(schedule="linear") | TypeError | schedule is
-    Noisy(Flat(4), Linear(), 0.9999999) | ValueError | p_uniform is 0.9999999, must be in \[0, 1\), at most 1 - 1e-6
+    Noisy(Flat(4), Linear(), 0.9999999) | ValueError
+        | p_uniform is 0.9999999, must be in \[0, 1\), at most 1 - 1e-6
     GIDD(4, 0.9999999) | ValueError | p_uniform is 0.9999999, must be in \[0, 1\), at most 1 - 1e-6
 """)
 

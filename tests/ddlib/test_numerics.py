@@ -20,14 +20,24 @@ from ddlib.testing import strategies
 TINY = 1.2e-38  # below this float32 has no full digits to be right in
 TIMES = [1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 1e-5, 1 - 2.0**-24]
 SPEEDS = [
-    (1.0,), (0.5,), (1.0, 1.0), (1.0 + 1e-9, 1.0), (3.0, 1.0), (0.5, 4.0), (4.0, 0.5), (1.0,) * 6, (0.5,) * 6,
-    (4.0,) * 6, (0.5, 4.0, 4.0, 0.5, 1.0, 1.0 + 1e-9), (4.0, 3.0, 2.0, 1.0, 0.5, 0.7), (1.0, 2.0, 1.0, 2.0, 1.0, 2.0),
-]  # fmt: skip
+    (1.0,),
+    (0.5,),
+    (1.0, 1.0),
+    (1.0 + 1e-9, 1.0),
+    (3.0, 1.0),
+    (0.5, 4.0),
+    (4.0, 0.5),
+    (1.0,) * 6,
+    (0.5,) * 6,
+    (4.0,) * 6,
+    (0.5, 4.0, 4.0, 0.5, 1.0, 1.0 + 1e-9),
+    (4.0, 3.0, 2.0, 1.0, 0.5, 0.7),
+    (1.0, 2.0, 1.0, 2.0, 1.0, 2.0),
+]
 
 
 # six levels in a hundred digits take seconds
-DEEP_LAST = [*SPEEDS[2:8], *(speeds for speeds in SPEEDS[8:11]), *SPEEDS[11:12],
-             SPEEDS[12]]  # fmt: skip
+DEEP_LAST = [*SPEEDS[2:8], *(speeds for speeds in SPEEDS[8:11]), *SPEEDS[11:12], SPEEDS[12]]
 
 
 @cache

@@ -546,11 +546,16 @@ def test_values_per_token_have_the_shape_of_the_tokens(process):
         t = torch.full(shape[:1], 0.5, dtype=F64)
         logits = torch.zeros(*shape, process.vocab_size)
         for value in (
-            process.likelihood(x, x, t), process.prior_kl(x, t), process.prior_kl(x), process.level_of(x),
-            dd.nelbo(process, logits, x, x, t), dd.nelbo(process, logits, x, x, t, "generic"),
-            dd.reconstruction(process, logits, x, x, t), process.sample(x, t),
+            process.likelihood(x, x, t),
+            process.prior_kl(x, t),
+            process.prior_kl(x),
+            process.level_of(x),
+            dd.nelbo(process, logits, x, x, t),
+            dd.nelbo(process, logits, x, x, t, "generic"),
+            dd.reconstruction(process, logits, x, x, t),
+            process.sample(x, t),
             dd.training_loss(process, logits, x, x, t, reduction="none"),
-        ):  # fmt: skip
+        ):
             assert value.shape == shape
         assert process.level_of(x).dtype == torch.int64
         assert process.prior().shape == (process.num_states,) and process.prior().dtype == F64

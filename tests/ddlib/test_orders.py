@@ -255,9 +255,14 @@ def test_the_model_time_is_that_at_which_as_many_edges_are_left(name):
     edges = len(process.levels) - 1
     seen = []
     dd.sample(
-        process, Halves(process), (2, 4), EntropyBounded(0.0), 4 * edges,
-        prompt=torch.tensor([[1]]), on_step=lambda k, t, z: seen.append((t, process.level_of(z))),
-    )  # fmt: skip
+        process,
+        Halves(process),
+        (2, 4),
+        EntropyBounded(0.0),
+        4 * edges,
+        prompt=torch.tensor([[1]]),
+        on_step=lambda k, t, z: seen.append((t, process.level_of(z))),
+    )
     assert seen[0][0].tolist() == [1.0, 1.0] and seen[-1][0].tolist() == [0.0, 0.0]
     for t, level in seen:
         chances = process.level_transition(torch.zeros_like(t), t)[:, 0]
@@ -383,16 +388,21 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
 
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""
-    Confidence("max") | ValueError | score is 'max', must be one of 'probability', 'margin', 'entropy'
+    Confidence("max") | ValueError
+        | score is 'max', must be one of 'probability', 'margin', 'entropy'
     Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
     Confidence(per_step=2.0) | TypeError | per_step is 2.0, must be an int
-    Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing satisfies it
-    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything satisfies
+    Confidence(threshold=1.5) | ValueError
+        | threshold is 1.5, must be in \[0, 1\].* nothing satisfies it
+    Confidence("probability", threshold=0.0) | ValueError
+        | threshold is 0.0, must be in \(0, 1\].* everything satisfies
     Confidence("entropy", threshold=[-1.0, 0.5])
-        | ValueError | threshold\[1\] is 0.5, must be at most 0, the range of entropy: nothing satisfies it
+        | ValueError
+            | threshold\[1\] is 0.5, must be at most 0, the range of entropy: nothing satisfies it
     Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
     Confidence(threshold=float("nan")) | ValueError | threshold is nan
-    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, only one may
+    Confidence(per_step=1, threshold=0.5) | ValueError
+        | per_step is 1 and threshold is 0.5, only one may
     Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be in \[0, 1e6\]
     EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
     EntropyBounded("much") | TypeError | gamma is 'much', must be a number
@@ -402,7 +412,8 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
         | ValueError | steps is 8, must be at least 9: a row must descend 9 edges, and per_step is 1
     sampled(dd.presets.gidd(6, 0.2), EntropyBounded())
         | TypeError | EntropyBounded needs a process with levels, GIDD.* has none: use Psi
-    sampled(dd.processes.Uniform(6, Linear()), Confidence()) | TypeError | Confidence needs a process with
+    sampled(dd.processes.Uniform(6, Linear()), Confidence()) | TypeError
+        | Confidence needs a process with
 """)
 
 

@@ -174,5 +174,6 @@ def test_two_times_have_one_shape_and_an_order_at_every_position():
         MASKED.sample_forward(X, TIMES[:, 0] / 2, TIMES)
             | ValueError | s has shape \(2,\), must be that of t, \(2, 3\)
         MASKED.sample_forward(X, s, TIMES) | ValueError | s = .*0.31.* must
-        MASKED.posterior(p, X, TIMES, s) | ValueError | s = 0.31 must be at most t = 0.3, at \(1, 2\)
+        MASKED.posterior(p, X, TIMES, s) | ValueError
+            | s = 0.31 must be at most t = 0.3, at \(1, 2\)
     """)

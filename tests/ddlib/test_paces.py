@@ -408,9 +408,9 @@ def test_a_custom_pace_is_verified():
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_speeds_are_differentiated_where_gradients_are_off(mode):
     with mode():
-        assert Halves().speeds(torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)).tolist() == [
-            [0.0, 2.0], [2.0, 0.0]
-        ]  # fmt: skip
+        assert Halves().speeds(
+            torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)
+        ).tolist() == [[0.0, 2.0], [2.0, 0.0]]
 
 
 class Mine(Pace):
@@ -435,11 +435,15 @@ def path(**kwargs):
 
 
 test_times_and_speeds_that_are_none_are_named = refuses(r"""
-    path(speeds=lambda u, chance: torch.full_like(u, math.inf)) | ValueError | Mine\(\): speeds hold inf, must be finite
+    path(speeds=lambda u, chance: torch.full_like(u, math.inf)) | ValueError
+        | Mine\(\): speeds hold inf, must be finite
     path(speeds=lambda u, chance: u * math.nan) | ValueError | Mine\(\): speeds hold nan
-    path(speeds=lambda u, chance: chance + 1) | ValueError | Mine\(\): speeds have shape \(4, 3\), must be that of times
-    path(times=lambda u, chance: 0.5) | TypeError | Mine\(\): times have type float, must be a floating-point tensor
-    path(times=lambda u, chance: chance.long()) | TypeError | Mine\(\): times have type torch.int64, must be a floating
+    path(speeds=lambda u, chance: chance + 1) | ValueError
+        | Mine\(\): speeds have shape \(4, 3\), must be that of times
+    path(times=lambda u, chance: 0.5) | TypeError
+        | Mine\(\): times have type float, must be a floating-point tensor
+    path(times=lambda u, chance: chance.long()) | TypeError
+        | Mine\(\): times have type torch.int64, must be a floating
 """)
 
 
@@ -487,26 +491,35 @@ def measured(measure, **options):
 
 test_bad_paces_and_measures_are_refused = refuses(r"""
     bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
-    bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
-    bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
-    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. does not support
+    bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError
+        | <lambda> takes one time per sequence
+    bound_along(pace=Blocks(2), denoiser=one_time) | TypeError
+        | one_time takes one time per sequence
+    bound_along(pace=Ramp(), at_once=True) | TypeError
+        | at_once is True, which Ramp.lag=1.0. does not support
     bound_along(pace=Blocks(2), at_once=True, size=3) | TypeError | block_size 3, must be 2
-    bound_along(pace=Blocks(2), levels="balanced") | ValueError | levels is 'balanced', pace Blocks.size=2.
+    bound_along(pace=Blocks(2), levels="balanced") | ValueError
+        | levels is 'balanced', pace Blocks.size=2.
     bound_along(pace=Late()) | ValueError | Late.*: times hold 1.*, must be at most 1
     bound_along(pace=RandomOrder(4)) | ValueError | size is 4, must divide
-    bound_along(pace=Patches((2, 2), (1, 2))) | ValueError | shape is \(2, 2\), must have as many pixels .*positions, 6
-    Patches((4, 6), (2, 4)) | ValueError | patch is \(2, 4\), must divide the rows and columns of shape \(4, 6\)
+    bound_along(pace=Patches((2, 2), (1, 2))) | ValueError
+        | shape is \(2, 2\), must have as many pixels .*positions, 6
+    Patches((4, 6), (2, 4)) | ValueError
+        | patch is \(2, 4\), must divide the rows and columns of shape \(4, 6\)
     Patches((4, 0), (2, 1)) | ValueError | shape\[1\] is 0, must be
     Patches((4, 4.0), (2, 1)) | TypeError | shape\[1\] is 4.0, must be
     bound_along(pace=Lanes(4)) | ValueError | lanes is 4, must divide the length of the sequence, 6
-    bound_along(pace=Halton((2, 2))) | ValueError | shape is \(2, 2\), must have as many pixels .*positions, 6
+    bound_along(pace=Halton((2, 2))) | ValueError
+        | shape is \(2, 2\), must have as many pixels .*positions, 6
     Lanes(0) | ValueError | lanes is 0, must be at least 1
     Lanes(2.0) | TypeError | lanes is 2.0, must be an int
     Halton((4, 4), 3) | ValueError | size is 3, must divide the pixels of shape \(4, 4\), 16
     Halton("44") | TypeError | shape is '44', must be two numbers, of rows and of columns
     Checkerboard((4, 4), 3) | ValueError | colors is 3, must be a power of 2
-    Checkerboard((3, 3)) | ValueError | shape is \(3, 3\), must have sides that are multiples of 1, one of them of 2: 2
-    Checkerboard((6, 6), 8) | ValueError | must have sides that are multiples of 2, one of them of 4: 8 colors
+    Checkerboard((3, 3)) | ValueError
+        | shape is \(3, 3\), must have sides that are multiples of 1, one of them of 2: 2
+    Checkerboard((6, 6), 8) | ValueError
+        | must have sides that are multiples of 2, one of them of 4: 8 colors
     Checkerboard((6, 3), 4) | ValueError | must have sides that are multiples of 2: 4 colors
     Patches(16, (2, 1)) | TypeError | shape is 16, must be two numbers, of rows and of columns
     Patches((4, 4), (2,)) | TypeError | patch is \(2,\), must be two numbers
@@ -518,7 +531,8 @@ test_bad_paces_and_measures_are_refused = refuses(r"""
     measured(-torch.ones(2, 6)) | ValueError | measure holds -1
     measured(torch.full((2, 6), math.inf)) | ValueError | measure holds inf, must be finite
     measured("a") | TypeError | measure has type str, must be a tensor of numbers
-    dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError | pace is .blocks., must be a ddlib\.paces\.Pace
+    dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError
+        | pace is .blocks., must be a ddlib\.paces\.Pace
 """)
 
 

@@ -133,9 +133,14 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
             process, (torch.ones_like(x) > 0) if mask is None else mask.expand_as(x)
         )
         found = dd.bound(
-            process, denoiser, x, seeded(), interval=near, levels=levels,
+            process,
+            denoiser,
+            x,
+            seeded(),
+            interval=near,
+            levels=levels,
             mask=None if mask is None else mask.expand_as(x),
-        )  # fmt: skip
+        )
         drawn = chance
         if levels == "balanced":
             balance = process.importance_weight(x, rows, t)

@@ -366,8 +366,10 @@ def only(value, row, particle, after=0.5):
 
 
 test_bad_input_is_refused_by_name = refuses(r"""
-    Particles(ramp, ramp) | TypeError | sampler is <function ramp.*>, must be a ddlib.samplers.Sampler
-    Particles(Particles(Psi(), ramp), ramp) | TypeError | sampler is Particles\(.*must not be Particles
+    Particles(ramp, ramp) | TypeError
+        | sampler is <function ramp.*>, must be a ddlib.samplers.Sampler
+    Particles(Particles(Psi(), ramp), ramp) | TypeError
+        | sampler is Particles\(.*must not be Particles
     Particles(Psi(), None) | TypeError | reward is None, must be a function \(z, t\) -> \(N,\)
     Particles(Psi(), Constant) | TypeError | reward is <class .*Constant'>, must be a function
     Particles(Psi(), "calm") | TypeError | reward is 'calm', must be a function
@@ -378,17 +380,25 @@ test_bad_input_is_refused_by_name = refuses(r"""
     Particles(Psi(), ramp, scale=math.inf) | ValueError | scale is inf, must be finite
     Particles(Psi(), ramp, scale=math.nan) | ValueError | scale is nan, must be finite
     Particles(Psi(), ramp, scale="big") | TypeError | scale is 'big', must be a number finite
-    Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError | predictor is Particles.*take a Corrected as their sampler
-    drawn(lambda z, t: 1.0) | TypeError | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
+    Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError
+        | predictor is Particles.*take a Corrected as their sampler
+    drawn(lambda z, t: 1.0) | TypeError
+        | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
     drawn(lambda z, t: t * 1j) | TypeError | must be a tensor .* of real numbers
     drawn(lambda z, t: z) | ValueError | reward\(z, t\) has shape \(6, 2\), must be \(N,\) = \(6,\)
-    drawn(lambda z, t: t[:3]) | ValueError | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
-    drawn(only(math.nan, 2, 1)) | ValueError | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
-    drawn(only(math.inf, 1, 0, 1.0)) | ValueError | reward is inf for particle 0 of row 1 before the first step, must
-    drawn(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*scale . reward must be
+    drawn(lambda z, t: t[:3]) | ValueError
+        | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
+    drawn(only(math.nan, 2, 1)) | ValueError
+        | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
+    drawn(only(math.inf, 1, 0, 1.0)) | ValueError
+        | reward is inf for particle 0 of row 1 before the first step, must
+    drawn(only(1e300, 1, 0), scale=1e300) | ValueError
+        | reward is 1e.300 for .*scale . reward must be
     drawn(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
     drawn(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
-        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for at least one
+        | ValueError
+            | reward is -inf for every particle of row 1 before the first step, must be finite for
+            at least one
     dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
         | TypeError | FirstHitting needs a process with levels.*use Ancestral
     early(lambda z, t: z) | ValueError | reward
@@ -396,7 +406,8 @@ test_bad_input_is_refused_by_name = refuses(r"""
     early(lambda z, t: None) | TypeError | reward
     early(lambda z, t: t - math.inf) | ValueError | reward
     drawn(lambda z, t: torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0))
-        | ValueError | reward is -inf for every particle of row 2 at step 1, must be finite for at least one
+        | ValueError
+            | reward is -inf for every particle of row 2 at step 1, must be finite for at least one
 """)
 
 
@@ -415,7 +426,10 @@ def test_repr_and_properties():
         outer.guarantees.max_model_calls == inner.guarantees.max_model_calls
         and outer.guarantees.max_finalize_calls == inner.guarantees.max_finalize_calls
     )
-    shown = "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
+    shown = (
+        "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, "
+        "ess=0.5, scale=1.0)"
+    )
     assert repr(Particles(Psi(), ramp)) == shown
     assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
     exact = [
@@ -457,7 +471,10 @@ def values(reward="own_rewards:calm", **more):
 def test_values_of_yaml_build_it(module):
     psi = {"kind": "psi", "kappa": 0.5}
     given = yaml.safe_load(yaml.safe_dump(values(sampler=psi, number=8)))
-    shown = "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
+    shown = (
+        "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, "
+        "ess=0.5, scale=1.0)"
+    )
     assert repr(dd.build("samplers", given)) == shown
     read = dd.parts.read("samplers", given)
     assert read["reward"] == "own_rewards:calm" and dd.parts.read("samplers", read) == read
@@ -467,11 +484,14 @@ def test_values_of_yaml_build_it(module):
 
 def test_a_reward_that_is_none_is_refused_by_its_place(module):
     refused_with(build=lambda reward: dd.build("samplers", values(reward)))(r"""
-        build("own_rewards:clam") | ValueError | samplers.reward: 'own_rewards:clam': .* has no 'clam'
+        build("own_rewards:clam") | ValueError
+            | samplers.reward: 'own_rewards:clam': .* has no 'clam'
         build("own_rewards:nothing")
-            | ValueError | samplers.reward: must be a function, or package.module:object of one, got 'own_rew
+            | ValueError
+                | samplers.reward: must be a function, or package.module:object of one, got 'own_rew
         build("calm") | ValueError | samplers.reward: 'calm' must be package.module:object
-        build(3) | ValueError | samplers.reward: must be a function, or package.module:object of one, got 3
+        build(3) | ValueError
+            | samplers.reward: must be a function, or package.module:object of one, got 3
         build(None) | ValueError | samplers.reward: must be a function, .* got None
     """)
 

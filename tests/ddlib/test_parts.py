@@ -111,28 +111,63 @@ PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3
 @pytest.mark.parametrize(
     ("group", "values", "shown"),
     [
-        ("samplers", BY_CONFIDENCE,
-         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, "
-         "force_transition=False, "
-         "edit=None, edit_steps=16)"),
-        ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}, "EntropyBounded(gamma=1.0, "),
-        ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}, "EntropyBounded(gamma=inf, "),
-        ("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6},
-         "Remask(eta=0.02, rule='loop', lift=None, force_transition=False, t_on=0.6, t_off=0.05, "
-         "plateau=0.1)"),
+        (
+            "samplers",
+            BY_CONFIDENCE,
+            "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, "
+            "force_transition=False, "
+            "edit=None, edit_steps=16)",
+        ),
+        (
+            "samplers",
+            {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1},
+            "EntropyBounded(gamma=1.0, ",
+        ),
+        (
+            "samplers",
+            {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"},
+            "EntropyBounded(gamma=inf, ",
+        ),
+        (
+            "samplers",
+            {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6},
+            "Remask(eta=0.02, rule='loop', lift=None, force_transition=False, t_on=0.6, "
+            "t_off=0.05, "
+            "plateau=0.1)",
+        ),
         ("samplers", "corrected:predictor=ancestral,corrector=gibbs:4,steps=2", CORRECTED),
-        ("samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0,1]',
-         CORRECTED),
-        ("samplers", {"kind": "corrected", "predictor": "ancestral", "corrector": {"kind": "gibbs", "positions": 4},
-                      "steps": 2}, CORRECTED),
-        ("hierarchies", "tree:parents=[[0,0,1,1],[0,0]],speed=[1,2,1]", "Tree(levels=(4, 2, 1, 1), "),
+        (
+            "samplers",
+            'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},'
+            "steps=2,interval=[0,1]",
+            CORRECTED,
+        ),
+        (
+            "samplers",
+            {
+                "kind": "corrected",
+                "predictor": "ancestral",
+                "corrector": {"kind": "gibbs", "positions": 4},
+                "steps": 2,
+            },
+            CORRECTED,
+        ),
+        (
+            "hierarchies",
+            "tree:parents=[[0,0,1,1],[0,0]],speed=[1,2,1]",
+            "Tree(levels=(4, 2, 1, 1), ",
+        ),
         ("times", "beta:a=2,b=1", "Beta(a=2.0, b=1.0)"),
         ("times", {"kind": "bell", "spread": 2}, "Bell(mean=0.0, spread=2.0)"),
         ("weightings", "clip:2", repr(dd.weightings.Clip(2.0))),
         ("weightings", "clip", repr(dd.weightings.Clip(math.inf))),
-        ("weightings", PER_LEVEL, repr(dd.weightings.PerLevel([1.0, 0.5], dd.weightings.Clip(3.0, low=0.5)))),
+        (
+            "weightings",
+            PER_LEVEL,
+            repr(dd.weightings.PerLevel([1.0, 0.5], dd.weightings.Clip(3.0, low=0.5))),
+        ),
     ],
-)  # fmt: skip
+)
 def test_plain_values_build_the_object_of_the_same_repr(group, values, shown):
     assert repr(dd.build(group, values)).startswith(shown)
     read = parts.read(group, values)
@@ -145,11 +180,19 @@ def test_plain_values_build_the_object_of_the_same_repr(group, values, shown):
         ("schedules", "cosine", {"kind": "cosine"}),
         ("schedules", "polynomial:2", {"kind": "polynomial", "power": 2}),
         ("schedules", "symbolic:1 - t", {"kind": "symbolic", "formula": "1 - t"}),
-        ("samplers", "ancestral:force_transition=true", {"kind": "ancestral", "force_transition": True}),
-        ("processes", "hdlm-levels:xi=[0.9,1],gamma=2", {"kind": "hdlm-levels", "xi": [0.9, 1], "gamma": 2}),
+        (
+            "samplers",
+            "ancestral:force_transition=true",
+            {"kind": "ancestral", "force_transition": True},
+        ),
+        (
+            "processes",
+            "hdlm-levels:xi=[0.9,1],gamma=2",
+            {"kind": "hdlm-levels", "xi": [0.9, 1], "gamma": 2},
+        ),
         ("processes", "my_package.noise:make", {"kind": "my_package.noise:make"}),
     ],
-)  # fmt: skip
+)
 def test_a_short_string_is_a_mapping(group, text, values):
     assert parts.expand(group, text, Known) == values
 
@@ -174,28 +217,41 @@ def build(values):
 
 test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
-    build({"kind": "hdlm", "zzz": 2}) | ValueError | process.zzz: no such key; hdlm has clusters, gamma, xi
+    build({"kind": "hdlm", "zzz": 2}) | ValueError
+        | process.zzz: no such key; hdlm has clusters, gamma, xi
     dd.parts.build("samplers", "confidence:probability,threshold=0.9")
         | ValueError | 'probability' has no key, write score=probability beside other keys
-    build("hdml:gamma=2") | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
-    build("mdml:0.5") | ValueError | process.kind: nothing in processes is called 'mdml', did you mean 'mdlm'
-    build({"kind": "hdml"}) | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
+    build("hdml:gamma=2") | ValueError
+        | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
+    build("mdml:0.5") | ValueError
+        | process.kind: nothing in processes is called 'mdml', did you mean 'mdlm'
+    build({"kind": "hdml"}) | ValueError
+        | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
     build({"clusters": 3}) | ValueError | process.kind: is missing
     build("3") | ValueError | process.kind: nothing in processes is called '3'
     build(3) | ValueError | process: must be a name or a mapping with the key kind, got 3
-    build({"kind": "hdlm", "gamma": "much"}) | ValueError | process.gamma: Input should be a valid number.*got 'much'
-    build({"kind": "hdlm", "xi": 1.5}) | ValueError | process: xi of parents\[0\] is 1.5, must be in \(0, 1\]
+    build({"kind": "hdlm", "gamma": "much"}) | ValueError
+        | process.gamma: Input should be a valid number.*got 'much'
+    build({"kind": "hdlm", "xi": 1.5}) | ValueError
+        | process: xi of parents\[0\] is 1.5, must be in \(0, 1\]
     build({"kind": "masked"}) | ValueError | process.schedule: is missing
     build({"kind": "masked", "schedule": {"kind": "polynomial", "powr": 2}})
-        | ValueError | process.schedule.powr: no such key; did you mean power.; process.schedule.power: is missing
-    build({"kind": "masked", "schedule": {"kind": "polynomial", "power": True}}) | ValueError | should not be a boolean
-    build({"kind": "masked", "schedule": "polynomial:-1"}) | ValueError | process.schedule: power is -1.0, must be
-    build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module .* PYTHONPATH
+        | ValueError
+            | process.schedule.powr: no such key; did you mean power.; process.schedule.power: is
+            missing
+    build({"kind": "masked", "schedule": {"kind": "polynomial", "power": True}}) | ValueError
+        | should not be a boolean
+    build({"kind": "masked", "schedule": "polynomial:-1"}) | ValueError
+        | process.schedule: power is -1.0, must be
+    build({"kind": "no_such_module:make"}) | ValueError
+        | process.kind: 'no_such_module:make': No module .* PYTHONPATH
     build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'
-    build({"kind": "math:pi"}) | ValueError | process.kind: 'math:pi' is 3.14.*, must be a class or a function
+    build({"kind": "math:pi"}) | ValueError
+        | process.kind: 'math:pi' is 3.14.*, must be a class or a function
     parts.read("processes", {"kind": "hdlm", "gama": 2, "xi": "much"}, Known)
         | ValueError | gama: no such key.*xi: Input should be
-    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, must hold
+    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError
+        | process: parents holds 2 levels of clusters, must hold
 """)
 
 
@@ -208,7 +264,9 @@ class Power(dd.schedules.Schedule):
     def alpha(self, t, xp=None):
         return (1 - t) ** self.power
 
-def make(vocab_size, strength, schedule: dd.schedules.Schedule, counts=None, fingerprint: str = "none"):
+def make(
+    vocab_size, strength, schedule: dd.schedules.Schedule, counts=None, fingerprint: str = "none"
+):
     made.append((vocab_size, strength, counts, fingerprint))
     return dd.processes.Masked(vocab_size, schedule)
 

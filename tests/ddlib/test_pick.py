@@ -52,7 +52,8 @@ def picked(memo):
 
 test_a_memo_without_rows_is_refused = refuses(r"""
     picked(torch.zeros(4))
-        | TypeError | memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override select_rows
+        | TypeError
+            | memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override select_rows
     picked(torch.tensor(1.0)) | TypeError | memo holds a tensor of shape \(\)
     picked((torch.zeros(3), {"a": 1})) | TypeError | memo holds \{'a': 1\}, must be
 """)
@@ -74,9 +75,13 @@ def test_particles_are_picked_with_their_rows():
     process = LEVELS["levels"]
     sampler = Particles(FirstHitting(), ramp, 3, 1.0)
     run = SamplingContext(
-        process, Model(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
-        torch.ones(2, 5, dtype=torch.bool), seeded(),
-    )  # fmt: skip
+        process,
+        Model(process, Halves(process)),
+        unchanged,
+        torch.linspace(1, 0, 8, dtype=F64),
+        torch.ones(2, 5, dtype=torch.bool),
+        seeded(),
+    )
     state = sampler.step(run, sampler.init(run), 0)
     picked = sampler.select_rows(state, torch.tensor([1, 1]))
     assert torch.equal(picked.z, state.z[[1, 1]]) and isinstance(picked.memo, Cloud)

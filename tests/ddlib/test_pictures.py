@@ -191,9 +191,18 @@ def test_a_small_tree_shows_every_member_under_its_parent():
         tree, names=["token", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]]
     )
     assert placed(axes) == {
-        (3, 0): "v", (3, 1): "x", (3, 2): "w", (3, 3): "y", (3, 4): "z",
-        (2, 0.5): "k", (2, 2.5): "l", (2, 4): "m", (1, 1.5): "cc0", (1, 4): "cc1", (0, 2.75): "mask",
-    }  # fmt: skip
+        (3, 0): "v",
+        (3, 1): "x",
+        (3, 2): "w",
+        (3, 3): "y",
+        (3, 4): "z",
+        (2, 0.5): "k",
+        (2, 2.5): "l",
+        (2, 4): "m",
+        (1, 1.5): "cc0",
+        (1, 4): "cc1",
+        (0, 2.75): "mask",
+    }
     ends = {
         (tuple(x[[0, -1]]), tuple(y[[0, -1]]))
         for x, y in (line.get_data() for line in axes.get_lines())
@@ -229,9 +238,12 @@ def test_axes_are_used_when_given_and_made_when_not():
     settings = dict(matplotlib.rcParams)
     for axes in (given[0], None):
         for made in (
-            plot.occupancies(process, axes), plot.weights(process, axes), plot.schedule_curve(Linear(), axes),
-            plot.hierarchy(tree, axes), plot.trajectory(process, times, states, axes),
-        ):  # fmt: skip
+            plot.occupancies(process, axes),
+            plot.weights(process, axes),
+            plot.schedule_curve(Linear(), axes),
+            plot.hierarchy(tree, axes),
+            plot.trajectory(process, times, states, axes),
+        ):
             assert (made is given[0]) == (axes is not None)
             assert isinstance(made.figure, Figure)
     assert dict(matplotlib.rcParams) == settings
@@ -282,20 +294,25 @@ def test_seven_levels_of_clusters_have_names_and_the_first_six_colours_of_their_
 
 
 test_bad_input_is_named = refuses(r"""
-    plot.occupancies(Masked(3, Linear()), names=["a"]) | ValueError | names has 1 entries, must have 2
+    plot.occupancies(Masked(3, Linear()), names=["a"]) | ValueError
+        | names has 1 entries, must have 2
     plot.weights(Masked(3, Linear()), points=2) | ValueError | points is 2, must be at least 3
     plot.bands(Linear()) | TypeError | neither a process nor a hierarchy
-    plot.hierarchy(TREE, members=[["a"]]) | ValueError | members\[0\] has 1 names, level 0 has 6 members
+    plot.hierarchy(TREE, members=[["a"]]) | ValueError
+        | members\[0\] has 1 names, level 0 has 6 members
     plot.state_names(TREE, [[]] * 5)
         | ValueError | members has 5 entries, must have at most 4: the tokens, then each level above
     plot.hierarchy(TREE, most=0) | ValueError | most is 0, must be at least 1
-    plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError | states holds 4
+    plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError
+        | states holds 4
     plot.trajectory(Masked(3, Linear()), torch.zeros(2), torch.tensor([[0], [3]]))
         | ValueError | times must be strictly increasing or decreasing
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0]]))
         | ValueError | states has 1 rows for 2 times
-    plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])) | ValueError | states has 1 rows
-    plot.image(TWO, torch.tensor([[0]]), plot.bands(TREE)) | ValueError | values has 1 rows for 2 times
+    plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])) | ValueError
+        | states has 1 rows
+    plot.image(TWO, torch.tensor([[0]]), plot.bands(TREE)) | ValueError
+        | values has 1 rows for 2 times
 """)
 
 

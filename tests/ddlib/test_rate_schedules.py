@@ -153,7 +153,9 @@ test_refusals = refuses(r"""
     Rate("1/(1-t)**0.97") | ValueError | integral 22.3 over time, must be infinite
     Rate("1/(1-t)**0.5") | ValueError | integral 2 over time, must be infinite
     Rate("1/sqrt(sqrt((t-0.3)**2)) + 1/(1-t)") | ValueError | is nan at t = 0.3
-    Rate("1/(t-0.3)**2 + 1/(1-t)") | ValueError | is nan at t = 0.3, must be a rate of at least 0, and finite
+    Rate("1/(t-0.3)**2 + 1/(1-t)") | ValueError
+        | is nan at t = 0.3, must be a rate of at least 0, and finite
     Rate("1/t + 1/(1-t)") | ValueError | at t = .*, must be a rate of at least 0, and finite
-    Rate("1/(1-t) - 1.7*exp(-((t-0.3)/0.0001)**2)") | ValueError | at t = 0.29.*must be a rate of at least 0
+    Rate("1/(1-t) - 1.7*exp(-((t-0.3)/0.0001)**2)") | ValueError
+        | at t = 0.29.*must be a rate of at least 0
 """)

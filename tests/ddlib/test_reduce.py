@@ -232,5 +232,6 @@ def test_the_error_names_missing_numbers():
         dd.Tally().per_sequence | ValueError | tally is empty
         dd.Tally().perplexity | ValueError | tally is empty
         tally.bits_per_byte | ValueError | bits per byte require num_bytes
-        tally.add(ONES, num_bytes=BYTES) | ValueError | num_bytes must be given for every batch or for none
+        tally.add(ONES, num_bytes=BYTES) | ValueError
+            | num_bytes must be given for every batch or for none
     """)

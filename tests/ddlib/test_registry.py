@@ -118,11 +118,15 @@ def test_the_off_switch_keeps_the_entry_points_of_ddlib(kind, install, monkeypat
 
 
 test_a_missing_name_is_answered_with_the_nearest_or_with_all = refuses(r"""
-    registry.get("samplers", "gibbs") | ValueError | nothing in samplers is called 'gibbs', which is one of correctors;
-    registry.get("schedules", "liner") | ValueError | nothing in schedules is called 'liner', did you mean 'linear'
+    registry.get("samplers", "gibbs") | ValueError
+        | nothing in samplers is called 'gibbs', which is one of correctors;
+    registry.get("schedules", "liner") | ValueError
+        | nothing in schedules is called 'liner', did you mean 'linear'
     registry.get("schedules", "xyzzy") | ValueError | called 'xyzzy', there are cosine, .*linear
-    dd.build("process", "masked") | ValueError | kind is 'process', must be one of schedules, hierarchies
-    registry.get("schedule", "linear") | ValueError | kind is 'schedule', must be one of schedules, hierarchies
+    dd.build("process", "masked") | ValueError
+        | kind is 'process', must be one of schedules, hierarchies
+    registry.get("schedule", "linear") | ValueError
+        | kind is 'schedule', must be one of schedules, hierarchies
 """)
 
 
@@ -153,7 +157,8 @@ def test_a_name_of_two_packages_is_refused_and_both_are_named(install, monkeypat
     )
     refused_with()(r"""
         registry.get("schedules", "mine")
-            | ImportError | registered by second \(second_module:Mine\) and first \(first_module:Mine\)
+            | ImportError
+                | registered by second \(second_module:Mine\) and first \(first_module:Mine\)
         registry.get("schedules", "linear")
             | ImportError | 'linear' is registered by .*ddlib \(ddlib.schedules:Linear\)
     """)

@@ -131,6 +131,8 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Remask(0.1, "max") | ValueError | rule is 'max', must be one of 'cap', 'rescale'
     Remask(0.1, lift=[2.0]) | ValueError | lift\[0\] is 2.0, must be in \[0, 1\]
     Psi(-0.1) | ValueError | kappa is -0.1, must be in \[0, 1\]
-    sampled(LEVELS["levels"], Remask(0.1, lift=[1.0])) | ValueError | lift has 1 entries, must have 3
-    sampled(dd.presets.gidd(6, 0.2), Remask(0.1)) | TypeError | Remask needs a process with levels.*use Psi
+    sampled(LEVELS["levels"], Remask(0.1, lift=[1.0])) | ValueError
+        | lift has 1 entries, must have 3
+    sampled(dd.presets.gidd(6, 0.2), Remask(0.1)) | TypeError
+        | Remask needs a process with levels.*use Psi
 """)

@@ -257,12 +257,14 @@ def test_a_short_overshoot_lifts_words_to_their_own_clusters():
 
 
 test_bad_input_is_refused = refuses(r"""
-    Remask(0.1, "loop", t_on=0.3, t_off=0.4) | ValueError | t_on is 0.3 and t_off is 0.4, must be 1 > t_on
+    Remask(0.1, "loop", t_on=0.3, t_off=0.4) | ValueError
+        | t_on is 0.3 and t_off is 0.4, must be 1 > t_on
     Remask(0.1, "loop", t_on=1.0) | ValueError | t_on is 1.0, must be in \(0, 1\)
     Remask(0.1, "loop", t_off=0.0) | ValueError | t_off is 0.0, must be in \(0, 1\)
     Remask(0.1, "loop", plateau="0.1") | TypeError | plateau is '0.1', must be a number in
     Remask(0.1, plateau=0.2) | ValueError | plateau is 0.2, must not be given for the rule 'cap'
-    Remask(0.1, "confidence", t_on=0.2) | ValueError | t_on is 0.2, must not be given for the rule 'conf
+    Remask(0.1, "confidence", t_on=0.2) | ValueError
+        | t_on is 0.2, must not be given for the rule 'conf
     Remask(0.1, "conf") | ValueError | one of 'cap', 'rescale', 'loop', 'confidence'
     Overshoot(1.1) | ValueError | amount is 1.1, must be in \[0, 1\]
     Overshoot(None) | TypeError | amount is None, must be a number in \[0, 1\]

@@ -212,9 +212,15 @@ def plain(z, t):
 GUIDED = dd.guidance.ClassifierFree(PROCESSES["masked"], plain, plain, 2.0)
 
 test_networks_without_a_previous_call_are_refused = refuses(r"""
-    refused(plain) | TypeError | controls holds Memory\(\), and the denoiser plain does not support it: .*takes_memory = True
-    refused(GUIDED) | TypeError | the denoiser ClassifierFree does not support it: .*a guidance has no features
-    refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError | controls holds Memory\(\), which Particles
-    refused(pace=dd.paces.Blocks(2)) | TypeError | controls holds Memory\(\), and pace is Blocks\(size=2\)
-    refused(controls=[dd.controls.WholeBatch()]) | TypeError | controls holds Memory\(\) and WholeBatch\(\), must not hold both
+    refused(plain) | TypeError
+        | controls holds Memory\(\), and the denoiser plain does not support it: .*takes_memory =
+        True
+    refused(GUIDED) | TypeError
+        | the denoiser ClassifierFree does not support it: .*a guidance has no features
+    refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError
+        | controls holds Memory\(\), which Particles
+    refused(pace=dd.paces.Blocks(2)) | TypeError
+        | controls holds Memory\(\), and pace is Blocks\(size=2\)
+    refused(controls=[dd.controls.WholeBatch()]) | TypeError
+        | controls holds Memory\(\) and WholeBatch\(\), must not hold both
 """)

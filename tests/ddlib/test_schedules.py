@@ -20,10 +20,18 @@ from ddlib.schedules.symbolic import _FUNCTIONS, parse
 from ddlib.testing import strategies
 
 LEAVES = [
-    Linear(), Polynomial(0.5), Polynomial(3), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"),
-    Symbolic("1 - t**2"), Symbolic("1 - sqrt(t)"), Symbolic("1 - sin(pi*t/2)"), Symbolic("1 - tanh(t)/tanh(1)"),
+    Linear(),
+    Polynomial(0.5),
+    Polynomial(3),
+    Cosine(),
+    Geometric(),
+    Symbolic("(1 - t)**2 * exp(-t)"),
+    Symbolic("1 - t**2"),
+    Symbolic("1 - sqrt(t)"),
+    Symbolic("1 - sin(pi*t/2)"),
+    Symbolic("1 - tanh(t)/tanh(1)"),
     Symbolic("(1 - t)**1.5 * cos(t)"),
-]  # fmt: skip
+]
 TIMES = [1e-8, 1e-6, 1e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 1e-6, 1 - 2.0**-24]
 
 
@@ -133,9 +141,26 @@ def test_parse_builds_the_written_formula(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["__import__('os').system('true')", "t.real", "(lambda: t)()", "[t][0]", "t if t else 1", "x", "open(t)", "'t'",
-     "t @ t", "exp(t, t)", "exp(x=t)", "1j*t", "True", "1 -", "(" * 500 + "t" + ")" * 500, "9**9**9**9", "1e300*t"],
-)  # fmt: skip
+    [
+        "__import__('os').system('true')",
+        "t.real",
+        "(lambda: t)()",
+        "[t][0]",
+        "t if t else 1",
+        "x",
+        "open(t)",
+        "'t'",
+        "t @ t",
+        "exp(t, t)",
+        "exp(x=t)",
+        "1j*t",
+        "True",
+        "1 -",
+        "(" * 500 + "t" + ")" * 500,
+        "9**9**9**9",
+        "1e300*t",
+    ],
+)
 def test_parse_refuses_all_that_is_not_a_formula(text):
     with pytest.raises(ValueError, match="formula"):
         parse(text)
@@ -187,9 +212,19 @@ def test_irrational_numbers_in_a_formula_keep_all_their_digits():
         assert torch.allclose(Symbolic(formula).rate(t), exact, rtol=2e-14, atol=0)
 
 
-FORMULAS = ["1 - sin(pi*t/2)", "1 - t**2", "(1 - t)**2 * exp(-t)", "1 - sqrt(t)", "(1 - t)/(1 + 3*t)", "1 - t**pi",
-            "cos(pi*t/2)", "sqrt(1 - t)", "1.01*(1 - t)**2/(1.01 - t)", "exp(-t/(1 - t))",
-            "(1 - t)*exp(-t/(1 - t))"]  # fmt: skip
+FORMULAS = [
+    "1 - sin(pi*t/2)",
+    "1 - t**2",
+    "(1 - t)**2 * exp(-t)",
+    "1 - sqrt(t)",
+    "(1 - t)/(1 + 3*t)",
+    "1 - t**pi",
+    "cos(pi*t/2)",
+    "sqrt(1 - t)",
+    "1.01*(1 - t)**2/(1.01 - t)",
+    "exp(-t/(1 - t))",
+    "(1 - t)*exp(-t/(1 - t))",
+]
 
 
 @pytest.mark.parametrize("formula", FORMULAS)

@@ -184,7 +184,8 @@ CALLS = """
 import {first}, sys, torch, ddlib, ddlib_models
 def verdict(call):
     try: call()
-    except Exception as error: return any(part in str(error) for part in ("Type-check error", "violates type hint"))
+    except Exception as error:
+        return any(part in str(error) for part in ("Type-check error", "violates type hint"))
 print(
     verdict(lambda: ddlib.schedules.Linear().rate("now")),
     verdict(lambda: ddlib_models.dit.layers.rotate(torch.ones(1, 2, 3, 4), torch.ones(5, 2))),
@@ -205,7 +206,10 @@ def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch
 
 
 def test_without_beartype_the_error_names_the_package_to_install():
-    script = "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as e: print(e)"
+    script = (
+        "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as "
+        "e: print(e)"
+    )
     assert "pip install beartype" in run(script, "1")
 
 

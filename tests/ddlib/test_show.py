@@ -183,7 +183,10 @@ def test_the_command_finds_modules_of_the_current_folder(tmp_path):
     (tmp_path / "mynoise.py").write_text(
         "from ddlib.schedules import Linear\n\n\nclass Bent(Linear):\n    pass\n"
     )
-    script = "import sys; from ddlib.__main__ import console; sys.path.remove(''); raise SystemExit(console())"
+    script = (
+        "import sys; from ddlib.__main__ import console; sys.path.remove(''); raise "
+        "SystemExit(console())"
+    )
     found = subprocess.run(
         [sys.executable, "-c", script, "show", "mynoise:Bent"],
         capture_output=True,

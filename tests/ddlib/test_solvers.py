@@ -134,9 +134,15 @@ def test_prompts_stand_and_words_come_out(name, kind):
     for options in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}):
         states = []
         words = generate(
-            process, some_network(process), sampler, (3, 6), steps=5, prompt=prompt,
-            on_step=lambda k, t, z, states=states: states.append(z), **options,
-        )  # fmt: skip
+            process,
+            some_network(process),
+            sampler,
+            (3, 6),
+            steps=5,
+            prompt=prompt,
+            on_step=lambda k, t, z, states=states: states.append(z),
+            **options,
+        )
         assert words.shape == (3, 6) and bool((words < V).all()) and len(states) == 6
         assert all(torch.equal(z[:, :2], prompt) for z in [*states, words])
 
@@ -193,7 +199,14 @@ def test_the_second_look_is_taken_only_where_the_second_stage_moves():
     process = LEVELS["levels-xi"]
     halves = Halves(process)
     calls = []
-    dd.sample(process, lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1], (6, 4), ThetaTrapezoidal(0.25), steps=torch.tensor([1.0, 0.6, 0.2, 0.0]), generator=seeded())  # fmt: skip
+    dd.sample(
+        process,
+        lambda z, t: (calls.append((len(z), float(t[0]))), halves(z, t))[1],
+        (6, 4),
+        ThetaTrapezoidal(0.25),
+        steps=torch.tensor([1.0, 0.6, 0.2, 0.0]),
+        generator=seeded(),
+    )
     times = [1.0, 0.9, 0.6, 0.5, 0.2, 0.15]
     assert [t for _, t in calls] == pytest.approx(
         times, abs=1e-6
@@ -238,7 +251,8 @@ test_bad_input_is_refused = refuses(r"""
     ThetaTrapezoidal(1) | ValueError | theta is 1, must be in \(0, 1\)
     ThetaTrapezoidal(float("nan")) | ValueError | theta is nan
     ThetaTrapezoidal("half") | TypeError | theta is 'half'
-    Psi().kernel(*[None] * 5) | TypeError | Psi has no method that returns the distribution of its step
+    Psi().kernel(*[None] * 5) | TypeError
+        | Psi has no method that returns the distribution of its step
 """)
 
 

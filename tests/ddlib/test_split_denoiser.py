@@ -108,9 +108,11 @@ def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
     def suffices(name, *levels):
         return LEVELS[name].subtree_logits_suffice(*levels)
 
-    assert {name for name, process in LEVELS.items() if process.hierarchy.depth > 1 and suffices(name, 1, 0)} == {
-        "hdlm", "levels", "levels-xi-above", "geometric"
-    }  # fmt: skip
+    assert {
+        name
+        for name, process in LEVELS.items()
+        if process.hierarchy.depth > 1 and suffices(name, 1, 0)
+    } == {"hdlm", "levels", "levels-xi-above", "geometric"}
     assert suffices("hdlm", 2, 1) and suffices("levels", 2, 1)
     assert suffices("hdlm-xi", 2, 0) and suffices("levels-xi", 2, 0, True)
     assert not any(

@@ -128,9 +128,13 @@ def drawn(process, number, texts, length):
 @pytest.mark.parametrize(
     ("name", "texts", "length"),
     [
-        ("masked", 64, 16), ("two levels", 100, 64), ("masked", 64, 64), ("masked", 100, 256), ("GIDD", 64, 64)
+        ("masked", 64, 16),
+        ("two levels", 100, 64),
+        ("masked", 64, 64),
+        ("masked", 100, 256),
+        ("GIDD", 64, 64),
     ],
-)  # fmt: skip
+)
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
     """Times that share a shift have an error that no two of them show.
 

@@ -365,24 +365,45 @@ def wrong(name, **functions):
 
 
 BAD = [
-    (wrong("Double", density=lambda t: 1 + 2 * t),
-     ValueError, r"Double: cumulative and the integral of density differ by up to 1, must be equal"),
-    (wrong("Narrow", density=lambda t: torch.where((t > 0.502) & (t < 0.53), 0.0, 1 / 0.972)),
-     ValueError, r"Narrow: density\(0\.50[23]\d*\) is 0, must be positive"),
-    (wrong("Torn", cumulative=lambda t: torch.where((t > 0.3) & (t < 0.7), math.nan, t)),
-     ValueError, r"Torn: cumulative is not finite near t = 0\.[23]\d*, must rise from 0 to 1"),
-    (wrong("Negative", density=lambda t: 1.5 - 2 * t),
-     ValueError, r"Negative: density\(0\.[78]\d*\) is -.*must not be negative"),
-    (wrong("Gap", density=lambda t: torch.where(t < 0.5, 2.0, 0.0)),
-     ValueError, r"Gap: density\(0\.5\) is 0, must be positive: the bound's weight is not 0 there"),
+    (
+        wrong("Double", density=lambda t: 1 + 2 * t),
+        ValueError,
+        r"Double: cumulative and the integral of density differ by up to 1, must be equal",
+    ),
+    (
+        wrong("Narrow", density=lambda t: torch.where((t > 0.502) & (t < 0.53), 0.0, 1 / 0.972)),
+        ValueError,
+        r"Narrow: density\(0\.50[23]\d*\) is 0, must be positive",
+    ),
+    (
+        wrong("Torn", cumulative=lambda t: torch.where((t > 0.3) & (t < 0.7), math.nan, t)),
+        ValueError,
+        r"Torn: cumulative is not finite near t = 0\.[23]\d*, must rise from 0 to 1",
+    ),
+    (
+        wrong("Negative", density=lambda t: 1.5 - 2 * t),
+        ValueError,
+        r"Negative: density\(0\.[78]\d*\) is -.*must not be negative",
+    ),
+    (
+        wrong("Gap", density=lambda t: torch.where(t < 0.5, 2.0, 0.0)),
+        ValueError,
+        r"Gap: density\(0\.5\) is 0, must be positive: the bound's weight is not 0 there",
+    ),
     # it has no integral from 0
-    (wrong("Endless", density=lambda t: 1 / t, cumulative=lambda t: 1 + t.log()),
-     ValueError, r"Endless: cumulative\(0\) is -inf, must be 0: a density integrates to one"),
-    (wrong("Twice", cumulative=lambda t: t + t**2),
-     ValueError, r"Twice: cumulative\(1\) is 2, must be 1: a density integrates to one"),
+    (
+        wrong("Endless", density=lambda t: 1 / t, cumulative=lambda t: 1 + t.log()),
+        ValueError,
+        r"Endless: cumulative\(0\) is -inf, must be 0: a density integrates to one",
+    ),
+    (
+        wrong("Twice", cumulative=lambda t: t + t**2),
+        ValueError,
+        r"Twice: cumulative\(1\) is 2, must be 1: a density integrates to one",
+    ),
     (0.5, TypeError, r"density is 0.5, must be a ddlib.times.TimeDensity or None"),
     (Uniform, TypeError, r"density is <class.*must be a ddlib.times.TimeDensity"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -404,13 +425,16 @@ def test_a_density_that_is_none_is_refused_before_anything_is_drawn(density, err
 
 
 test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
-    Tabulated([0.0, 0.5, 1.0], [1.0, 0.0]) | ValueError | masses\[1\] is 0.0, must be positive and finite
+    Tabulated([0.0, 0.5, 1.0], [1.0, 0.0]) | ValueError
+        | masses\[1\] is 0.0, must be positive and finite
     Tabulated([0.0, 1.0], [math.inf]) | ValueError | masses\[0\] is inf, must be positive and finite
-    Tabulated([0.0, 0.5, 1.0], [1.0, 1e-300]) | ValueError | masses\[1\] is 1e-300, negligible compared with 1, must
+    Tabulated([0.0, 0.5, 1.0], [1.0, 1e-300]) | ValueError
+        | masses\[1\] is 1e-300, negligible compared with 1, must
     Tabulated([0.0, 1.0], [-1.0]) | ValueError | masses\[0\] is -1.0, must be positive
     Tabulated([0.0, 0.9], [1.0]) | ValueError | edges run from 0 to 0.9, must increase from 0 to 1
     Tabulated([0.0, 0.5, 0.5, 1.0], [1.0] * 3) | ValueError | edges run from 0 to 1, must increase
-    Tabulated([0.0, 1.0], [1.0, 2.0]) | ValueError | edges has shape \(2,\) and masses \(2,\), must be
+    Tabulated([0.0, 1.0], [1.0, 2.0]) | ValueError
+        | edges has shape \(2,\) and masses \(2,\), must be
     Beta(0.0, 1.0) | ValueError | a is 0.0, must be in \[0.1, 40\]
     Beta(1.0, math.nan) | ValueError | b is nan, must be in \[0.1, 40\]
     Beta(41, 1.0) | ValueError | a is 41, must be in \[0.1, 40\]
@@ -418,9 +442,12 @@ test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
     Bell(mean="0") | TypeError | mean is '0', must be a number in \[-3, 3\]
     Bell().weight(torch.tensor([0.5]), (0.5, 0.2)) | ValueError | interval is \(0.5, 0.2\)
     dd.presets.mdlm(4).time_density(0) | ValueError | length is 0, must be at least 1
-    dd.presets.mdlm(4).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2 entries, must have one
-    dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]) | ValueError | divergences\[0\] is 0.0.*positive
-    dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2.*one, for a token
+    dd.presets.mdlm(4).time_density(8, [1.0, 2.0]) | ValueError
+        | divergences has 2 entries, must have one
+    dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]) | ValueError
+        | divergences\[0\] is 0.0.*positive
+    dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError
+        | divergences has 2.*one, for a token
 """)
 
 
@@ -434,8 +461,10 @@ def test_the_largest_exponents_can_be_drawn_from(a, b):
 
 def test_a_density_has_a_repr_and_is_built_from_values():
     assert [repr(d) for d in (Uniform(), Beta(2, 1), Bell())] == [
-        "Uniform()", "Beta(a=2.0, b=1.0)", "Bell(mean=0.0, spread=1.0)",
-    ]  # fmt: skip
+        "Uniform()",
+        "Beta(a=2.0, b=1.0)",
+        "Bell(mean=0.0, spread=1.0)",
+    ]
     table = dd.build("times", {"kind": "tabulated", "edges": [0.0, 0.5, 1.0], "masses": [1.0, 3.0]})
     assert table.density(torch.tensor([0.7], dtype=F64)).item() == 1.5
     assert dd.presets.hdlm_levels(NESTED).time_density(8).masses.shape == (130,)

@@ -533,7 +533,10 @@ def test_noise_or_a_loss_of_another_process_is_refused(tmp_path):
         module.on_train_start()
 
 
-WRONG = r"batch_size of the DiffusionCollator is 8, must be 4, the sequences of one step over all processes and accumul"
+WRONG = (
+    r"batch_size of the DiffusionCollator is 8, must be 4, the sequences of one step over all "
+    r"processes and accumul"
+)
 
 
 def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):

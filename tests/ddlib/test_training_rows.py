@@ -300,10 +300,12 @@ def rows(process=None, order=None, **options):
 
 
 test_data_without_an_order_are_refused = refuses(r"""
-    rows(order=Ancestral()) | TypeError | order is Ancestral\(.*must be a sampler that chooses the next position
+    rows(order=Ancestral()) | TypeError
+        | order is Ancestral\(.*must be a sampler that chooses the next position
     rows(dd.presets.gidd(4, 0.3)) | TypeError | needs a process with levels, .*train on random noise
     rows(LATE) | ValueError | needs a process with only masks at t = 1
-    rows(dd.presets.staged([0, 0, 1, 1])) | ValueError | needs edges that act at all times, .* has windows
+    rows(dd.presets.staged([0, 0, 1, 1])) | ValueError
+        | needs edges that act at all times, .* has windows
     rows(order=Confidence(per_step="expected")) | ValueError | must choose without a time grid
     rows(per_step=0) | ValueError | per_step is 0
     rows(index=torch.arange(3)) | ValueError | index has shape

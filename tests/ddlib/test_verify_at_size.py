@@ -65,7 +65,7 @@ def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     }
 
 
-def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_by_the_claims_of_any_size():
+def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_at_any_size():
     report = dd.verify(RateMatrix(gaussian(170, 2.0), dd.schedules.Linear()))
     assert report.ok and report.note == "no reduction: 170 states verified as given", report
 

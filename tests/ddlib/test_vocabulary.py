@@ -28,11 +28,13 @@ def checked(vocabulary, special):
 
 
 test_another_vocabulary_is_refused = refuses(r"""
-    checked({**WORDS, "[MASK]": 4}, {}) | ValueError | vocabulary has 5 tokens, the process 4 tokens.*mask token
+    checked({**WORDS, "[MASK]": 4}, {}) | ValueError
+        | vocabulary has 5 tokens, the process 4 tokens.*mask token
     checked({"a": 0}, {}) | ValueError | vocabulary has 1 tokens, the process 4 tokens
     checked({"a": 0, "b": 1, "c": 2, "d": 7}, {})
         | ValueError | ids 0\.\.7 with gaps or repeats, must have exactly 0\.\.3
     checked(WORDS, {"pad": 4}) | ValueError | pad id is 4, must be a token in \[0, 4\)
     checked(WORDS, {"eos": -1}) | ValueError | eos id is -1, must be a token
-    checked({"a": 0, "b": 1, "d": 2, "c": 3}, {}) | ValueError | fingerprint .* made for .* another tokenizer
+    checked({"a": 0, "b": 1, "d": 2, "c": 3}, {}) | ValueError
+        | fingerprint .* made for .* another tokenizer
 """)

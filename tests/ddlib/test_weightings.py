@@ -177,12 +177,16 @@ def test_optimal_weights_of_a_used_rule_that_is_copied_or_pickled_and_of_a_moved
 
 def test_each_rule_has_a_description():
     documented = {
-        Clip(): "not clipped", Clip(2.0): "clipped at 2", Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
-        Clip(low=0.5): "no weight below 0.5", Constant(): "all weights 1", Dynamic(): "dynamic weights up to 2",
+        Clip(): "not clipped",
+        Clip(2.0): "clipped at 2",
+        Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
+        Clip(low=0.5): "no weight below 0.5",
+        Constant(): "all weights 1",
+        Dynamic(): "dynamic weights up to 2",
         Dynamic(released=True): "dynamic weights up to 2, as released",
         Optimal(): "equal magnitude at all times, for 1 token",
         PerLevel([2.0, 0.5], Clip(2.0)): "clipped at 2, levels times 2, 0.5",
-    }  # fmt: skip
+    }
     assert {rule: rule.about for rule in documented} == documented
     assert [rule for rule in documented if rule.bound] == [next(iter(documented))]
     assert PerLevel([1.0, 1.0]).bound and not PerLevel([1.0], Clip(2.0)).bound
@@ -210,8 +214,10 @@ test_a_rule_that_gives_no_weights_is_named = refuses(r"""
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w[:, :1]))
         | ValueError | Odd\(.*shape \(1, 1\), must be that of z, \(1, 2\)
     dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: -w)) | ValueError | weight -2.0
-    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | returns the weight nan
-    dd.training_loss(MASKS, dd.Hidden(LOGITS, torch.eye(4)), *ARGUMENTS, weighting=Odd(lambda w: -w))
+    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError
+        | returns the weight nan
+    dd.training_loss(MASKS, dd.Hidden(LOGITS, torch.eye(4)), *ARGUMENTS, weighting=Odd(lambda w:
+        -w))
         | ValueError | weight -2\.0
 """)
 

@@ -66,9 +66,13 @@ def check_bound(process, rows=512, length=32, seed=0, error=0.2, **options):
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @settings(max_examples=examples(15), deadline=None)
 @given(
-    st.floats(0.02, 2.0), st.floats(0.05, 0.95), st.floats(0.0, 1.0), st.data(), st.sampled_from([0.2, 1.0]),
+    st.floats(0.02, 2.0),
+    st.floats(0.05, 0.95),
+    st.floats(0.0, 1.0),
+    st.data(),
+    st.sampled_from([0.2, 1.0]),
     st.integers(0, 2**20),
-)  # fmt: skip
+)
 def test_the_bound_of_uniform_predictions_is_the_entropy_of_uniform_tokens(
     dtype, speed, end, share, data, chance, seed
 ):

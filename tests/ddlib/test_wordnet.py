@@ -143,8 +143,10 @@ def test_bad_depths_files_and_words_are_refused_by_name(folder):
         wordnet_table(folder, {"dog": "dog"}, [0, 1]) | ValueError | depths
         wordnet_table(folder, {"dog": "dog"}, [1, -1]) | ValueError | depths
         wordnet_table(folder, {"dog": "dog"}, min_words=0) | ValueError | min_words
-        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, none of which is in the WordNet of
-        wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 as its own
+        wordnet_table(folder, {"the": "the"}) | ValueError
+            | texts has 1 tokens, none of which is in the WordNet of
+        wordnet_table(folder, {"restrain": "restrain"}) | ValueError
+            | data\.verb has restrain\.v\.01 as its own
     """)
     with (folder / "data.adv").open("a", encoding="utf-8") as file:
         file.write("00000002 02 r\n")

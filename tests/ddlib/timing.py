@@ -31,26 +31,51 @@ def answers(process, x, z, logits, s, t):
     """
     p = logits.softmax(-1)
     found = {
-        "marginal": process.marginal(x, t), "likelihood": process.likelihood(z, x, t),
-        "token_likelihood": process.token_likelihood(z, t), "predictive": process.predictive(p, t),
-        "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
-        "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
-        "step_divergence": process.step_divergence(logits, x, z, t, s), "leaving": process.exit_rate(z, t, logits),
+        "marginal": process.marginal(x, t),
+        "likelihood": process.likelihood(z, x, t),
+        "token_likelihood": process.token_likelihood(z, t),
+        "predictive": process.predictive(p, t),
+        "posterior": process.posterior(p, z, t, s),
+        "reverse_rate": process.reverse_rate(p, z, t),
+        "prior_kl": process.prior_kl(x, t),
+        "loss_weight": process.loss_weight(x, z, t),
+        "step_divergence": process.step_divergence(logits, x, z, t, s),
+        "leaving": process.exit_rate(z, t, logits),
         "posterior_logits": dd.parameterization.logits.posterior_logits(process, logits, z, t),
-        "cavity_logits": dd.parameterization.logits.cavity_logits(process, logits, z, t, "posterior"),
+        "cavity_logits": dd.parameterization.logits.cavity_logits(
+            process, logits, z, t, "posterior"
+        ),
         "generic": dd.nelbo(process, logits, x, z, t, method="generic"),
-        "pull": process._weight_and_mean(x, z, t)[1], "mean pull": process._weight_and_mean(x, z, t)[0],
-    }  # fmt: skip
+        "pull": process._weight_and_mean(x, z, t)[1],
+        "mean pull": process._weight_and_mean(x, z, t)[0],
+    }
     found["weight"], found["divergence"] = process.integrand_parts(logits, x, z, t)
     drawn = dd.paces.Draw(t, dd.times.Beta(2.0, 1.0).weight(t))
     for meaning in ("cavity", "posterior"):
         found[f"nelbo {meaning}"] = dd.nelbo(process, logits, x, z, t, parameterization=meaning)
         for mode in process.modes:
             found[f"{mode} {meaning}"] = dd.training_loss(
-                process, logits, x, z, drawn, dd.weightings.Clip(3.0), mode, parameterization=meaning,
+                process,
+                logits,
+                x,
+                z,
+                drawn,
+                dd.weightings.Clip(3.0),
+                mode,
+                parameterization=meaning,
                 reduction="none",
-            )  # fmt: skip
-            found[f"linear {mode} {meaning}"] = dd.training_loss(process, dd.Hidden(p, torch.eye(process.vocab_size, dtype=F64)), x, z, drawn, dd.weightings.Clip(3.0), mode, parameterization=meaning, reduction="none")  # fmt: skip
+            )
+            found[f"linear {mode} {meaning}"] = dd.training_loss(
+                process,
+                dd.Hidden(p, torch.eye(process.vocab_size, dtype=F64)),
+                x,
+                z,
+                drawn,
+                dd.weightings.Clip(3.0),
+                mode,
+                parameterization=meaning,
+                reduction="none",
+            )
     return found
 
 
@@ -64,7 +89,7 @@ def draws(process, x, z, logits, s, t):
         "advance": process.sample_forward(process.sample(x, s, noise()), s, t, noise()),
         "land": process.sample_given_level(logits, z, t, s, None, noise()),
         "leave": process.sample_exit(logits, z, t, torch.ones_like(z, dtype=torch.bool), noise()),
-    }  # fmt: skip
+    }
     if isinstance(process, dd.processes.LevelProcess):
         found["level"] = process.sample_level(z, t, s, noise())
         found["lifted"] = process.sample_level(z, t, s, noise(), process.max_remask_prob(t, s) / 2)

@@ -229,8 +229,15 @@ def sample_always_returns_the_first_listed_parent(sample, self, child, u):
 @fault("products of sparse kernels are sparse kernels")
 def the_product_of_sparse_kernels_uses_only_the_likeliest_upper_parents(patch):
     patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", 0)
-    patch.setattr(Sparse, "then", lambda self, upper: Sparse(upper.parents[self.index], self.values, upper.num_parents)
-                  if isinstance(upper, Sparse) else upper.after(self.matrix()))  # fmt: skip
+    patch.setattr(
+        Sparse,
+        "then",
+        lambda self, upper: (
+            Sparse(upper.parents[self.index], self.values, upper.num_parents)
+            if isinstance(upper, Sparse)
+            else upper.after(self.matrix())
+        ),
+    )
     return Kernels(
         [
             Sparse([[0, 1], [1, 2], [2, 0]], [[0.5, 0.5]] * 3),

@@ -18,7 +18,7 @@ STATISTICS = sys.modules["ddlib.kernels.cluster_mass"]
 
 
 fault("a weight of 0 stays 0", Weighting)(
-    a_lower_limit_makes_the_zero_weight_of_tokens_positive=lambda __call__, self, process, weight, x, z, t: (
+    a_lower_limit_makes_zero_weights_positive=lambda __call__, self, process, weight, x, z, t: (
         weight.clamp(0.5, 2.0)
     ),
     a_constant_weight_also_applies_to_tokens=lambda __call__, self, process, weight, x, z, t: (

@@ -19,7 +19,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     RobertaConfig,
-)  # fmt: skip
+)
 
 import ddlib as dd
 
@@ -38,13 +38,19 @@ CONFIGS = {
     "bert": lambda: BertConfig(**SIZE, pad_token_id=0),
     "roberta": lambda: RobertaConfig(**SIZE, pad_token_id=1),
     "modernbert": lambda: ModernBertConfig(
-        **SIZE, global_attn_every_n_layers=2, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        cls_token_id=1, sep_token_id=2,
+        **SIZE,
+        global_attn_every_n_layers=2,
+        local_attention=4,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
     ),
     "distilbert": lambda: DistilBertConfig(
         vocab_size=ROWS, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=12
     ),
-}  # fmt: skip
+}
 
 CAUSAL = {
     "llama": lambda: LlamaConfig(**SIZE, num_key_value_heads=1, tie_word_embeddings=True),

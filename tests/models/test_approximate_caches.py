@@ -124,7 +124,8 @@ REFUSED = [
     (
         dict(pace=None),
         TypeError,
-        "controls holds Cache('dual') and pace is Together(), must be Blocks(n): cached positions outside",
+        "controls holds Cache('dual') and pace is Together(), must be Blocks(n): cached positions "
+        "outside",
     ),
     (
         dict(pace=None, sampler=Remask(0.5)),
@@ -158,7 +159,10 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
     alike.own_times = True
     for model, process in ((encoder, dd.presets.mdlm(HF_WORDS)), (alike, PROCESS)):
         name = "MaskedLM" if model is encoder else alike.__qualname__
-        named = f"controls holds Cache('dual'), which the denoiser {name} does not support: it must evaluate a window"
+        named = (
+            f"controls holds Cache('dual'), which the denoiser {name} does not support: it must "
+            "evaluate a window"
+        )
         with pytest.raises(TypeError, match=re.escape(named)):
             dd.sample(
                 process,

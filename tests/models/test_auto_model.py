@@ -51,11 +51,15 @@ def test_samplers_call_it_as_they_call_a_dit(tmp_path, options):
     )
     drawn = [
         dd.sample(
-            process, one, (2, 6), steps=4, generator=torch.Generator().manual_seed(0),
+            process,
+            one,
+            (2, 6),
+            steps=4,
+            generator=torch.Generator().manual_seed(0),
             parameterization=dd.Children.of(one) if "tree" in options else "cavity",
         )
         for one in (model, loaded)
-    ]  # fmt: skip
+    ]
     assert torch.equal(*drawn) and loaded.num_classes == 0
     z, t = inputs()
     assert torch.equal(

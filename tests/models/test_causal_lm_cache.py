@@ -49,9 +49,11 @@ def zeros(z):
 
 @kinds
 @given(
-    chunks=st.lists(st.integers(0, 1), max_size=3), window=st.integers(1, 5), shift=st.integers(0, 1),
+    chunks=st.lists(st.integers(0, 1), max_size=3),
+    window=st.integers(1, 5),
+    shift=st.integers(0, 1),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_logits_after_cached_tokens_are_those_of_the_whole_sequence(
     folders, kind, chunks, window, shift, seed
@@ -185,10 +187,13 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
     t = zeros(draw(2))
     refused_with(cache=cache, model=model, other=copy.deepcopy(model), t=t, z=z)(r"""
         other.extend(z, t, cache) | ValueError | cache: contains keys and values of another CausalLM
-        model.extend(z[:1], t[:1], cache) | ValueError | cache: contains 2 sequences, but 1 are given; cache\.rows
+        model.extend(z[:1], t[:1], cache) | ValueError
+            | cache: contains 2 sequences, but 1 are given; cache\.rows
         model.prefill(draw(0, 3), cache) | ValueError | cache: contains 2 sequences, but 3 are given
-        model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
-        model.prefill(draw(2) + WORDS) | ValueError | x holds tokens .*: must lie in 0\.\.vocab_size-1=10
+        model.prefill(draw(3)) | ValueError
+            | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
+        model.prefill(draw(2) + WORDS) | ValueError
+            | x holds tokens .*: must lie in 0\.\.vocab_size-1=10
         model(z, t, clean=draw(2), cache=cache) | ValueError | clean, cache: at most one, clean
         model.extend(draw(9), t, cache) | ValueError | z has 13 positions: must have at most 12
     """)
@@ -217,6 +222,9 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
     monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
     with pytest.raises(
         ValueError,
-        match=r"does not keep keys and values of every token: use dd\.sample\(controls=\[dd\.controls\.Cache\('none'\)\]\)",
+        match=(
+            r"does not keep keys and values of every token: use "
+            r"dd\.sample\(controls=\[dd\.controls\.Cache\('none'\)\]\)"
+        ),
     ):
         model.prefill(draw(4))

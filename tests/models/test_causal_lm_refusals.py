@@ -78,12 +78,16 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
     t = torch.zeros(2)
     refused_with(model=model, z=z, t=t)(r"""
         model(z + 12, t) | ValueError | z holds states 12\.\.12: must lie in 0\.\.num_states-1=11
-        model(z, t[:1]) | ValueError | z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)
+        model(z, t[:1]) | ValueError
+            | z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)
         model(z[:, :1].expand(2, 13), t) | ValueError | z has 13 positions: must have at most 12
-        model(z, t, present=z[:, :2] == 0) | ValueError | present has shape \(2, 2\): must have that of z, \(2, 3\)
-        model(z, t, clean=z) | ValueError | clean: at most one, clean and cache only with blocks; block_size=0
+        model(z, t, present=z[:, :2] == 0) | ValueError
+            | present has shape \(2, 2\): must have that of z, \(2, 3\)
+        model(z, t, clean=z) | ValueError
+            | clean: at most one, clean and cache only with blocks; block_size=0
         model(z, t, clean=z, present=z == 0) | ValueError | clean, present: at most one, clean
-        model.prefill(z) | ValueError | x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of
+        model.prefill(z) | ValueError
+            | x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of
     """)
 
 

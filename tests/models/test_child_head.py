@@ -114,7 +114,9 @@ def test_another_tree_is_refused_by_the_digits_of_both():
     other = dd.Children(dd.hierarchies.Tree([[0, 1, 1, 3, 1, 2, 1, 3, 1, 2, 4], TREE[1]]))
     refused_with(model=model, other=other, process=process)(r"""
         dd.sample(process, model, (1, 3), parameterization=other)
-            | ValueError | made for a tree with \[11, 5\] children by level and parents=\w{6}, .* parents=\w{6}$
+            | ValueError
+                | made for a tree with \[11, 5\] children by level and parents=\w{6}, .*
+                parents=\w{6}$
         dd.Children.of(build()) | ValueError | DiT has no tree: it predicts tokens
         build().siblings() | ValueError | tree=None: the model predicts tokens
     """)

@@ -48,7 +48,10 @@ def test_the_error_names_a_folder_without_config_json(tmp_path):
 
 def test_the_error_names_an_adapter_without_a_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
-    message = r"contains an adapter and no model; merge it into its model by model\.merge_and_unload\(\) and save"
+    message = (
+        r"contains an adapter and no model; merge it into its model by "
+        r"model\.merge_and_unload\(\) and save"
+    )
     refused(tmp_path, message)
     with pytest.raises(ValueError, match=message):
         causal_lm(WORDS + 1, WORDS, str(tmp_path))
@@ -61,7 +64,10 @@ def test_an_adapter_beside_a_model_is_refused(bert):
     )
     refused(
         bert,
-        r"bert'?: contains an adapter, which is not loaded; merge it .* or delete adapter_config\.json",
+        (
+            r"bert'?: contains an adapter, which is not loaded; merge it .* or delete "
+            r"adapter_config\.json"
+        ),
     )
 
 

@@ -50,7 +50,8 @@ def at_positions(positions):
 
 
 test_positions_that_are_not_there_are_refused = refuses(r"""
-    at_positions([[0], [1]]) | ValueError | positions has shape \(2, 1\): expected \(B, n\) with B = 3
+    at_positions([[0], [1]]) | ValueError
+        | positions has shape \(2, 1\): expected \(B, n\) with B = 3
     at_positions([0, 1, 2]) | ValueError | positions has shape \(3,\)
     at_positions([[0], [5], [1]]) | ValueError | positions holds 0..5: must lie in 0..L-1=4
     at_positions([[0], [-1], [1]]) | ValueError | positions holds -1..1
@@ -223,7 +224,8 @@ test_refuses_bad_sizes = refuses(r"""
     build(dropout=1.0) | ValueError | dropout=1\.0
     build(pad_to=0) | ValueError | pad_to=0
     build(num_clusters=-1) | ValueError | num_clusters=-1
-    build(attention="flash") | ValueError | attention='flash': must be one of sdpa, varlen, flex, xformers
+    build(attention="flash") | ValueError
+        | attention='flash': must be one of sdpa, varlen, flex, xformers
 """)
 
 
@@ -231,7 +233,8 @@ def test_refuses_bad_inputs(as_users_call):
     model = build()
     z, t = inputs()
     refused_with(model=model, t=t, z=z)(r"""
-        model(torch.tensor([[0, STATES]]), torch.rand(1)) | ValueError | states 0\.\.14.*num_states-1=13
+        model(torch.tensor([[0, STATES]]), torch.rand(1)) | ValueError
+            | states 0\.\.14.*num_states-1=13
         model(torch.tensor([[0, -1]]), torch.rand(1)) | ValueError | -1\.\.0
         model(z, t[:2]) | ValueError | expected \(B, L\) and \(B,\)
     """)

@@ -249,8 +249,10 @@ def test_impossible_values_are_refused_by_name():
     model = trained(block_size=2).double()
     refused_with(model=model, t=t, x=x, z=z)(r"""
         trained().double()(z, t, clean=x) | ValueError | clean: not with block_size=0
-        model(z, t, clean=x[:, 1:]) | ValueError | clean has shape \(2, 5\): expected that of z, \(2, 6\)
+        model(z, t, clean=x[:, 1:]) | ValueError
+            | clean has shape \(2, 5\): expected that of z, \(2, 6\)
         model(x, t, clean=torch.arange(12).view(2, 6) + torch.tensor([[0], [2]]))
             | ValueError | clean holds tokens 0..13: must lie in 0..vocab_size-1=10
-        model(z[:1], t[:1], torch.tensor([0, 6]), clean=x[:1]) | ValueError | cu_seqlens and clean: at most one of them
+        model(z[:1], t[:1], torch.tensor([0, 6]), clean=x[:1]) | ValueError
+            | cu_seqlens and clean: at most one of them
     """)

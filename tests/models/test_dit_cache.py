@@ -252,16 +252,22 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name():
         ):
             other.extend(z, t, cache)
     refused_with(cache=cache, model=model, t=t, z=z)(r"""
-        model.extend(z[:1], t[:1], cache) | ValueError | cache: contains 2 sequences, but 1 are given; cache.rows
+        model.extend(z[:1], t[:1], cache) | ValueError
+            | cache: contains 2 sequences, but 1 are given; cache.rows
         model.prefill(draw(0, 3), cache) | ValueError | cache: contains 2 sequences, but 3 are given
-        model.extend(z.to("meta"), t.to("meta"), cache) | ValueError | cache: is on cpu, but the tokens are on meta
-        model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
+        model.extend(z.to("meta"), t.to("meta"), cache) | ValueError
+            | cache: is on cpu, but the tokens are on meta
+        model.prefill(draw(3)) | ValueError
+            | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
         trained().prefill(draw(4)) | ValueError | x has shape \(2, 4\), block_size=0
-        model.prefill(torch.tensor([[0, 13]])) | ValueError | x holds tokens 0..13: must lie in 0..vocab_size-1=10
+        model.prefill(torch.tensor([[0, 13]])) | ValueError
+            | x holds tokens 0..13: must lie in 0..vocab_size-1=10
         model(z, t, clean=draw(2), cache=cache) | ValueError | clean and cache: at most one of them
-        model.extend(z, torch.rand(3), cache) | ValueError | t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)
+        model.extend(z, torch.rand(3), cache) | ValueError
+            | t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)
         model.double().extend(z, t.double(), cache)
-            | ValueError | cache: has dtype torch\.float32, but the network computes in torch\.float64
+            | ValueError
+                | cache: has dtype torch\.float32, but the network computes in torch\.float64
     """)
 
 
@@ -289,8 +295,10 @@ def test_other_caches_and_tokens_are_refused_by_name():
     z = draw(2, most=STATES)
     t = torch.rand(2)
     refused_with(model=model, t=t, z=z)(r"""
-        model.extend(z, t, "cache") | TypeError | cache is 'cache', must be a Cache from prefill, or None
-        model(z, t, clean=z.float()) | TypeError | clean has dtype torch.float32: expected tokens, of the dtype of z
+        model.extend(z, t, "cache") | TypeError
+            | cache is 'cache', must be a Cache from prefill, or None
+        model(z, t, clean=z.float()) | TypeError
+            | clean has dtype torch.float32: expected tokens, of the dtype of z
     """)
 
 

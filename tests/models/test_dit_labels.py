@@ -128,8 +128,10 @@ def test_blocks_and_caches_keep_the_label(time_conditioned):
         refused_with(model=model, z=z, t=t, cache=cache, x=x)(r"""
             model.extend(z[:, 4:], t[:, 4:], cache, label=3) | ValueError |
                 cache: has label 0 in row 1, but 3 is given; prefill with the same labels
-            model.extend(z[:, 4:], t[:, 4:], cache) | ValueError | cache: has label 3 in row 0, but 4 is given
-            model.prefill(x[:, 4:], cache, label=1) | ValueError | cache: has label 3 in row 0, but 1 is given
+            model.extend(z[:, 4:], t[:, 4:], cache) | ValueError
+                | cache: has label 3 in row 0, but 4 is given
+            model.prefill(x[:, 4:], cache, label=1) | ValueError
+                | cache: has label 3 in row 0, but 1 is given
         """)
 
 
@@ -286,21 +288,31 @@ test_bad_arguments_are_refused = refuses(r"""
     build(num_classes=-1) | ValueError | num_classes=-1: must be at least 0
     build(num_classes=3, label_dropout=1.0) | ValueError | label_dropout=1\.0: must lie in \[0, 1\)
     build(num_classes=3, label_dropout=-0.1) | ValueError | label_dropout=-0\.1
-    build()(*inputs(), label=3) | ValueError | label is 3: must be None with num_classes=0; build the model with
+    build()(*inputs(), label=3) | ValueError
+        | label is 3: must be None with num_classes=0; build the model with
     build().conditioned(3) | ValueError | label is 3: must be None with num_classes=0
-    build().conditioned(LABEL) | ValueError | label is of shape \(3,\): must be None with num_classes=0
-    labelled().conditioned(4) | ValueError | label is 4: must lie in 0\.\.num_classes-1=3, or be -1 or None for no label
-    labelled().conditioned(LABEL + 2) | ValueError | label holds 1\.\.5: must lie in 0\.\.num_classes-1=3
-    labelled().conditioned("cat") | TypeError | label is 'cat': must be int64 \(B,\), an int, or None
+    build().conditioned(LABEL) | ValueError
+        | label is of shape \(3,\): must be None with num_classes=0
+    labelled().conditioned(4) | ValueError
+        | label is 4: must lie in 0\.\.num_classes-1=3, or be -1 or None for no label
+    labelled().conditioned(LABEL + 2) | ValueError
+        | label holds 1\.\.5: must lie in 0\.\.num_classes-1=3
+    labelled().conditioned("cat") | TypeError
+        | label is 'cat': must be int64 \(B,\), an int, or None
     labelled().conditioned(True) | TypeError | label is True: must be int64
     labelled().conditioned(LABEL[0]) | ValueError | label has shape \(\): expected \(1,\)
     labelled().conditioned(LABEL[:, None]) | ValueError | label has shape \(3, 1\)
     labelled()(*inputs(), label=LABEL - 1) | ValueError | label holds -2\.\.2
     labelled()(*inputs(), label=-2) | ValueError | label is -2: must lie in 0\.\.num_classes-1=3
-    labelled()(*inputs(), label=LABEL.int()) | TypeError | label has dtype torch\.int32: must be int64
+    labelled()(*inputs(), label=LABEL.int()) | TypeError
+        | label has dtype torch\.int32: must be int64
     labelled()(*inputs(), label=[1, 2, 3]) | TypeError | label is \[1, 2, 3\]: must be int64
-    labelled()(*inputs(), label=LABEL[:2]) | ValueError | label has shape \(2,\): expected \(3,\), one for each sequence
-    labelled(label_dropout=0.0)(*inputs()) | ValueError | label is None.*label_dropout=0 trains no null class
-    labelled(label_dropout=0.0)(*inputs(), label=LABEL) | ValueError | label holds -1\.\.3.*label_dropout=0 trains no
-    labelled(label_dropout=0.0).conditioned(None) | ValueError | label is None.*label_dropout=0 trains no null class
+    labelled()(*inputs(), label=LABEL[:2]) | ValueError
+        | label has shape \(2,\): expected \(3,\), one for each sequence
+    labelled(label_dropout=0.0)(*inputs()) | ValueError
+        | label is None.*label_dropout=0 trains no null class
+    labelled(label_dropout=0.0)(*inputs(), label=LABEL) | ValueError
+        | label holds -1\.\.3.*label_dropout=0 trains no
+    labelled(label_dropout=0.0).conditioned(None) | ValueError
+        | label is None.*label_dropout=0 trains no null class
 """)

@@ -176,8 +176,10 @@ def called(given_memory, **options):
 
 
 test_memory_that_does_not_fit_is_refused = refuses(r"""
-    called(torch.zeros(3, 5, 16), memory=False) | ValueError | memory: must be None with memory=False; build the
-    called(torch.zeros(3, 5, 8)) | ValueError | memory has shape \(3, 5, 8\): expected \(B, L, D\) = \(3, 5, 16\)
+    called(torch.zeros(3, 5, 16), memory=False) | ValueError
+        | memory: must be None with memory=False; build the
+    called(torch.zeros(3, 5, 8)) | ValueError
+        | memory has shape \(3, 5, 8\): expected \(B, L, D\) = \(3, 5, 16\)
     called(torch.zeros(2, 5, 16)) | ValueError | memory has shape \(2, 5, 16\)
     called(torch.zeros(3, 5, 16), block_size=2) | ValueError | memory: not with clean or cache
 """)

@@ -215,17 +215,24 @@ test_mismatches_are_refused_by_name = refuses(r"""
     shaped(()) | ValueError | shape=\(\): must be \(H, W\), each at least 1, with positions='rope2d'
     shaped((12,)) | ValueError | shape=\(12,\): must be \(H, W\), each at least 1
     shaped((3, 0)) | ValueError | shape=\(3, 0\): must be \(H, W\), each at least 1
-    shaped((2, 3, 4), "learned") | ValueError | shape=\(2, 3, 4\): must be \(H, W\) or \(L,\), each at least 1
+    shaped((2, 3, 4), "learned") | ValueError
+        | shape=\(2, 3, 4\): must be \(H, W\) or \(L,\), each at least 1
     shaped((), "learned") | ValueError | shape=\(\): must be \(H, W\) or \(L,\)
     shaped(12, "learned") | TypeError | shape=12: must be ints, \(H, W\) or \(L,\), or \(\)
     shaped((3.0, 4)) | TypeError | shape=\(3\.0, 4\): must be ints
     shaped((3, 4), dim=20) | ValueError | dim/heads=10: positions='rope2d'.*multiple of 4
-    shaped((3, 4))(*inputs(2, 13)) | ValueError | z has 13 positions: must have exactly 12, shape=\(3, 4\)
-    shaped((3, 4))(*inputs(2, 11)) | ValueError | z has 11 positions: must have exactly 12, shape=\(3, 4\)
-    shaped((3, 4), "learned")(*inputs(2, 11)) | ValueError | z has 11 positions: must have exactly 12
-    shaped((12,), "learned")(*inputs(2, 13)) | ValueError | z has 13 positions: must have at most 12, shape=\(12,\)
-    shaped((3, 4), block_size=2)(*inputs(2, 13)) | ValueError | z has 13 positions: must have at most 12
-    shaped((3, 4)).pack(torch.tensor([0, 12, 17])) | ValueError | z has 5 positions: must have exactly 12
+    shaped((3, 4))(*inputs(2, 13)) | ValueError
+        | z has 13 positions: must have exactly 12, shape=\(3, 4\)
+    shaped((3, 4))(*inputs(2, 11)) | ValueError
+        | z has 11 positions: must have exactly 12, shape=\(3, 4\)
+    shaped((3, 4), "learned")(*inputs(2, 11)) | ValueError
+        | z has 11 positions: must have exactly 12
+    shaped((12,), "learned")(*inputs(2, 13)) | ValueError
+        | z has 13 positions: must have at most 12, shape=\(12,\)
+    shaped((3, 4), block_size=2)(*inputs(2, 13)) | ValueError
+        | z has 13 positions: must have at most 12
+    shaped((3, 4)).pack(torch.tensor([0, 12, 17])) | ValueError
+        | z has 5 positions: must have exactly 12
     beyond() | ValueError | z has 14 positions: must have at most 12, shape=\(3, 4\)
 """)
 

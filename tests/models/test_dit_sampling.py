@@ -18,10 +18,12 @@ from ddlib.utils.validation import UsageWarning
 @pytest.mark.filterwarnings("ignore:pace is .*, and the denoiser .* has blocks")
 @settings(max_examples=examples(24))
 @given(
-    st.sampled_from([(2, 2), (2, 4), (3, 3)]), st.sampled_from([dd.samplers.Ancestral(), dd.contrib.Psi(0.5)]),
+    st.sampled_from([(2, 2), (2, 4), (3, 3)]),
+    st.sampled_from([dd.samplers.Ancestral(), dd.contrib.Psi(0.5)]),
     st.sampled_from([[], [C.WholeBatch()], [C.RepetitionPenalty(2.0)], [C.EndOfText(0)]]),
-    st.booleans(), st.integers(0, 99),
-)  # fmt: skip
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, timed, seed):
     own, size = sizes
     model = trained(block_size=own, depth=2, time_conditioned=timed).double().eval()

@@ -134,7 +134,8 @@ def test_centroids_of_another_shape_are_refused(as_users_call):
 
 test_refuses_bad_parents = refuses(r"""
     build(parents=[[0, 1]]) | ValueError | parents\[0\]: must be 11 int64
-    build(parents=[torch.zeros(11)]) | ValueError | parents\[0\]: must be 11 int64 indices >= 0, got torch.float32
+    build(parents=[torch.zeros(11)]) | ValueError
+        | parents\[0\]: must be 11 int64 indices >= 0, got torch.float32
     build(parents=[[-1] + [0] * 10]) | ValueError | parents\[0\]: must be 11 int64 indices >= 0
     build(parents=[[0] * 10 + [2]]) | ValueError | parents\[0\]: cluster 1 has no token
     build(parents=[[0] * 5 + [1] * 6, [0, 0, 0]]) | ValueError | parents\[1\]: must be 2 int64

@@ -31,9 +31,16 @@ SIZE = 4
 LENGTH = 10
 THETA = 1e6
 COMMON = dict(
-    vocab_size=ROWS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-    intermediate_size=24, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=False,
-)  # fmt: skip
+    vocab_size=ROWS,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    intermediate_size=24,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=False,
+)
 OLD = dict(
     rope_theta=THETA,
     rope_scaling=None,
@@ -49,27 +56,60 @@ EXPERTS = dict(
 EXPERTS |= dict(decoder_sparse_step=1, mlp_only_layers=[])
 KINDS = {
     "sdar": (
-        dict(model_type="sdar", architectures=["SDARForCausalLM"], block_size=SIZE, mask_token_id=MASK, head_dim=8)
-        | dict(fuse_cross_entropy=True, auto_map={"AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM"}),
-        lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, **ROPE, head_dim=8)), SIZE, 0,
+        dict(
+            model_type="sdar",
+            architectures=["SDARForCausalLM"],
+            block_size=SIZE,
+            mask_token_id=MASK,
+            head_dim=8,
+        )
+        | dict(
+            fuse_cross_entropy=True,
+            auto_map={"AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM"},
+        ),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, **ROPE, head_dim=8)),
+        SIZE,
+        0,
     ),
     "sdar_moe": (
-        dict(model_type="sdar_moe", architectures=["SDARMoeForCausalLM"], block_size=SIZE, mask_token_id=MASK)
-        | EXPERTS | dict(auto_map={"AutoModelForCausalLM": "modeling_sdar_moe.SDARMoeForCausalLM"}),
-        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), SIZE, 0,
+        dict(
+            model_type="sdar_moe",
+            architectures=["SDARMoeForCausalLM"],
+            block_size=SIZE,
+            mask_token_id=MASK,
+        )
+        | EXPERTS
+        | dict(auto_map={"AutoModelForCausalLM": "modeling_sdar_moe.SDARMoeForCausalLM"}),
+        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)),
+        SIZE,
+        0,
     ),
     "fast_dllm": (
         dict(model_type="Fast_dLLM_Qwen", architectures=["Fast_dLLM_QwenForCausalLM"], bd_size=SIZE)
         | dict(auto_map={"AutoModelForCausalLM": "modeling.Fast_dLLM_QwenForCausalLM"}),
-        lambda: Qwen2ForCausalLM(Qwen2Config(**COMMON, **ROPE)), SIZE, 1,
+        lambda: Qwen2ForCausalLM(Qwen2Config(**COMMON, **ROPE)),
+        SIZE,
+        1,
     ),
     "rnd1": (
-        dict(model_type="rnd1", architectures=["RND1LM"], mask_token_id=MASK, num_diffusion_steps=256, is_causal=False)
+        dict(
+            model_type="rnd1",
+            architectures=["RND1LM"],
+            mask_token_id=MASK,
+            num_diffusion_steps=256,
+            is_causal=False,
+        )
         | {key: value for key, value in EXPERTS.items() if key != "norm_topk_prob"}
-        | dict(rope_scaling=False, sliding_window=False, auto_map={"AutoModelForMaskedLM": "modeling_rnd.RND1LM"}),
-        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)), 0, 1,
+        | dict(
+            rope_scaling=False,
+            sliding_window=False,
+            auto_map={"AutoModelForMaskedLM": "modeling_rnd.RND1LM"},
+        ),
+        lambda: Qwen3Moe(Qwen3MoeConfig(**COMMON, **ROPE, **EXPERTS)),
+        0,
+        1,
     ),
-}  # fmt: skip
+}
 CASES = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -198,13 +238,17 @@ class LLaDA2MoeModelLM(Qwen3ForCausalLM):
         super().__init__(config)
         self.model.rotary_emb = Rotary(config)
     def _init_weights(self, module):
-        pass  # as code for transformers 4, which leaves buffers without a file uninitialised in transformers 5
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, use_cache=None, **rest):
+        # code for transformers 4 leaves buffers without a file uninitialised in transformers 5
+        pass
+    def forward(
+        self, input_ids=None, attention_mask=None, position_ids=None, use_cache=None, **rest
+    ):
         batch, length = input_ids.shape
         if attention_mask.size() != (batch, 1, length, length):
             raise ValueError(f"only masks (B, 1, L, L), got {tuple(attention_mask.size())}")
         return super().forward(
-            input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=use_cache, **rest
+            input_ids, attention_mask=attention_mask, position_ids=position_ids,
+            use_cache=use_cache, **rest
         )
 """
 """Code of a repository that takes what LLaDA2's takes, with another network behind it."""
@@ -261,10 +305,18 @@ YARN = dict(
 )
 YARN |= dict(mscale_all_dim=1.0, original_max_position_embeddings=4, llama_4_scaling_beta=0.1)
 NEMOTRON = COMMON | dict(
-    model_type="nemotron_labs_diffusion", architectures=["NemotronLabsDiffusionModel"], head_dim=8, block_size=SIZE,
-    rope_parameters=YARN, sliding_window=None, attention_bias=False, mlp_bias=False, dlm_paradigm="bidirectional",
-    mask_token_id=MASK, auto_map={"AutoModel": "modeling_nemotron_labs_diffusion.NemotronLabsDiffusionModel"},
-)  # fmt: skip
+    model_type="nemotron_labs_diffusion",
+    architectures=["NemotronLabsDiffusionModel"],
+    head_dim=8,
+    block_size=SIZE,
+    rope_parameters=YARN,
+    sliding_window=None,
+    attention_bias=False,
+    mlp_bias=False,
+    dlm_paradigm="bidirectional",
+    mask_token_id=MASK,
+    auto_map={"AutoModel": "modeling_nemotron_labs_diffusion.NemotronLabsDiffusionModel"},
+)
 
 
 def nemotron(folder):

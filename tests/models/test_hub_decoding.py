@@ -47,10 +47,16 @@ def drawn(network, decoding, steps, prompt=PROMPT, size=0, sampler=None):
     """Distinct states of a run of ddlib's sampler, one sequence, greedy."""
     states = []
     dd.sample(
-        dd.presets.mdlm(V), network, (1, LENGTH), sampler or dd.build("samplers", decoding), steps=steps,
-        prompt=words()[:, :prompt], temperature=0.0, pace=dd.paces.Blocks(size) if size else None,
+        dd.presets.mdlm(V),
+        network,
+        (1, LENGTH),
+        sampler or dd.build("samplers", decoding),
+        steps=steps,
+        prompt=words()[:, :prompt],
+        temperature=0.0,
+        pace=dd.paces.Blocks(size) if size else None,
         on_step=lambda k, t, z: states.append(z[0].tolist()),
-    )  # fmt: skip
+    )
     return distinct(states, size)
 
 

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
-)  # fmt: skip
+)
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser
@@ -45,14 +45,36 @@ CAUSAL = {
     ),
 }
 LLADA = dict(
-    model_type="llada", architectures=["LLaDAModelLM"], d_model=16, n_heads=2, n_kv_heads=2, n_layers=2, mlp_ratio=4,
-    mlp_hidden_size=24, activation_type="silu", block_type="llama", block_group_size=1, alibi=False, rope=True,
-    layer_norm_type="rms", layer_norm_with_affine=True, attention_layer_norm=False, include_bias=False,
-    include_qkv_bias=False, bias_for_layer_norm=False, input_emb_norm=False, scale_logits=False, rms_norm_eps=1e-5,
-    rope_theta=500000.0, max_sequence_length=64, vocab_size=ROWS, embedding_size=ROWS, weight_tying=False,
+    model_type="llada",
+    architectures=["LLaDAModelLM"],
+    d_model=16,
+    n_heads=2,
+    n_kv_heads=2,
+    n_layers=2,
+    mlp_ratio=4,
+    mlp_hidden_size=24,
+    activation_type="silu",
+    block_type="llama",
+    block_group_size=1,
+    alibi=False,
+    rope=True,
+    layer_norm_type="rms",
+    layer_norm_with_affine=True,
+    attention_layer_norm=False,
+    include_bias=False,
+    include_qkv_bias=False,
+    bias_for_layer_norm=False,
+    input_emb_norm=False,
+    scale_logits=False,
+    rms_norm_eps=1e-5,
+    rope_theta=500000.0,
+    max_sequence_length=64,
+    vocab_size=ROWS,
+    embedding_size=ROWS,
+    weight_tying=False,
     mask_token_id=MASK,
     auto_map={"AutoModel": "modeling_llada.LLaDAModelLM"},
-)  # fmt: skip
+)
 
 
 def unmasked(

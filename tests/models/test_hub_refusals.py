@@ -86,8 +86,14 @@ def test_a_folder_without_a_tokenizer(bert):
 
 def test_a_tokenizer_without_a_mask_token(bert):
     write_tokenizer(bert, None)
-    named = r"its tokenizer has no mask token.*pass mask='<token>' \(on the command line --mask-token '<token>'\).*"
-    added = r"add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) and model.resize_token_embeddings\(len\(tokenizer\)\)"
+    named = (
+        r"its tokenizer has no mask token.*pass mask='<token>' \(on the command line "
+        r"--mask-token '<token>'\).*"
+    )
+    added = (
+        r"add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) and "
+        r"model.resize_token_embeddings\(len\(tokenizer\)\)"
+    )
     refused(named + added, bert)
     refused(r"save both$", bert)
     change(bert, architectures=["BertForCausalLM"])
@@ -113,7 +119,10 @@ def test_two_masks(bert):
 def test_fewer_rows_than_tokens(bert):
     write_tokenizer(bert, MASK, 25)
     refused(
-        r"vocab_size=20 of config.json, and the highest id of the tokenizer is 24 \(w20, w21, w22\): each id",
+        (
+            r"vocab_size=20 of config.json, and the highest id of the tokenizer is 24 \(w20, "
+            r"w21, w22\): each id"
+        ),
         bert,
     )
 

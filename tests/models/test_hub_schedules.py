@@ -85,9 +85,15 @@ def test_lladas_loop(prompt, block, steps):
     x[:, :prompt] = torch.randint(V, (3, prompt), generator=torch.Generator().manual_seed(0))
     pace = None if block == L else dd.paces.Blocks(block)
     words = dd.sample(
-        dd.presets.mdlm(V), denoiser(), (3, L), dd.samplers.Confidence("probability"),
-        steps=steps * block // (L - prompt), prompt=x[:, :prompt], temperature=0.0, pace=pace,
-    )  # fmt: skip
+        dd.presets.mdlm(V),
+        denoiser(),
+        (3, L),
+        dd.samplers.Confidence("probability"),
+        steps=steps * block // (L - prompt),
+        prompt=x[:, :prompt],
+        temperature=0.0,
+        pace=pace,
+    )
     assert torch.equal(words, llada(x, prompt, block, steps))
 
 
@@ -129,7 +135,16 @@ def test_dreams_loop(name, prompt, steps):
         [torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64)[:-1], torch.zeros(1)]
     )
     seen = []
-    words = dd.sample(dd.presets.mdlm(V), denoiser(1), (1, L), dd.samplers.Confidence(ours, per_step="expected"), steps=times, prompt=x[:, :prompt], temperature=0.0, on_step=lambda k, t, z: seen.append(int((z == V).sum())))  # fmt: skip
+    words = dd.sample(
+        dd.presets.mdlm(V),
+        denoiser(1),
+        (1, L),
+        dd.samplers.Confidence(ours, per_step="expected"),
+        steps=times,
+        prompt=x[:, :prompt],
+        temperature=0.0,
+        on_step=lambda k, t, z: seen.append(int((z == V).sum())),
+    )
     assert [a - b for a, b in pairwise(seen)] == came
     assert torch.equal(words, want)
 
@@ -144,9 +159,13 @@ def test_expected_numbers_in_a_hierarchy():
     left = []
     network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
     words = dd.sample(
-        process, network, (1, 40), dd.samplers.Confidence(per_step="expected"), steps=4,
+        process,
+        network,
+        (1, 40),
+        dd.samplers.Confidence(per_step="expected"),
+        steps=4,
         on_step=lambda k, t, z: left.append(int(process.level_of(z).sum())),
-    )  # fmt: skip
+    )
     times = torch.linspace(1, 0, 5, dtype=torch.float64)
     mean = (
         process.level_transition(torch.zeros_like(times), times)[:, 0]

@@ -19,7 +19,7 @@ from transformers import (
     LayoutLMConfig,
     MobileBertConfig,
     NystromformerConfig,
-)  # fmt: skip
+)
 
 from ddlib_models.hf.masked_lm import MaskedLM, masked_lm
 

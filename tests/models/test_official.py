@@ -27,7 +27,7 @@ from official_states import (
     predictable,
     shapes,
     state,
-)  # fmt: skip
+)
 
 import ddlib as dd
 from ddlib_models import DiT, official

@@ -109,7 +109,10 @@ def test_quantised_weights_are_refused_where_config_json_is_silent(folder, dtype
     )
     refused(
         folder,
-        r"model\.safetensors: \S+\.0\.\S+\.weight is (I8|U8|I32|F8_E4M3), so the weights are quantised",
+        (
+            r"model\.safetensors: \S+\.0\.\S+\.weight is (I8|U8|I32|F8_E4M3), so the weights "
+            r"are quantised"
+        ),
     )
 
 

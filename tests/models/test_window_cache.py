@@ -74,9 +74,13 @@ def check_exact(model, z, t, start, stop):
 
 @settings(max_examples=examples(30))
 @given(
-    windows(), st.sampled_from([0, 1, 3, 4]), st.sampled_from(["rope", "learned"]), st.booleans(),
-    st.sampled_from([torch.no_grad, torch.enable_grad, torch.inference_mode]), st.integers(0, 99),
-)  # fmt: skip
+    windows(),
+    st.sampled_from([0, 1, 3, 4]),
+    st.sampled_from(["rope", "learned"]),
+    st.booleans(),
+    st.sampled_from([torch.no_grad, torch.enable_grad, torch.inference_mode]),
+    st.integers(0, 99),
+)
 def test_a_window_of_a_dit_has_the_logits_of_the_whole_sequence(
     window, blocks, positions, timed, mode, seed
 ):
@@ -141,9 +145,13 @@ def test_wrong_positions_and_a_stale_mask_are_noticed(folders, monkeypatch):
     dit = trained(block_size=3).double()
     net = llama(folders, block_size=2)
     for model, most, fault in (
-        (dit, STATES, "start"), (dit, STATES, "mask"), (dit, STATES, "order"),
-        (net, WORDS + 1, "start"), (net, WORDS + 1, "mask"), (net, WORDS + 1, "order"),
-    ):  # fmt: skip
+        (dit, STATES, "start"),
+        (dit, STATES, "mask"),
+        (dit, STATES, "order"),
+        (net, WORDS + 1, "start"),
+        (net, WORDS + 1, "mask"),
+        (net, WORDS + 1, "order"),
+    ):
         z = draw(most)
         t = times(z)
         start = 4
@@ -217,11 +225,13 @@ def test_bad_windows_and_foreign_caches_are_refused_by_name(folders, name):
     cache = model.prefill_around(z, t, 4, 7)
     assert isinstance(model, WindowDenoiser) and isinstance(cache, WindowCache)
     refused_with(cache=cache, model=model, t=t, z=z)(r"""
-        model.prefill_around(z, t, 7, 4) | ValueError | start=7, stop=4: must be a window of z, 0 <= start < stop
+        model.prefill_around(z, t, 7, 4) | ValueError
+            | start=7, stop=4: must be a window of z, 0 <= start < stop
         model.prefill_around(z, t, 0, 13) | ValueError | start=0, stop=13: must be a window
         model.extend(z[:, :2], t[:, :2], cache)
             | ValueError | cache: is that of the window 4\.\.6 of 3 positions, but z
-        model.extend(z[:1, :3], t[:1, :3], cache) | ValueError | cache: contains 2 sequences, but 1 are given
+        model.extend(z[:1, :3], t[:1, :3], cache) | ValueError
+            | cache: contains 2 sequences, but 1 are given
         copy.deepcopy(model).extend(z[:, :3], t[:, :3], cache)
             | ValueError | cache: contains keys and values of another
     """)

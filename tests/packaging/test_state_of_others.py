@@ -11,13 +11,15 @@ import random, sys, warnings
 import numpy, torch
 
 def state():
-    generators = random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
+    of_torch = torch.random.get_rng_state().tolist()
+    generators = random.getstate(), str(numpy.random.get_state()), of_torch
     return *generators, list(warnings.filters)
 
 before = state()
 """
 END = """
-changed = [name for name, one, other in zip(("random", "numpy", "torch", "filters"), before, state()) if one != other]
+names = ("random", "numpy", "torch", "filters")
+changed = [name for name, one, other in zip(names, before, state()) if one != other]
 sys.exit(f"changed: {changed}" if changed else 0)
 """
 

@@ -168,7 +168,10 @@ def constraints(folder: Path) -> Path:
 
 def imports(python: Path, folder: Path) -> str:
     """Check that ``import ddlib`` imports the wheel and loads none of the packages in ``HEAVY``."""
-    where = f"import ddlib, ddlib_models, sys; print(ddlib.__file__, *set('{HEAVY}'.split()) & set(sys.modules))"
+    where = (
+        f"import ddlib, ddlib_models, sys; print(ddlib.__file__, *set('{HEAVY}'.split()) & "
+        "set(sys.modules))"
+    )
     place, *heavy = call(python, "-c", where, folder=folder).split()
     if not Path(place).is_relative_to(folder):
         raise RuntimeError(f"imported {place}, not the wheel")
@@ -289,7 +292,10 @@ def tried(wheel: Path, version: str, python: Path, folder: Path, lowest: bool, w
     lines.append(recipes(python, folder))
     if whole:
         lines.append(smoke(python, wheel, folder, lowest))
-    title = f"Python {version}, {'lowest' if lowest else 'constrained'} versions, {time.perf_counter() - begun:.0f} s"
+    title = (
+        f"Python {version}, {'lowest' if lowest else 'constrained'} versions, "
+        f"{time.perf_counter() - begun:.0f} s"
+    )
     return "\n    ".join([title, *lines])
 
 

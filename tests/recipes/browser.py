@@ -13,10 +13,17 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
     "--remote-debugging-pipe",
-)  # fmt: skip
+)
 SECONDS = 60.0
 
 
@@ -33,9 +40,11 @@ class Browser:
         # it reads from 3 and writes to 4
         command = ["bash", "-c", f'exec "$@" 3<&{reads} 4>&{writes}', "bash", CHROMIUM, *FLAGS]
         self._process = subprocess.Popen(
-            [*command, f"--user-data-dir={folder}", "about:blank"], pass_fds=(reads, writes),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*command, f"--user-data-dir={folder}", "about:blank"],
+            pass_fds=(reads, writes),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(reads)
         os.close(writes)
         self._number = itertools.count(1)
@@ -121,7 +130,10 @@ class Browser:
         """Place of an element on the screen: left, top, width, height."""
         at = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{at}.scrollIntoView({{block: 'center'}})")
-        box = f"(() => {{const b = {at}.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]}})()"
+        box = (
+            f"(() => {{const b = {at}.getBoundingClientRect(); return [b.x, b.y, b.width, "
+            "b.height]})()"
+        )
         return self.run(box)
 
     def mouse(self, kind, x, y):

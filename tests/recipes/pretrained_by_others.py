@@ -66,13 +66,21 @@ def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     config = {
         "bert": lambda: BertConfig(**sizes),
         "modernbert": lambda: ModernBertConfig(
-            **sizes, **ends, local_attention=8, global_attn_every_n_layers=2,
+            **sizes,
+            **ends,
+            local_attention=8,
+            global_attn_every_n_layers=2,
         ),
         "a2d": lambda: Qwen3Config(
-            **sizes, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2
+            **sizes,
+            num_key_value_heads=1,
+            head_dim=8,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=2,
         ),
         "gemma": lambda: gemma(len(own)),
-    }["a2d" if kind == "causal" else kind]()  # fmt: skip
+    }["a2d" if kind == "causal" else kind]()
     torch.manual_seed(0)
     network = CLASSES.get(kind, AutoModelForMaskedLM.from_config)(config)
     for parameter in network.parameters():

@@ -254,7 +254,10 @@ def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
         replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")),
         Path("data/mine"),
     )
-    message = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
+    message = (
+        r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out "
+        r"NUMBER, or --validation"
+    )
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", *SMALL])
     message = r"output.validate_sequences=1: must be at least 2, the mean over one sequence"

@@ -75,11 +75,17 @@ def recipe(folder, kind="masked_lm", **changes):
         "process": {"kind": "mdlm"},
         "model": {"kind": kind, "name_or_path": "mine"},
         "optimizer": {"lr": 1e-3, "warmup": 2, "ema": 0.0},
-        "output": {"folder": "run", "validate_sequences": 4, "sample_steps": 2, "samples": 1, "tensorboard": False},
+        "output": {
+            "folder": "run",
+            "validate_sequences": 4,
+            "sample_steps": 2,
+            "samples": 1,
+            "tensorboard": False,
+        },
         "hardware": {"threads": 1},
         "batch": 4,
         "steps": 1,
-    }  # fmt: skip
+    }
     Path("mine.yaml").write_text(yaml.safe_dump(values | changes))
     return "mine.yaml"
 
@@ -99,9 +105,12 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
     prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
     lines = [fingerprint(one.get_vocab())[:12] for one in (theirs, mine)]
     message = (
-        rf"data.folder=data/theirs: made with another tokenizer than the model's. The data's is theirs \(274 tokens, "
-        rf"fingerprint {lines[0]}\), the model's mine \(274 tokens, fingerprint {lines[1]}\); id \d+ is '.+' of the "
-        r"data's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine --out FOLDER"
+        r"data.folder=data/theirs: made with another tokenizer than the model's. The data's "
+        r"is theirs \(274 tokens, "
+        rf"fingerprint {lines[0]}\), the model's mine \(274 tokens, fingerprint "
+        rf"{lines[1]}\); id \d+ is '.+' of the "
+        r"data's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine "
+        r"--out FOLDER"
     )
     backbone = {"bert": "masked_lm", "llama": "causal_lm"}[kind]
     with pytest.raises(SystemExit, match=message):
@@ -208,7 +217,10 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(
     ):
         Run.prepare(other, ALONE)
     wider = replace(again, model=again.model | {"dim": 2 * again.model["dim"], "depth": 2})
-    message = r"start=.*do not fit: (.+; ){4}.+ and \d+ more\. The network must be that of .*recipe\.yaml.*; model\.d"
+    message = (
+        r"start=.*do not fit: (.+; ){4}.+ and \d+ more\. The network must be that of "
+        r".*recipe\.yaml.*; model\.d"
+    )
     with pytest.raises(ValueError, match=message) as error:
         Run.prepare(wider, ALONE)
     assert len(str(error.value)) < 800
@@ -230,7 +242,10 @@ def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(
     )
     for changes in ({"dropout": 0.1}, {"block_size": 4}):
         Run.prepare(replace(again, model=again.model | changes), ALONE)
-    message = r"start=.*: model.heads is 2 there, 4 here: the weights fit, .* must be that of .*recipe\.yaml"
+    message = (
+        r"start=.*: model.heads is 2 there, 4 here: the weights fit, .* must be that of "
+        r".*recipe\.yaml"
+    )
     with pytest.raises(ValueError, match=message):
         Run.prepare(replace(again, model=again.model | {"heads": 4}), ALONE)
     shaped = again.model | {"positions": "rope2d", "shape": [4, 6]}

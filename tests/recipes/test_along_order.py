@@ -124,5 +124,6 @@ test_bad_values_are_refused_with_their_name = refuses(r"""
     objective(**LEFT, share=0.0) | ValueError | share=0.0: must lie in
     objective(**LEFT, interval=(0.1, 0.9))
         | ValueError | interval=\(0\.1, 0\.9\): not with loss.kind=along_order and
-    objective(**LEFT, levels="balanced") | ValueError | levels='balanced': not with loss.kind=along_order
+    objective(**LEFT, levels="balanced") | ValueError
+        | levels='balanced': not with loss.kind=along_order
 """)

@@ -39,9 +39,15 @@ RECIPE = {
     "steps": 24,
 }
 OUTPUT = {
-    "log_every": 1, "validate_every": 12, "validate_sequences": 24, "sample_every": 24, "sample_steps": 4, "samples": 1,
-    "save_every": 4, "tensorboard": False,
-}  # fmt: skip
+    "log_every": 1,
+    "validate_every": 12,
+    "validate_sequences": 24,
+    "sample_every": 24,
+    "sample_steps": 4,
+    "samples": 1,
+    "save_every": 4,
+    "tensorboard": False,
+}
 RAGGED = {
     "process": {"kind": "punctuated", "bands": 12, "xi": 0.9, "schedule": "log_odds:1.5"},
     "model": {"kind": "neighbours", "width": 16},
@@ -56,7 +62,8 @@ import torch
 class Net(torch.nn.Module):
     def __init__(self, num_states, vocab_size, width: int = 8):
         super().__init__()
-        self.embed, self.head = torch.nn.Embedding(num_states, width), torch.nn.Linear(width, vocab_size)
+        self.embed = torch.nn.Embedding(num_states, width)
+        self.head = torch.nn.Linear(width, vocab_size)
 
     def forward(self, z, t):
         near = self.embed(z)
@@ -106,9 +113,13 @@ class Place:
             else []
         )
         return subprocess.Popen(
-            [sys.executable, *launch, "-m", *words], cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [sys.executable, *launch, "-m", *words],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, *words, ranks=1, status=0):
         process = self.start(*words, ranks=ranks)

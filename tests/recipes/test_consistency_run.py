@@ -209,7 +209,8 @@ def test_the_description_of_the_loss_names_the_option():
 
 test_bad_values = refuses(r"""
     objective(kind="consistency", weight=-1.0) | ValueError | weight=-1.0: must be at least 0
-    objective(kind="consistency", levels="balanced") | ValueError | levels='balanced': not with loss.kind=consistency
+    objective(kind="consistency", levels="balanced") | ValueError
+        | levels='balanced': not with loss.kind=consistency
     objective(kind="consistency", anchor=1.5) | ValueError | anchor=1.5: must lie in \[0, 1\]
 """)
 

@@ -76,8 +76,20 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
     drawn(run, regex=pattern, samples=3, out=out, seed=2)
     spelt = {piece: token for token, piece in pieces(saved).items()}
     tokens = {letter: spelt[letter.encode()] for letter in "yesno"}
-    states = {0: {"y": 1, "n": 3}, 1: {"e": 2}, 2: {"s": 4}, 3: {"o": 4}, 4: {"y": 5, "n": 7}, 5: {"e": 6},
-              6: {"s": 8}, 7: {"o": 8}, 8: {"y": 9, "n": 11}, 9: {"e": 10}, 10: {"s": 12}, 11: {"o": 12}}  # fmt: skip
+    states = {
+        0: {"y": 1, "n": 3},
+        1: {"e": 2},
+        2: {"s": 4},
+        3: {"o": 4},
+        4: {"y": 5, "n": 7},
+        5: {"e": 6},
+        6: {"s": 8},
+        7: {"o": 8},
+        8: {"y": 9, "n": 11},
+        9: {"e": 10},
+        10: {"s": 12},
+        11: {"o": 12},
+    }
     by_letters = {
         state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()
     }
@@ -92,7 +104,17 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
         assert bool(letters.accepts(torch.tensor([row]))) and bool(
             automaton.accepts(torch.tensor([row]))
         )
-    expected = dd.sample(saved.process, saved.denoiser, (3, LENGTH), dd.samplers.LeftToRight(), LENGTH, torch.tensor([saved.special.bos]), controls=[dd.controls.EndOfText(ends), dd.controls.Constraint(automaton.behind(1))], parameterization="posterior", generator=dd.KeyedGenerator(2, NOISE, torch.arange(3)))  # fmt: skip
+    expected = dd.sample(
+        saved.process,
+        saved.denoiser,
+        (3, LENGTH),
+        dd.samplers.LeftToRight(),
+        LENGTH,
+        torch.tensor([saved.special.bos]),
+        controls=[dd.controls.EndOfText(ends), dd.controls.Constraint(automaton.behind(1))],
+        parameterization="posterior",
+        generator=dd.KeyedGenerator(2, NOISE, torch.arange(3)),
+    )
     assert expected[:, 1:].tolist() == rows.tolist()
 
 
@@ -203,9 +225,28 @@ def test_tokens_are_bytes(saved):
 
 
 PATTERNS = (
-    "a|ab", "(a|ab)(b|ba)?", "(ab){1,3}", "a(b|ab)*", r"a+(\.b+)?", "(?i)AB+", "[^a]*", "a??b*?", "(a*b)*", "a{2}|b",
-    "", "a*", ".*", "^a|b$", r"a\.", r"(a|b)+(\.(a|b)+)*", r"[^b]\\?$", "a.", ".{2,3}b?", r"a[^b\.]*b", "([^a]b)+",
-)  # fmt: skip
+    "a|ab",
+    "(a|ab)(b|ba)?",
+    "(ab){1,3}",
+    "a(b|ab)*",
+    r"a+(\.b+)?",
+    "(?i)AB+",
+    "[^a]*",
+    "a??b*?",
+    "(a*b)*",
+    "a{2}|b",
+    "",
+    "a*",
+    ".*",
+    "^a|b$",
+    r"a\.",
+    r"(a|b)+(\.(a|b)+)*",
+    r"[^b]\\?$",
+    "a.",
+    ".{2,3}b?",
+    r"a[^b\.]*b",
+    "([^a]b)+",
+)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -247,18 +288,35 @@ BOTH = r"regex='a': not with json_schema=.*, give one of them"
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"regex": "a("}, r"regex='a\(': outlines-core cannot convert it"),
-     ({"regex": "(?=a)a"}, "cannot convert it, as it does not support look-around"),
-     ({"regex": "a", "json_schema": "some.json"}, BOTH),
-     ({"regex": "a", "length": "auto"}, "length='auto': not with a regex or a JSON schema"),
-     ({"regex": "a)(b"}, r"regex='a\)\(b': outlines-core cannot convert it"),
-     ({"regex": "a{30}"}, f"regex='.*': constraint is .* no sequence of length {LENGTH} satisfies"),
-     ({"regex": "a", "prompt": "The [MASK:2] of"}, "satisfies with the tokens that row 0 of the prompt gives"),
-     ({"regex": "a", "sampling": Sampling(forbidden=("a",))}, "no sequence of length"),
-     ({"regex": "a", "sampling": Sampling(sampler="euler")}, "regex='a': controls holds Constraint.* Euler.* does not support"),
-     ({"regex": "a", "sampling": Sampling(stop_entropy=0.1)}, "which Settled.* does not support"),
-     ({"regex": "a", "sampling": Sampling(min_tokens=3)}, "least of EndOfText.* is 3, must be 0")],
-)  # fmt: skip
+    [
+        ({"regex": "a("}, r"regex='a\(': outlines-core cannot convert it"),
+        ({"regex": "(?=a)a"}, "cannot convert it, as it does not support look-around"),
+        ({"regex": "a", "json_schema": "some.json"}, BOTH),
+        ({"regex": "a", "length": "auto"}, "length='auto': not with a regex or a JSON schema"),
+        ({"regex": "a)(b"}, r"regex='a\)\(b': outlines-core cannot convert it"),
+        (
+            {"regex": "a{30}"},
+            f"regex='.*': constraint is .* no sequence of length {LENGTH} satisfies",
+        ),
+        (
+            {"regex": "a", "prompt": "The [MASK:2] of"},
+            "satisfies with the tokens that row 0 of the prompt gives",
+        ),
+        ({"regex": "a", "sampling": Sampling(forbidden=("a",))}, "no sequence of length"),
+        (
+            {"regex": "a", "sampling": Sampling(sampler="euler")},
+            "regex='a': controls holds Constraint.* Euler.* does not support",
+        ),
+        (
+            {"regex": "a", "sampling": Sampling(stop_entropy=0.1)},
+            "which Settled.* does not support",
+        ),
+        (
+            {"regex": "a", "sampling": Sampling(min_tokens=3)},
+            "least of EndOfText.* is 3, must be 0",
+        ),
+    ],
+)
 def test_refused(run, options, message):
     with pytest.raises(ValueError, match=message):
         generate(Options(run=str(run), **options), make_console(io.StringIO()))
@@ -266,9 +324,13 @@ def test_refused(run, options, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "must be a file of JSON"), ('{"type": "foo"}', "outlines-core cannot convert it"),
-     ("3", "outlines-core cannot convert it"), (b"\xff", "must be a file of JSON")],
-)  # fmt: skip
+    [
+        ("{", "must be a file of JSON"),
+        ('{"type": "foo"}', "outlines-core cannot convert it"),
+        ("3", "outlines-core cannot convert it"),
+        (b"\xff", "must be a file of JSON"),
+    ],
+)
 def test_schemas_are_refused_before_a_model_is_read(tmp_path, content, message):
     path = tmp_path / "schema.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

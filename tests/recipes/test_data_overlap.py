@@ -44,12 +44,15 @@ def test_files_of_both_splits_are_refused_by_name():
     Path("link.txt").hardlink_to("texts/c.txt")
     refused_with()(r"""
         text("texts/*.txt", "texts/b.txt") | ValueError
-            | validation='texts/b\.txt': 1 of its 1 files are files of 'texts/\*\.txt' too, must be others: texts/b\.txt
+            | validation='texts/b\.txt': 1 of its 1 files are files of 'texts/\*\.txt' too, must be
+                others: texts/b\.txt
         text("texts", "./texts/a.txt") | ValueError | 1 of its 1 files are files of 'texts' too
-        text("texts/b.txt", "texts") | ValueError | 1 of its 3 files are .* must be others: texts/b\.txt
+        text("texts/b.txt", "texts") | ValueError
+            | 1 of its 3 files are .* must be others: texts/b\.txt
         text("texts", "alias.txt") | ValueError | must be others: alias\.txt
         symbols("texts/*.txt", "link.txt") | ValueError | must be others: link\.txt
-        symbols("texts/*.txt", "texts/[bc].txt") | ValueError | 2 of its 2 files .* texts/b\.txt, texts/c\.txt
+        symbols("texts/*.txt", "texts/[bc].txt") | ValueError
+            | 2 of its 2 files .* texts/b\.txt, texts/c\.txt
     """)
 
 
@@ -72,13 +75,19 @@ def test_copies_of_documents_are_refused_with_their_number(tmp_path):
     refused_with()(r"""
         text("texts", "copy.txt") | ValueError
             | validation: 40 of 40 documents are in train too, the first is number 0; must be other
-        text("texts", "half.txt") | ValueError | 20 of 40 documents .* repeats within train, 0 of 300$
+        text("texts", "half.txt") | ValueError
+            | 20 of 40 documents .* repeats within train, 0 of 300$
         symbols("texts", "copy.txt") | ValueError | 40 of 40 documents are in train too
-        symbols("texts", "copy.txt", tokens="words") | ValueError | 40 of 40 documents are in train too
-        symbols("ids.npy", "copy.npy", "array", vocab=300) | ValueError | 40 of 40 documents are in train too
-        symbols("pictures", "copies", "images", levels=4) | ValueError | 20 of 20 documents are in train too
-        symbols("records.fasta", "same.fasta", "fasta") | ValueError | 20 of 20 documents are in train too
-        prepare_ids(np.eye(8, dtype=int), np.eye(8, dtype=int)[2:], 2, "out") | ValueError | 6 of 6 documents
+        symbols("texts", "copy.txt", tokens="words") | ValueError
+            | 40 of 40 documents are in train too
+        symbols("ids.npy", "copy.npy", "array", vocab=300) | ValueError
+            | 40 of 40 documents are in train too
+        symbols("pictures", "copies", "images", levels=4) | ValueError
+            | 20 of 20 documents are in train too
+        symbols("records.fasta", "same.fasta", "fasta") | ValueError
+            | 20 of 20 documents are in train too
+        prepare_ids(np.eye(8, dtype=int), np.eye(8, dtype=int)[2:], 2, "out") | ValueError
+            | 6 of 6 documents
     """)
     assert not (tmp_path / "out").exists()
 

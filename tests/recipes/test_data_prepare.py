@@ -133,7 +133,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         prepare(corpus(), tmp_path / "other")
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
     refused_with(notes=tmp_path / "other" / "notes.txt")(r"""
-        open_prepared(notes) | ValueError | is a file, must be a folder of prepared data: run python -m recipes
+        open_prepared(notes) | ValueError
+            | is a file, must be a folder of prepared data: run python -m recipes
         prepare(corpus(), notes) | ValueError | notes.txt: is a file
         prepare(corpus(), "new", workers=0) | ValueError | workers=0: must be at least 1
     """)
@@ -277,14 +278,18 @@ def test_a_tokenizer_neither_cuts_off_nor_fills_up(tmp_path):
 def test_ends_must_be_known_or_named(tmp_path):
     word_level(["[UNK]", "<go>", *WORDS]).save("words.json")
     names = r"\[UNK\], <go>"
-    message = r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of its tokens by --bos"
+    message = (
+        r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*of "
+        r"its tokens by --bos"
+    )
     with pytest.raises(
         ValueError, match=rf"{message} TOKEN and --eos TOKEN; its special tokens are {names}$"
     ):
         prepare(corpus(), tmp_path / "out")
     refused_with()(r"""
         prepare(corpus(bos="<go>"), "out") | ValueError | eos=None: .* by --eos TOKEN; its special
-        prepare(corpus(bos="<go>", eos="<stop>"), "out") | ValueError | eos='<stop>': the tokenizer has no token <stop>
+        prepare(corpus(bos="<go>", eos="<stop>"), "out") | ValueError
+            | eos='<stop>': the tokenizer has no token <stop>
     """)
     prepared = prepare(corpus(bos="<go>", eos="<go>"), tmp_path / "out")
     assert prepared.bos_id == prepared.eos_id == 1

@@ -203,7 +203,8 @@ def test_the_error_repeats_the_message_of_the_hub(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", hub)
     refused_with()(r"""
         load_documents(Source(path="someone/texts"))
-            | ValueError | 'someone/texts' is not a local file or folder, and the hub answers: no such thing
+            | ValueError
+                | 'someone/texts' is not a local file or folder, and the hub answers: no such thing
         load_documents(Source(path="some one/texts/deep")) | ValueError | not the name of a data set
     """)
 

@@ -99,9 +99,11 @@ def symbols(folder: Path, **values):
 
 def test_data_that_cannot_be_wrapped_are_refused_by_name(data, tmp_path, tmp_path_factory):
     refused_with(Data=Data, data=data, tmp_path=tmp_path)(r"""
-        Data(folder=tmp_path, packed=True, wrap=True) | ValueError | data\.wrap: not with data\.packed
+        Data(folder=tmp_path, packed=True, wrap=True) | ValueError
+            | data\.wrap: not with data\.packed
         wrapped(data, 2) | ValueError | data\.length=2: must be at least 3 with data\.wrap
-        wrapped(data, 100_000) | ValueError | data\.length=100000: .* holds 0 whole rows of it for validation
+        wrapped(data, 100_000) | ValueError
+            | data\.length=100000: .* holds 0 whole rows of it for validation
         wrapped(symbols(tmp_path / "open"), 6)
             | ValueError | data\.wrap=True: .* have no end: prepare it again with --ends
     """)

@@ -103,19 +103,31 @@ def drifting(folder, name, loss):
     rates[tokens, tokens] = -3.0
     return Recipe(
         data=Data(folder=folder / "data", length=24),
-        process={"kind": "rate_matrix", "matrix": rates.tolist(), "schedule": "linear", "vocab_size": EVENTS},
+        process={
+            "kind": "rate_matrix",
+            "matrix": rates.tolist(),
+            "schedule": "linear",
+            "vocab_size": EVENTS,
+        },
         model={"kind": "dit", "dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1},
         loss=loss,
         optimizer=Optimizer(lr=1e-2, warmup=5, ema=0.0),
         hardware=Hardware(threads=1),
         output=Output(
-            folder=folder / name, log_every=100, validate_every=200, validate_sequences=64, sample_every=200,
-            samples=1, sample_steps=4, save_every=200, tensorboard=False,
+            folder=folder / name,
+            log_every=100,
+            validate_every=200,
+            validate_sequences=64,
+            sample_every=200,
+            samples=1,
+            sample_steps=4,
+            save_every=200,
+            tensorboard=False,
         ),
         batch=16,
         steps=200,
         seed=1,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.statistical

@@ -66,7 +66,8 @@ def test_typical_words_are_members_most_frequent_first():
 
 
 test_refusals = refuses(r"""
-    embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3) | ValueError | tokens: 3 are too few
+    embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3) | ValueError
+        | tokens: 3 are too few
     embeddings.word_embeddings(stream(), WORDS, WORDS) | ValueError | dim=40
     embeddings.cluster(torch.eye(4), 1) | ValueError | num_clusters=1
     embeddings.cluster(torch.eye(4)[[0, 1, 2, 2]], 4) | ValueError | 3 different embeddings

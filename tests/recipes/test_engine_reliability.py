@@ -292,7 +292,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, who
         return model
 
     monkeypatch.setattr(engine, "make_model", poisoned)
-    where = r"first at row 0, position 0 \(x = \d+, z = \d+, t = 0\.\d+, loss nan\): the output of the network; the weight"
+    where = (
+        r"first at row 0, position 0 \(x = \d+, z = \d+, t = 0\.\d+, loss nan\): the output of "
+        r"the network; the weight"
+    )
     with pytest.raises(
         NonFiniteError, match=rf"step 5: .*non_finite_step5_rank0.safetensors: {where}"
     ):

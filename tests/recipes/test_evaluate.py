@@ -170,9 +170,14 @@ def test_the_bound_is_that_of_ddlib(options):
         noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
         with torch.no_grad():
             bound = dd.bound(
-                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own,
+                saved.process,
+                saved.denoiser,
+                batch.x,
+                noise,
+                parameterization="posterior",
+                density=own,
                 levels="balanced",
-            )  # fmt: skip
+            )
         nats = [
             float(part[batch.mask].double().sum())
             for part in (bound.diffusion, bound.prior, bound.reconstruction)
@@ -214,7 +219,8 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
 
 def test_unknown_levels_are_refused_before_anything_is_measured(options):
     refused_with(options=options)(r"""
-        evaluate(replace(options, bound_levels="even"), ALONE) | ValueError | bound_levels is 'even', must be one of
+        evaluate(replace(options, bound_levels="even"), ALONE) | ValueError
+            | bound_levels is 'even', must be one of
         replace(options, bound_steps=0) | ValueError | bound_steps=0
     """)
 

@@ -57,8 +57,13 @@ def test_it_is_that_of_ddlib_with_the_padding_given(published):
     batch = next(stream)
     order = dd.samplers.Confidence("entropy")
     own = dd.likelihood(
-        saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior"
-    )  # fmt: skip
+        saved.process,
+        saved.denoiser,
+        batch.x,
+        order,
+        given=~batch.mask,
+        parameterization="posterior",
+    )
     tokens = int(batch.mask.sum())
     nats = -float(own.log_likelihood.sum()) / tokens
     assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-6)
@@ -98,9 +103,14 @@ def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
     )
     costs = dd.contrib.order_costs(
-        saved.process, saved.denoiser, batch.x, dd.samplers.Confidence("entropy"), 4, given=~batch.mask,
+        saved.process,
+        saved.denoiser,
+        batch.x,
+        dd.samplers.Confidence("entropy"),
+        4,
+        given=~batch.mask,
         parameterization="posterior",
-    )  # fmt: skip
+    )
     pairs = {
         "nats_per_token": costs.sets,
         "drawing_in_parallel": costs.drawing_in_parallel,
@@ -134,7 +144,17 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
     batch = next(
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
     )
-    own = dd.likelihood(saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior", pace=pace, group=2, controls=[dd.controls.Cache("none")])  # fmt: skip
+    own = dd.likelihood(
+        saved.process,
+        saved.denoiser,
+        batch.x,
+        order,
+        given=~batch.mask,
+        parameterization="posterior",
+        pace=pace,
+        group=2,
+        controls=[dd.controls.Cache("none")],
+    )
     nats = -float(own.log_likelihood.sum()) / int(batch.mask.sum())
     assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
     assert likely["protocol"]["pace"] == repr(pace) and likely["protocol"]["calls"] == own.calls

@@ -85,9 +85,13 @@ class Table:
 def sample(process, sampler, rows=3, denoiser=None, **more):
     more = {"steps": STEPS} | more
     return dd.sample(
-        process, denoiser or Table(process), (rows, LENGTH), sampler,
-        generator=torch.Generator().manual_seed(5), **more,
-    )  # fmt: skip
+        process,
+        denoiser or Table(process),
+        (rows, LENGTH),
+        sampler,
+        generator=torch.Generator().manual_seed(5),
+        **more,
+    )
 
 
 def filmed(process, sampler, most=3, on_step=None, **more):

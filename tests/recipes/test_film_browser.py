@@ -34,7 +34,18 @@ def film():
     filmed = Filmed(dd.samplers.Remask(0.3), 2)
     prompt = torch.full((LENGTH,), PROCESS.num_states - 1)
     prompt[1] = 4
-    texts = filmed.end(dd.sample(PROCESS, lambda z, t: logits.expand(len(z), -1, -1), (2, LENGTH), filmed, STEPS, prompt, generator=torch.Generator().manual_seed(0), on_step=filmed.on_step))  # fmt: skip
+    texts = filmed.end(
+        dd.sample(
+            PROCESS,
+            lambda z, t: logits.expand(len(z), -1, -1),
+            (2, LENGTH),
+            filmed,
+            STEPS,
+            prompt,
+            generator=torch.Generator().manual_seed(0),
+            on_step=filmed.on_step,
+        )
+    )
 
     def spell(state):
         if state < 12:

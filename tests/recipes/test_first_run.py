@@ -123,11 +123,17 @@ def test_a_file_needs_no_more_than_the_folder(here):
 
 
 CONTRADICTIONS = {
-    "a flag": (["--data.folder", "data/mine", "--data.corpus.tokenizer", "gpt2"], "tokenizer='gpt2'", "'train:280'"),
-    "a part of a source": (
-        ["--data.folder=data/mine", "--data.corpus.train.column", "body"], "train.column='body'", "'text'",
+    "a flag": (
+        ["--data.folder", "data/mine", "--data.corpus.tokenizer", "gpt2"],
+        "tokenizer='gpt2'",
+        "'train:280'",
     ),
-}  # fmt: skip
+    "a part of a source": (
+        ["--data.folder=data/mine", "--data.corpus.train.column", "body"],
+        "train.column='body'",
+        "'text'",
+    ),
+}
 
 
 @pytest.mark.parametrize(("flags", "given", "there"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)

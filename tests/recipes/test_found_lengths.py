@@ -45,7 +45,16 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
     )
     rule = dd.contrib.RhoEOS(saved.special.eos, start=4, step=2, positions=4)
     sampler = dd.samplers.Confidence(threshold=0.5)
-    expected = dd.sample(saved.process, saved.denoiser, (3, 20), sampler, 30, controls=[rule], parameterization="posterior", generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)))  # fmt: skip
+    expected = dd.sample(
+        saved.process,
+        saved.denoiser,
+        (3, 20),
+        sampler,
+        30,
+        controls=[rule],
+        parameterization="posterior",
+        generator=dd.KeyedGenerator(5, NOISE, torch.arange(3)),
+    )
     assert [line["tokens"] for line in lines] == expected.tolist()
     sizes = [line["length"] for line in lines]
     assert sizes == [len(saved.document(line["tokens"])) for line in lines]
@@ -59,7 +68,16 @@ def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
 
 def test_a_rule_of_another_package(run, saved, tmp_path):
     lines, _ = drawn(run, tmp_path, samples=2, length="margin:max=18,start=5,margin=2", seed=5)
-    expected = dd.sample(saved.process, saved.denoiser, (2, 18), dd.samplers.Confidence(threshold=0.5), 30, controls=[Margin(saved.special.eos, start=5, margin=2)], parameterization="posterior", generator=dd.KeyedGenerator(5, NOISE, torch.arange(2)))  # fmt: skip
+    expected = dd.sample(
+        saved.process,
+        saved.denoiser,
+        (2, 18),
+        dd.samplers.Confidence(threshold=0.5),
+        30,
+        controls=[Margin(saved.special.eos, start=5, margin=2)],
+        parameterization="posterior",
+        generator=dd.KeyedGenerator(5, NOISE, torch.arange(2)),
+    )
     assert [line["tokens"] for line in lines] == expected.tolist()
     rule = FoundLength("ddlib_ragged.length:Margin").rule(saved)
     assert repr(rule) == repr(Margin(saved.special.eos))
@@ -103,23 +121,46 @@ def test_by_command(run, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"length": "automatic"}, "length='automatic': must be a number, or one of auto, daedal, .*, as in auto:max"),
-     ({"length": "auto:most=9"}, "'most' is not an option of rho_eos, which has start, low, high, .* and max"),
-     ({"length": "auto:word=9"}, "'word' is not an option of rho_eos"),
-     ({"length": "auto:20"}, "'20' is not an option of rho_eos"),
-     ({"length": "auto:max=0"}, "max must be a number of tokens, at least 1"),
-     ({"length": "auto:max=many"}, "max must be a number of tokens, at least 1"),
-     ({"length": "auto:low=0.9"}, "length='auto:low=0.9': low is 0.9 and high is 0.6, must be at most high"),
-     ({"length": "auto:start=few"}, "length='auto:start=few'.start: Input should be a valid integer"),
-     ({"length": "auto", "new": 3}, "new=3: not with length=auto"),
-     ({"length": "auto", "html": "page.html"}, "length='auto': not with a page or a film"),
-     ({"length": f"auto:max={LENGTH + 1}"}, f"max must be at most {LENGTH}, the maximum"),
-     ({"length": "auto", "prompt": "The [MASK:3] of"}, "length='auto': not with gaps in a prompt"),
-     ({"length": "auto", "sampling": Sampling(sampler="first_hitting")}, "which FirstHitting.* does not support"),
-     ({"length": "auto", "sampling": Sampling(memory=True)}, "memory"),
-     ({"length": "auto:block=4"}, "RhoEOS.* with a block, and Ancestral.* has the same time"),
-     ({"length": "auto", "sampling": Sampling(pace="blocks:size=4", sampler="confidence")}, "not with pace=Blocks")],
-)  # fmt: skip
+    [
+        (
+            {"length": "automatic"},
+            "length='automatic': must be a number, or one of auto, daedal, .*, as in auto:max",
+        ),
+        (
+            {"length": "auto:most=9"},
+            "'most' is not an option of rho_eos, which has start, low, high, .* and max",
+        ),
+        ({"length": "auto:word=9"}, "'word' is not an option of rho_eos"),
+        ({"length": "auto:20"}, "'20' is not an option of rho_eos"),
+        ({"length": "auto:max=0"}, "max must be a number of tokens, at least 1"),
+        ({"length": "auto:max=many"}, "max must be a number of tokens, at least 1"),
+        (
+            {"length": "auto:low=0.9"},
+            "length='auto:low=0.9': low is 0.9 and high is 0.6, must be at most high",
+        ),
+        (
+            {"length": "auto:start=few"},
+            "length='auto:start=few'.start: Input should be a valid integer",
+        ),
+        ({"length": "auto", "new": 3}, "new=3: not with length=auto"),
+        ({"length": "auto", "html": "page.html"}, "length='auto': not with a page or a film"),
+        ({"length": f"auto:max={LENGTH + 1}"}, f"max must be at most {LENGTH}, the maximum"),
+        (
+            {"length": "auto", "prompt": "The [MASK:3] of"},
+            "length='auto': not with gaps in a prompt",
+        ),
+        (
+            {"length": "auto", "sampling": Sampling(sampler="first_hitting")},
+            "which FirstHitting.* does not support",
+        ),
+        ({"length": "auto", "sampling": Sampling(memory=True)}, "memory"),
+        ({"length": "auto:block=4"}, "RhoEOS.* with a block, and Ancestral.* has the same time"),
+        (
+            {"length": "auto", "sampling": Sampling(pace="blocks:size=4", sampler="confidence")},
+            "not with pace=Blocks",
+        ),
+    ],
+)
 def test_refused(run, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         generate(Options(run=str(run), **options), make_console(io.StringIO()))

@@ -140,7 +140,8 @@ def test_mismatches_are_refused_before_any_work(options, published, tmp_path, mo
         replace(options, out=tmp_path / "found.png") | ValueError | must be another one, for JSON
         run(replace(options, samplers=("theta_trapezoidal",), calls=(1,)))
             | ValueError | calls=1: theta_trapezoidal makes up to 2
-        run(replace(options, scorer="./no-such-folder")) | ValueError | no-such-folder' cannot be loaded
+        run(replace(options, scorer="./no-such-folder")) | ValueError
+            | no-such-folder' cannot be loaded
     """)
     options.out.write_text('{"protocol": {"run": "another"}, "cells": []}')
     with pytest.raises(ValueError, match="holds the result of another"):

@@ -68,10 +68,33 @@ def test_every_knob_is_that_of_ddlib(saved):
     word = next(word for word in tokens if len(saved.encode(saved.tokenizer.decode([word]))) == 1)
     fill = saved.special.eos if saved.recipe.data.packed else saved.special.pad
     sampling = Sampling(
-        steps=6, temperature=(1.0, 0.5), top_p=(0.9, 0.8), top_k=20, min_p=0.01, repetition_penalty=1.5, min_tokens=3,
-        forbidden=(saved.tokenizer.decode([word]),), end="last", stop_entropy=0.01,
-    )  # fmt: skip
-    expected = sampled(saved, steps=6, controls=[dd.controls.Truncation(temperature=lambda t: 0.5 + 0.5 * t, top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20, min_p=0.01), dd.controls.EndOfText(saved.special.eos, 3, fill=fill), dd.controls.Settled(0.01), dd.controls.Forbidden([word]), dd.controls.RepetitionPenalty(1.5)])  # fmt: skip
+        steps=6,
+        temperature=(1.0, 0.5),
+        top_p=(0.9, 0.8),
+        top_k=20,
+        min_p=0.01,
+        repetition_penalty=1.5,
+        min_tokens=3,
+        forbidden=(saved.tokenizer.decode([word]),),
+        end="last",
+        stop_entropy=0.01,
+    )
+    expected = sampled(
+        saved,
+        steps=6,
+        controls=[
+            dd.controls.Truncation(
+                temperature=lambda t: 0.5 + 0.5 * t,
+                top_p=lambda t: 0.8 + (0.9 - 0.8) * t,
+                top_k=20,
+                min_p=0.01,
+            ),
+            dd.controls.EndOfText(saved.special.eos, 3, fill=fill),
+            dd.controls.Settled(0.01),
+            dd.controls.Forbidden([word]),
+            dd.controls.RepetitionPenalty(1.5),
+        ],
+    )
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
 
 
@@ -191,7 +214,8 @@ def test_greedy_sampling_and_precision_are_honoured(run):
 test_bad_sampling_options_are_refused_at_once = refuses(r"""
     Sampling(steps=0) | ValueError | steps=0: must be at least 1
     Sampling(sampler="ancestal") | ValueError | did you mean 'ancestral'
-    Sampling(sampler="ancestral:force=true") | ValueError | sampler.force: no such key; ancestral has force_transition
+    Sampling(sampler="ancestral:force=true") | ValueError
+        | sampler.force: no such key; ancestral has force_transition
     Sampling(temperature=-1.0) | ValueError | temperature=-1.0
     Sampling(top_p=0.0) | ValueError | top_p=0.0
     Sampling(temperature=(1.0, -0.5)) | ValueError | temperature=-0.5
@@ -323,14 +347,20 @@ test_options_that_exclude_each_other_are_refused_at_once = refuses(r"""
     Options(run="r", new=0) | ValueError | new=0: must be at least 1
     Options(run="r", new=3, length=9) | ValueError | new=3: not with length=9
     Options(run="r", prompt=("We", "No <mask>")) | ValueError | <mask> would be read as text
-    Options(run="r", prompt="We", prompts="p.txt") | ValueError | prompts=p.txt: not with prompt='We'
+    Options(run="r", prompt="We", prompts="p.txt") | ValueError
+        | prompts=p.txt: not with prompt='We'
     Options(run="r", system="Be short.") | ValueError | system='Be short.': only with --chat
     Options(run="r", chat=True) | ValueError | chat: requires a message
-    Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError | \[MASK\] is a gap, which a message cannot
-    Options(run="r", prompt="We [MASK:0] act") | ValueError | \[MASK:0\] has no token, must have at least 1
-    Options(run="r", out=JPEG) | ValueError | out=x.jpeg: must end in .jsonl, or for a model of symbols
-    Sampling(label="1", guidance=2, guidance_interval=(0.8, 0.2)) | ValueError | must be two times in .*, the earlier
-    Sampling(label="1", guidance_interval=(0.2, 0.8)) | ValueError | guidance_interval=.* has no effect at guidance=1
+    Options(run="r", chat=True, prompt="What is [MASK]?") | ValueError
+        | \[MASK\] is a gap, which a message cannot
+    Options(run="r", prompt="We [MASK:0] act") | ValueError
+        | \[MASK:0\] has no token, must have at least 1
+    Options(run="r", out=JPEG) | ValueError
+        | out=x.jpeg: must end in .jsonl, or for a model of symbols
+    Sampling(label="1", guidance=2, guidance_interval=(0.8, 0.2)) | ValueError
+        | must be two times in .*, the earlier
+    Sampling(label="1", guidance_interval=(0.2, 0.8)) | ValueError
+        | guidance_interval=.* has no effect at guidance=1
 """)
 
 

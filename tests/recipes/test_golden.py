@@ -51,9 +51,15 @@ def fixed_clusters(data, counts):
     parents = random_parents(words.vocab_size, counts)
     none = tuple(torch.zeros(count) for count in counts)
     made = Clusters(
-        tuple(parents), tuple(torch.zeros(count, 1) for count in counts), none, (0.0,) * len(counts),
-        (0,) * len(counts), "cosine", "none", words.fingerprint,
-    )  # fmt: skip
+        tuple(parents),
+        tuple(torch.zeros(count, 1) for count in counts),
+        none,
+        (0.0,) * len(counts),
+        (0,) * len(counts),
+        "cosine",
+        "none",
+        words.fingerprint,
+    )
     save_clusters(data / "clusters-{}".format("-".join(map(str, counts))), made)
 
 

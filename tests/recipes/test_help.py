@@ -46,9 +46,19 @@ def flags(text):
 def test_the_first_page_has_the_twelve_values_that_people_change_first(capsys, module, words):
     text = page_of(capsys, module.main, words)
     assert flags(text) == [
-        "--data.folder", "--data.length", "--data.packed", "--process.kind", "--model.kind", "--optimizer.lr",
-        "--optimizer.warmup", "--output.folder", "--hardware.micro-batch", "--batch", "--steps", "--seed",
-    ]  # fmt: skip
+        "--data.folder",
+        "--data.length",
+        "--data.packed",
+        "--process.kind",
+        "--model.kind",
+        "--optimizer.lr",
+        "--optimizer.warmup",
+        "--output.folder",
+        "--hardware.micro-batch",
+        "--batch",
+        "--steps",
+        "--seed",
+    ]
     assert "--help-all lists every value" in text and len(text.splitlines()) <= 45
     assert all(len(line) <= 120 for line in text.splitlines())
 

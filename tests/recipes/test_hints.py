@@ -124,5 +124,8 @@ def test_a_run_begins_with_what_it_trains(tmp_path, capsys):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=1)
     run_of(given)
     first = capsys.readouterr().out.splitlines()[0]
-    form = r"[\d,]{5,} parameters on \w+; 8 rows of 16 = 128 tokens a step, \d+ tokens in the vocabulary; "
+    form = (
+        r"[\d,]{5,} parameters on \w+; 8 rows of 16 = 128 tokens a step, \d+ tokens in the "
+        r"vocabulary; "
+    )
     assert re.fullmatch(form + re.escape(str(tmp_path / "run")), first)

@@ -44,11 +44,19 @@ def recipe(folder, **model) -> Recipe:
         model={"kind": "dit", "dim": 16, "depth": 1, "heads": 2, "num_classes": "run", **model},
         loss=dict(times="optimal"),
         optimizer=Optimizer(lr=1e-2, warmup=5, weight_decay=0.0, muon=True, ema=0.9),
-        output=Output(folder=folder / "run", validate_every=60, validate_sequences=32, sample_every=60, samples=2,
-                      sample_steps=4, save_every=60, tensorboard=False),
+        output=Output(
+            folder=folder / "run",
+            validate_every=60,
+            validate_sequences=32,
+            sample_every=60,
+            samples=2,
+            sample_steps=4,
+            save_every=60,
+            tensorboard=False,
+        ),
         batch=32,
         steps=60,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +160,8 @@ def test_metrics_refuse_data_before_anything_is_drawn(prepared, tmp_path):
     refused_with(data=data)(r"""
         metrics_of("pictures", data) | ValueError | metrics: the data must be pictures
         metrics_of("music", data) | ValueError | symbol '0': must be hold, rest or a pitch
-        metrics_of("pictuers", data) | ValueError | nothing in metrics is called 'pictuers', did you mean 'pictures'
+        metrics_of("pictuers", data) | ValueError
+            | nothing in metrics is called 'pictuers', did you mean 'pictures'
     """)
     assert metrics_of(None, data) is None and metrics_of("none", data) is None
 

@@ -56,13 +56,20 @@ def recipe(**changes):
         "model": {"kind": "masked_lm", "name_or_path": "bert"},
         "optimizer": {"lr": 1e-3, "warmup": 2, "ema": 0.9},
         "output": {
-            "folder": "runs/bert", "log_every": 1, "validate_every": 4, "validate_sequences": 8, "sample_every": 8,
-            "sample_steps": 4, "samples": 1, "save_every": 4, "tensorboard": False,
+            "folder": "runs/bert",
+            "log_every": 1,
+            "validate_every": 4,
+            "validate_sequences": 8,
+            "sample_every": 8,
+            "sample_steps": 4,
+            "samples": 1,
+            "save_every": 4,
+            "tensorboard": False,
         },
         "hardware": {"threads": 1},
         "batch": 8,
         "steps": 8,
-    }  # fmt: skip
+    }
     Path("mine.yaml").write_text(yaml.safe_dump(values | changes))
     return "mine.yaml"
 

@@ -116,9 +116,15 @@ def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     network.weight.grad = None
     features = (1 + memory) * network.weight + dropped
     loss = dd.training_loss(
-        process, features, noisy.x, noisy.z, dd.paces.Draw(noisy.t, noisy.measure), objective().rule, mask=noisy.mask,
+        process,
+        features,
+        noisy.x,
+        noisy.z,
+        dd.paces.Draw(noisy.t, noisy.measure),
+        objective().rule,
+        mask=noisy.mask,
         reduction="none",
-    )  # fmt: skip
+    )
     loss.sum().backward()
     torch.testing.assert_close(
         gradient, network.weight.grad, rtol=2e-2 if half else 1e-5, atol=1e-4

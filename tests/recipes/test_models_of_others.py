@@ -85,9 +85,15 @@ def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     prompt = torch.tensor(ids(folders[kind], "We will"))
     length = -(-(len(prompt) + 5) // 4) * 4  # whole blocks
     expected = dd.sample(
-        process, denoiser, (2, length), dd.samplers.Confidence(threshold=0.5), 4, prompt, pace=dd.paces.Blocks(4),
+        process,
+        denoiser,
+        (2, length),
+        dd.samplers.Confidence(threshold=0.5),
+        4,
+        prompt,
+        pace=dd.paces.Blocks(4),
         generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
-    )  # fmt: skip
+    )
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert all(text.startswith("We will") for text in texts) and special.mask not in expected
@@ -251,9 +257,15 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
     process, denoiser, _, _ = hub.load(folder, block_size=4)
     prompt = torch.tensor(ids(folder, "We"))
     expected = dd.sample(
-        process, denoiser, (2, 8), dd.samplers.Ancestral(), 2, prompt, pace=dd.paces.Blocks(4),
+        process,
+        denoiser,
+        (2, 8),
+        dd.samplers.Ancestral(),
+        2,
+        prompt,
+        pace=dd.paces.Blocks(4),
         generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
-    )  # fmt: skip
+    )
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert (
@@ -280,7 +292,9 @@ def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
     values = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
     refused_with(values=values)(r"""
         generate(Options(**values), quiet())
-            | ValueError | pace='blocks:8': the files do not determine whether .*a2d was trained by blocks.*=0 if
+            | ValueError
+                | pace='blocks:8': the files do not determine whether .*a2d was trained by
+                blocks.*=0 if
         generate(Options(**values, reading=LoadOptions(block_size=4)), quiet())
             | ValueError | pace='blocks:8': .*a2d has blocks of 4, block_size=4: must be a divisor
         LoadOptions(block_size=-1) | ValueError | block_size=-1: must be at least 0
@@ -433,7 +447,16 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
         words = torch.tensor(
             [[special.bos, *tokenizer.encode(prompt, add_special_tokens=False)]] * 2
         )
-        expected = dd.sample(process, denoiser.after(words), (2, 8), steps=3, parameterization="posterior", pace=dd.paces.Blocks(4), controls=[dd.controls.WholeBatch()], generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)))  # fmt: skip
+        expected = dd.sample(
+            process,
+            denoiser.after(words),
+            (2, 8),
+            steps=3,
+            parameterization="posterior",
+            pace=dd.paces.Blocks(4),
+            controls=[dd.controls.WholeBatch()],
+            generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
+        )
         drawn = [line["tokens"] for line in lines[2 * place : 2 * place + 2]]
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, but Uniform"):
@@ -463,9 +486,14 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
         shown.block_size = 4
         with torch.no_grad():
             bound = dd.bound(
-                process, shown, canvas, dd.KeyedGenerator(0, 0, batch.index[place : place + 1]),
-                parameterization="posterior", pace=dd.paces.Blocks(4), at_once=True,
-            )  # fmt: skip
+                process,
+                shown,
+                canvas,
+                dd.KeyedGenerator(0, 0, batch.index[place : place + 1]),
+                parameterization="posterior",
+                pace=dd.paces.Blocks(4),
+                at_once=True,
+            )
         nats = nats + float(bound.total[0, :count].double().sum())
         tokens = tokens + count
     assert found["bound"]["nats_per_token"]["value"] == pytest.approx(nats / tokens, rel=1e-5)
@@ -515,7 +543,8 @@ def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_pa
     options = EvaluateOptions(model=folders["bert"], scorer="none")
     refused_with(data=data, options=options, other=other)(r"""
         evaluate(options, ALONE)
-            | ValueError | data: .* has no data .* --data FOLDER; prepare it by python -m recipes\.prepare
+            | ValueError
+                | data: .* has no data .* --data FOLDER; prepare it by python -m recipes\.prepare
         evaluate(replace(options, data=other), ALONE) | ValueError | made with another tokenizer
         evaluate(replace(options, data=data, length=97), ALONE)
             | ValueError | length=97: must be at most 96, the maximum of .*bert

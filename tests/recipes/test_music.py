@@ -95,18 +95,23 @@ def test_the_distance_of_disjoint_histograms_is_one():
 
 
 test_wrong_music_is_named = refuses(r"""
-    metrics.pitch_classes([np.array([REST, HOLD])], SYMBOLS) | ValueError | the sequences contain no notes
+    metrics.pitch_classes([np.array([REST, HOLD])], SYMBOLS) | ValueError
+        | the sequences contain no notes
     metrics.pitch_classes([], SYMBOLS) | ValueError | the sequences contain no notes
     metrics.intervals([np.array([C4])], SYMBOLS) | ValueError | the sequences contain no intervals
-    metrics.durations([TUNE, np.array([15])], SYMBOLS) | ValueError | sequence 1 contains id 15, must be below 15
+    metrics.durations([TUNE, np.array([15])], SYMBOLS) | ValueError
+        | sequence 1 contains id 15, must be below 15
     metrics.durations([np.array([-1])], SYMBOLS) | ValueError | none negative
     metrics.durations([TUNE], SYMBOLS, voices=0) | ValueError | voices=0: must be at least 1
-    metrics.durations([np.array([0])], ("H4",)) | ValueError | symbol 'H4': must be hold, rest or a pitch
+    metrics.durations([np.array([0])], ("H4",)) | ValueError
+        | symbol 'H4': must be hold, rest or a pitch
     metrics.distance(np.ones(1), np.ones(2)) | ValueError | shapes \(1,\) and \(2,\)
-    metrics.distance(np.ones(2) / 2, np.ones(2)) | ValueError | right: must be shares .* got a sum of 2
+    metrics.distance(np.ones(2) / 2, np.ones(2)) | ValueError
+        | right: must be shares .* got a sum of 2
     metrics.distance(np.array([2.0, -1.0]), np.ones(2) / 2) | ValueError | left: must be shares
     piano_roll(TUNE, SYMBOLS, steps=0) | ValueError | steps=0: must be at least 1
-    piano_roll(TUNE[:1], SYMBOLS, voices=2) | ValueError | has 1 symbols, must have one for each of 2 voices
+    piano_roll(TUNE[:1], SYMBOLS, voices=2) | ValueError
+        | has 1 symbols, must have one for each of 2 voices
 """)
 
 

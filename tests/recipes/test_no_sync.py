@@ -22,14 +22,36 @@ ROOT = Path(__file__).parent.parent.parent
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 READS = {
-    Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
-    Tensor.__index__, Tensor.__contains__, torch.equal, Tensor.equal, torch.allclose,
-}  # fmt: skip
+    Tensor.item,
+    Tensor.tolist,
+    Tensor.cpu,
+    Tensor.numpy,
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.__contains__,
+    torch.equal,
+    Tensor.equal,
+    torch.allclose,
+}
 SIZES = {
-    torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select, Tensor.masked_select,
-    torch.bincount, Tensor.bincount, torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive,
-    torch._unique2, torch._VF.unique_consecutive, torch._VF.unique_dim,
-}  # fmt: skip
+    torch.nonzero,
+    Tensor.nonzero,
+    torch.argwhere,
+    Tensor.argwhere,
+    torch.masked_select,
+    Tensor.masked_select,
+    torch.bincount,
+    Tensor.bincount,
+    torch.unique,
+    Tensor.unique,
+    torch.unique_consecutive,
+    Tensor.unique_consecutive,
+    torch._unique2,
+    torch._VF.unique_consecutive,
+    torch._VF.unique_dim,
+}
 COPIES = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
 REPEATS = {torch.repeat_interleave, Tensor.repeat_interleave}
 
@@ -137,11 +159,23 @@ def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
     assert set(waits(trained)) == EXPECTED[kind] | {READING}
 
 
-@pytest.mark.parametrize("work", [
-    lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x.tolist(), lambda x: x.cpu(), lambda x: x[x > 0],
-    lambda x: x.nonzero(), lambda x: x.unique(), lambda x: float(x[0]), lambda x: x.repeat_interleave(x),
-    lambda x: torch.tensor(1, device=x.device), lambda x: 1 if x.sum() > 0 else 0, lambda x: x.new_tensor(1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool(x.any()),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.unique(),
+        lambda x: float(x[0]),
+        lambda x: x.repeat_interleave(x),
+        lambda x: torch.tensor(1, device=x.device),
+        lambda x: 1 if x.sum() > 0 else 0,
+        lambda x: x.new_tensor(1),
+    ],
+)
 def test_every_kind_of_wait_is_seen(work):
     with Pretended() as pretended:
         work(torch.arange(3))

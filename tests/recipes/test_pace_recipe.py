@@ -130,9 +130,14 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
             for a, b in ((whole.z, whole.x), (whole.t, 0 * whole.t))
         )
         part = dd.training_loss(
-            process, model(z, t), whole.x[:, :end], z, dd.paces.Draw(t, own.expand_as(t).double()), dd.weightings.Clip(5.0),
+            process,
+            model(z, t),
+            whole.x[:, :end],
+            z,
+            dd.paces.Draw(t, own.expand_as(t).double()),
+            dd.weightings.Clip(5.0),
             reduction="none",
-        )  # fmt: skip
+        )
         torch.testing.assert_close(
             part[:, own], found[:, end - size : end].double(), rtol=1e-5, atol=1e-6
         )
@@ -171,13 +176,22 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_sets_others(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(pace="block"), r"pace.kind: nothing in paces is called 'block', did you mean 'blocks'"),
+        (
+            dict(pace="block"),
+            r"pace.kind: nothing in paces is called 'block', did you mean 'blocks'",
+        ),
         (dict(pace="blocks:size=0"), r"pace: size is 0, must be"),
         (dict(pace="blocks:width=2"), r"pace.width: no such key; blocks has size"),
-        (dict(pace="blocks:size=5"), r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16"),
-        (dict(pace="blocks:4", loss=dict(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
+        (
+            dict(pace="blocks:size=5"),
+            r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16",
+        ),
+        (
+            dict(pace="blocks:4", loss=dict(levels="balanced")),
+            r"not with loss.levels='balanced'.* 'independent'$",
+        ),
     ],
-)  # fmt: skip
+)
 def test_conflicting_options_are_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):  # before the text is looked for
         Run.prepare(recipe(tmp_path / "none", tmp_path, **changes), ALONE)
@@ -280,9 +294,19 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
     wanted = 6
     for pace, once in ((Blocks(4), True), (Blocks(8), False), (Together(), False)):
         terms = validate(
-            saved.process, saved.denoiser, tiny.data, saved.length, ALONE, sequences=wanted, batch=wanted, seed=5,
-            replicate=1, density=None, parameterization=saved.parameterization, pace=pace,
-        )  # fmt: skip
+            saved.process,
+            saved.denoiser,
+            tiny.data,
+            saved.length,
+            ALONE,
+            sequences=wanted,
+            batch=wanted,
+            seed=5,
+            replicate=1,
+            density=None,
+            parameterization=saved.parameterization,
+            pace=pace,
+        )
         stream = examples(
             tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0
         )
@@ -291,9 +315,15 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
         levels = "independent" if pace.block else "balanced"
         with torch.no_grad():
             own = dd.bound(
-                saved.process, saved.model, part.x, noise, parameterization=saved.parameterization, pace=pace,
-                at_once=once, levels=levels,
-            )  # fmt: skip
+                saved.process,
+                saved.model,
+                part.x,
+                noise,
+                parameterization=saved.parameterization,
+                pace=pace,
+                at_once=once,
+                levels=levels,
+            )
         expected = torch.where(part.mask, own.diffusion.double(), 0.0).sum(1)
         torch.testing.assert_close(terms.nats[:, 0], expected, rtol=1e-5, atol=1e-5)
         assert (terms.times is None) == once
@@ -320,9 +350,14 @@ def test_samples_are_those_of_the_pace(tiny, monkeypatch):
     ):
         drawn = draw(saved, sampling, 1, index, 24)
         expected = dd.sample(
-            saved.process, saved.model, (2, 24), steps=3, parameterization=saved.parameterization, pace=pace,
+            saved.process,
+            saved.model,
+            (2, 24),
+            steps=3,
+            parameterization=saved.parameterization,
+            pace=pace,
             generator=dd.KeyedGenerator(1, NOISE, index),
-        )  # fmt: skip
+        )
         assert torch.equal(drawn, expected)
     with monkeypatch.context() as fresh, pytest.warns(UsageWarning, match="has blocks of 4"):
         fresh.setattr("ddlib.utils.validation._warned", set())

@@ -81,7 +81,8 @@ test_wrong_arguments_are_named = refuses(r"""
     Digits(limit=0) | ValueError | limit=0: must be at least 1
     Patches(width=0) | ValueError | width=0: must be at least 1
     Patches(reduce=0) | ValueError | reduce=0: must be at least 1
-    Patches(pictures=("page",)) | ValueError | pictures='page': no such photograph, there are astronaut
+    Patches(pictures=("page",)) | ValueError
+        | pictures='page': no such photograph, there are astronaut
     Patches(pictures=()) | ValueError | must be one or more names, each once
     Patches(pictures=("china", "china")) | ValueError | must be one or more names, each once
     Molecules(split="valid") | ValueError | split='valid': must be train, test or test_scaffolds

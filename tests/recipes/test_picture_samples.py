@@ -101,8 +101,10 @@ def test_a_grid_holds_every_sample_enlarged():
 
 test_a_grid_without_samples_or_places_is_refused = refuses(r"""
     grid(np.zeros((0, 6), int), (2, 3), VALUES) | ValueError | there are no samples
-    grid(np.zeros((1, 6), int), (2, 3), VALUES, columns=0) | ValueError | columns=0, scale=80: must be at least 1
-    grid(np.zeros((1, 6), int), (2, 3), VALUES, scale=0) | ValueError | columns=1, scale=0: must be at least 1
+    grid(np.zeros((1, 6), int), (2, 3), VALUES, columns=0) | ValueError
+        | columns=0, scale=80: must be at least 1
+    grid(np.zeros((1, 6), int), (2, 3), VALUES, scale=0) | ValueError
+        | columns=1, scale=0: must be at least 1
 """)
 
 
@@ -284,7 +286,8 @@ def test_diversity_is_the_mean_distance_of_pairs():
 
 test_wrong_features_are_named = refuses(r"""
     metrics.frechet(np.ones((3, 2)), np.ones((3, 4))) | ValueError | shapes \(3, 2\) and \(3, 4\)
-    metrics.frechet(np.ones((1, 2)), np.ones((3, 2))) | ValueError | there are 1 and 3 samples: must be at least 2
+    metrics.frechet(np.ones((1, 2)), np.ones((3, 2))) | ValueError
+        | there are 1 and 3 samples: must be at least 2
     metrics.frechet(np.full((3, 2), np.nan), np.ones((3, 2))) | ValueError | features must be finite
     metrics.diversity(np.ones((1, 2))) | ValueError | with N at least 2
     metrics.diversity(np.full((2, 2), np.inf)) | ValueError | features must be finite

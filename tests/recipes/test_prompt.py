@@ -185,8 +185,10 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
     assert whole.states.tolist() == [5, 1, 2, 7, 7, 3, 6, 6] and whole.length == 8
     refused_with(saved=saved, together=together)(r"""
         row(saved, "1", together, length=41) | ValueError | length=41: must be at most 40
-        row(saved, "1" * 45, together) | ValueError | prompt: 46 tokens with its special ones, must be at most 40
-        row(model(PROCESSES["uniform"]), "1[MASK]", together) | ValueError | prompt: has gaps, but Uniform.* has no mask
+        row(saved, "1" * 45, together) | ValueError
+            | prompt: 46 tokens with its special ones, must be at most 40
+        row(model(PROCESSES["uniform"]), "1[MASK]", together) | ValueError
+            | prompt: has gaps, but Uniform.* has no mask
     """)
     trained = model(PROCESSES["masks"], rows="padded", special=SpecialIds(0, 5, 6))
     assert (

@@ -210,29 +210,131 @@ def refused(pictures):
     local = type("Local", (Dots,), {"__module__": "__main__"})(7, 6)
     ragged = text_tokenizer("<s>", "</s>")
     return {
-        "no plain values": (network, Lambda(6, lambda t: t), pictures, {}, TypeError, "Lambda.function is"),
-        "main": (local, process, pictures, {"model": "__main__:Local"}, TypeError, "other programs cannot import it"),
-        "arguments": (Dots(7, 6), process, pictures, {}, TypeError, "Dots does not record the arguments"),
-        "wrapper": (nn.Sequential(network), process, pictures, {}, TypeError, "Sequential does not record"),
-        "width": (Dots(7, 6), process, pictures, {"model": "test_publish:Dots:9"}, ValueError, "no module|has no"),
+        "no plain values": (
+            network,
+            Lambda(6, lambda t: t),
+            pictures,
+            {},
+            TypeError,
+            "Lambda.function is",
+        ),
+        "main": (
+            local,
+            process,
+            pictures,
+            {"model": "__main__:Local"},
+            TypeError,
+            "other programs cannot import it",
+        ),
+        "arguments": (
+            Dots(7, 6),
+            process,
+            pictures,
+            {},
+            TypeError,
+            "Dots does not record the arguments",
+        ),
+        "wrapper": (
+            nn.Sequential(network),
+            process,
+            pictures,
+            {},
+            TypeError,
+            "Sequential does not record",
+        ),
+        "width": (
+            Dots(7, 6),
+            process,
+            pictures,
+            {"model": "test_publish:Dots:9"},
+            ValueError,
+            "no module|has no",
+        ),
         "weights": (
-            Dots(7, 6), process, pictures, {"model": {"kind": "test_publish:Dots", "width": 9}}, ValueError,
+            Dots(7, 6),
+            process,
+            pictures,
+            {"model": {"kind": "test_publish:Dots", "width": 9}},
+            ValueError,
             r"embedding.weight is \(7, 8\), in the built network \(7, 9\)",
         ),
-        "logits": (Dots(7, 6, gain=3.0), process, pictures, {"model": "test_publish:Dots"}, ValueError, "other logits"),
-        "states": (trained(dd.presets.gidd(5, 0.1)), process, pictures, {}, ValueError, "vocab_size=5, the process 6"),
-        "vocabulary": (trained(dd.presets.mdlm(9)), dd.presets.mdlm(9), pictures, {}, ValueError, "6 tokens"),
+        "logits": (
+            Dots(7, 6, gain=3.0),
+            process,
+            pictures,
+            {"model": "test_publish:Dots"},
+            ValueError,
+            "other logits",
+        ),
+        "states": (
+            trained(dd.presets.gidd(5, 0.1)),
+            process,
+            pictures,
+            {},
+            ValueError,
+            "vocab_size=5, the process 6",
+        ),
+        "vocabulary": (
+            trained(dd.presets.mdlm(9)),
+            dd.presets.mdlm(9),
+            pictures,
+            {},
+            ValueError,
+            "6 tokens",
+        ),
         "length": (network, process, pictures, {"length": 9}, ValueError, "which cannot be cut"),
         "pace": (network, process, pictures, {"pace": "blocks:5"}, ValueError, "5"),
-        "key": (network, process, pictures, {"training": {"step": 9}}, ValueError, "did you mean steps"),
-        "part": (network, process, pictures, {"training": {"model": "dit"}}, ValueError, "do not describe"),
-        "special": (network, process, pictures, {"eos": "0"}, ValueError, "only for a tokenizer alone"),
-        "no padding": (network, process, ragged, {"length": 9}, ValueError, r"pad='\[PAD\]': the tokenizer has"),
-        "no end": (network, process, text_tokenizer(), {"length": 9}, ValueError, "the tokenizer has no token"),
-        "no length": (network, process, text_tokenizer("<s>", "</s>", "[PAD]"), {}, ValueError, "length=None"),
+        "key": (
+            network,
+            process,
+            pictures,
+            {"training": {"step": 9}},
+            ValueError,
+            "did you mean steps",
+        ),
+        "part": (
+            network,
+            process,
+            pictures,
+            {"training": {"model": "dit"}},
+            ValueError,
+            "do not describe",
+        ),
+        "special": (
+            network,
+            process,
+            pictures,
+            {"eos": "0"},
+            ValueError,
+            "only for a tokenizer alone",
+        ),
+        "no padding": (
+            network,
+            process,
+            ragged,
+            {"length": 9},
+            ValueError,
+            r"pad='\[PAD\]': the tokenizer has",
+        ),
+        "no end": (
+            network,
+            process,
+            text_tokenizer(),
+            {"length": 9},
+            ValueError,
+            "the tokenizer has no token",
+        ),
+        "no length": (
+            network,
+            process,
+            text_tokenizer("<s>", "</s>", "[PAD]"),
+            {},
+            ValueError,
+            "length=None",
+        ),
         "data": (network, process, 7, {}, TypeError, "data is int"),
         "network": (lambda z, t: z, process, pictures, {}, TypeError, "must be a torch.nn.Module"),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", refused(Tokenizer.from_str(text_tokenizer().to_str())))
@@ -357,9 +459,12 @@ def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_pa
 
     def run(*words):
         done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True,
+            [sys.executable, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "DDLIB_SHAPECHECK": "0"},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

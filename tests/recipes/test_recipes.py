@@ -382,8 +382,10 @@ def test_a_file_that_is_not_yaml(tmp_path):
 
 
 test_bad_values_are_refused_by_name = refuses(r"""
-    objective(weighting={"kind": "clip", "high": 1.0, "low": 2.0}) | ValueError | loss.weighting: low is 2.0, high 1.0
-    loss(weighting="clop") | ValueError | loss.weighting.kind: nothing in weightings is called 'clop', did you mean
+    objective(weighting={"kind": "clip", "high": 1.0, "low": 2.0}) | ValueError
+        | loss.weighting: low is 2.0, high 1.0
+    loss(weighting="clop") | ValueError
+        | loss.weighting.kind: nothing in weightings is called 'clop', did you mean
     loss(weighting="per_level") | ValueError | loss.weighting.factors: is missing
     replace(owt.small().data, length=1) | ValueError | length=1: must be at least 2
     objective(kind="auxiliary", weight=-1.0) | ValueError | weight=-1.0: must be at least 0
@@ -393,10 +395,12 @@ test_bad_values_are_refused_by_name = refuses(r"""
     Optimizer(lr=nan) | ValueError | lr=nan: must be at least 0
     Hardware(micro_batch=0) | ValueError | micro_batch=0
     replace(owt.small(), model={"kind": "neighbours"}, loss=dict(kind="auxiliary")) | ValueError
-        | loss.kind=auxiliary: not with neighbours, which has no head over clusters \(no argument num_clusters\)
+        | loss.kind=auxiliary: not with neighbours, which has no head over clusters \(no argument
+            num_clusters\)
     replace(owt.small(), data=replace(owt.small().data, packed=True), loss=dict(levels="balanced"))
         | ValueError | loss.levels='balanced': not with data.packed
-    replace(owt.small(), optimizer=replace(owt.small().optimizer, muon=True), hardware=Hardware(shard=True))
+    replace(owt.small(), optimizer=replace(owt.small().optimizer, muon=True),
+        hardware=Hardware(shard=True))
         | ValueError | optimizer.muon: not with hardware.shard
 """)
 
@@ -553,8 +557,11 @@ def test_the_error_names_missing_packages_also_without_a_version(tmp_path):
 def test_names_of_other_codebases_are_answered_by_ours():
     known = {name for name, _ in leaves(yaml.safe_load(recipe_yaml(owt.recipes()["mdlm"][1])))}
     assert set(ELSEWHERE.values()) <= known | {"hardware.micro_batch"}
-    for flag, ours in {"--hardware.dtype": "--hardware.bf16", "--grad-accum": "--hardware.micro-batch",
-                       "--learning-rate=1e-3": "--optimizer.lr"}.items():  # fmt: skip
+    for flag, ours in {
+        "--hardware.dtype": "--hardware.bf16",
+        "--grad-accum": "--hardware.micro-batch",
+        "--learning-rate=1e-3": "--optimizer.lr",
+    }.items():
         with pytest.raises(
             ValueError, match=f"{flag.partition('=')[0]}: no such flag; did you mean {ours}\\?"
         ):
@@ -589,7 +596,8 @@ def test_other_kinds_on_the_command_line():
     assert recipe.model == {"kind": "neighbours", "width": 8, "reach": 2, "layers": 2}
     refused_with()(r"""
         chosen("hdlm", "--process.kind", "masked") | ValueError | process.schedule: is missing
-        chosen("hdlm", "--process.kind", "maskd") | ValueError | process.kind: .* called 'maskd', did you mean 'masked'
+        chosen("hdlm", "--process.kind", "maskd") | ValueError
+            | process.kind: .* called 'maskd', did you mean 'masked'
     """)
 
 

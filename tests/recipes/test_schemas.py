@@ -15,10 +15,18 @@ OBJECT = {"properties": {"a": NULL}}
 EXAMPLES = {
     ("properties", "properties"): (OBJECT | {"type": "object"}, '{"a":null}', '{"b":1}'),
     ("properties", "required"): (OBJECT | {"required": ["a"]}, '{"a":null}', "{}"),
-    ("properties", "additionalProperties"): (OBJECT | {"additionalProperties": False}, '{"a":null}', '{"b":null}'),
+    ("properties", "additionalProperties"): (
+        OBJECT | {"additionalProperties": False},
+        '{"a":null}',
+        '{"b":null}',
+    ),
     ("properties", "type"): (OBJECT | {"type": "object"}, "{}", "1"),
     ("anyOf", "anyOf"): ({"anyOf": [NULL, {"type": "boolean"}]}, "true", "1"),
-    ("prefixItems", "prefixItems"): ({"prefixItems": [NULL, {"type": "boolean"}]}, "[null,true]", "[true,null]"),
+    ("prefixItems", "prefixItems"): (
+        {"prefixItems": [NULL, {"type": "boolean"}]},
+        "[null,true]",
+        "[true,null]",
+    ),
     ("prefixItems", "items"): ({"prefixItems": [NULL], "items": False}, "[null]", "[null,null]"),
     ("prefixItems", "type"): ({"prefixItems": [NULL], "type": "array"}, "[null]", "1"),
     ("enum", "enum"): ({"enum": [1, "a", None, [2], {"b": 1.5}]}, '{"b":1.5}', '{"b":1}'),
@@ -32,15 +40,35 @@ EXAMPLES = {
     ("string", "format"): ({"type": "string", "format": "date"}, '"2024-12-31"', '"2024-13-31"'),
     ("integer", "minimum"): ({"type": "integer", "minimum": 0, "maximum": 99}, "0", "-97"),
     ("integer", "maximum"): ({"type": "integer", "minimum": 0, "maximum": 99.5}, "99", "7141700"),
-    ("integer", "exclusiveMinimum"): ({"type": "integer", "exclusiveMinimum": 0, "maximum": 9}, "1", "0"),
-    ("integer", "exclusiveMaximum"): ({"type": "integer", "minimum": 0, "exclusiveMaximum": 9}, "8", "9"),
-    ("integer", "multipleOf"): ({"type": "integer", "minimum": -7, "maximum": 9, "multipleOf": 3}, "-6", "-7"),
+    ("integer", "exclusiveMinimum"): (
+        {"type": "integer", "exclusiveMinimum": 0, "maximum": 9},
+        "1",
+        "0",
+    ),
+    ("integer", "exclusiveMaximum"): (
+        {"type": "integer", "minimum": 0, "exclusiveMaximum": 9},
+        "8",
+        "9",
+    ),
+    ("integer", "multipleOf"): (
+        {"type": "integer", "minimum": -7, "maximum": 9, "multipleOf": 3},
+        "-6",
+        "-7",
+    ),
     ("array", "items"): ({"type": "array", "items": NULL}, "[null, null]", "[1]"),
     ("array", "minItems"): ({"type": "array", "minItems": 2}, "[1,2]", "[1]"),
-    ("array", "maxItems"): ({"type": "array", "items": NULL, "maxItems": 1}, "[null]", "[null,null]"),
-    ("object", "additionalProperties"): ({"type": "object", "additionalProperties": NULL}, '{"a":null}', '{"a":1}'),
+    ("array", "maxItems"): (
+        {"type": "array", "items": NULL, "maxItems": 1},
+        "[null]",
+        "[null,null]",
+    ),
+    ("object", "additionalProperties"): (
+        {"type": "object", "additionalProperties": NULL},
+        '{"a":null}',
+        '{"a":1}',
+    ),
     ("", ""): ({"title": "any"}, "null", "nul"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -112,29 +140,49 @@ def test_all_texts_are_valid(constraint, form, keyword):
 REFUSED = {
     "#/not: has no effect without type; list the values": {"not": {"const": "x"}},
     "#/properties/b/uniqueItems: has no effect beside type array; write prefixItems": {
-        "properties": {"b": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "uniqueItems": True}}
+        "properties": {
+            "b": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "uniqueItems": True}
+        }
     },
-    "#/propertis: has no effect beside type object; did you mean properties?": {"type": "object", "propertis": {}},
-    "#/minimum: has an effect only beside type integer with a bound on both sides": {"type": "integer", "minimum": 0},
+    "#/propertis: has no effect beside type object; did you mean properties?": {
+        "type": "object",
+        "propertis": {},
+    },
+    "#/minimum: has an effect only beside type integer with a bound on both sides": {
+        "type": "integer",
+        "minimum": 0,
+    },
     "#/maximum: has no effect beside type number": {"type": "number", "maximum": 1},
     "#/minimum: leaves 1000001 integers": {"type": "integer", "minimum": 0, "maximum": 10**6},
     "#/minProperties: has no effect": {"type": "object", "minProperties": 2},
     "#/maxDigits: has no effect beside type integer": {"type": "integer", "maxDigits": 1},
     "#/minimum: leaves 0 integers": {"type": "integer", "minimum": 3, "maximum": 2},
-    "#/multipleOf is 0.5: must be a positive integer":
-        {"type": "integer", "minimum": 3, "maximum": 4, "multipleOf": 0.5},
+    "#/multipleOf is 0.5: must be a positive integer": {
+        "type": "integer",
+        "minimum": 3,
+        "maximum": 4,
+        "multipleOf": 0.5,
+    },
     "#/minimum is '0': must be a number": {"type": "integer", "minimum": "0", "maximum": 4},
-    "#/items/minLength is '2': must be an integer": {"type": "array", "items": {"type": "string", "minLength": "2"}},
+    "#/items/minLength is '2': must be an integer": {
+        "type": "array",
+        "items": {"type": "string", "minLength": "2"},
+    },
     "#/minLength is True: must be an integer": {"type": "string", "minLength": True},
     "#/maxLength: has no effect beside pattern": {"type": "string", "pattern": "a", "maxLength": 2},
     "#/pattern: has no effect beside format": {"type": "string", "pattern": "a", "format": "date"},
     "#/pattern is '.*': allows quotes": {"type": "string", "pattern": ".*"},
     "#/format is 'email': allows quotes": {"type": "string", "format": "email"},
     "#/required: has no effect beside type object": {"type": "object", "required": ["a"]},
-    "#/required: 'b' has no effect, as it is not one of the properties": OBJECT | {"required": ["a", "b"]},
+    "#/required: 'b' has no effect, as it is not one of the properties": OBJECT
+    | {"required": ["a", "b"]},
     "#/maxProperties: has no effect beside type object": {"type": "object", "maxProperties": 1},
-    "#/additionalProperties: a schema has no effect beside properties": OBJECT | {"additionalProperties": NULL},
-    "#/items: has no effect beside prefixItems, must be false": {"prefixItems": [NULL], "items": NULL},
+    "#/additionalProperties: a schema has no effect beside properties": OBJECT
+    | {"additionalProperties": NULL},
+    "#/items: has no effect beside prefixItems, must be false": {
+        "prefixItems": [NULL],
+        "items": NULL,
+    },
     "#/minItems: has no effect beside prefixItems": {"prefixItems": [NULL], "minItems": 2},
     "#/type is ['string']: must be 'object' beside properties": OBJECT | {"type": "string"},
     "#/type is ['string'], which the value 1 is not": {"enum": ["a", 1], "type": "string"},
@@ -142,13 +190,19 @@ REFUSED = {
     "#/anyOf is []: must not be empty": {"anyOf": []},
     "#/const: has no effect beside enum": {"const": 1, "enum": [2]},
     "#/allOf: has no effect without type; write one schema": {"allOf": [NULL, {"type": "boolean"}]},
-    "#/oneOf: has no effect without type; write anyOf": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
-    "#/$defs/x/if: has no effect beside type integer":
-        {"$ref": "#/$defs/x", "$defs": {"x": {"type": "integer", "if": {}}}},
-    "#/anyOf/1/patternProperties: has no effect": {"anyOf": [NULL, {"type": "object", "patternProperties": {}}]},
+    "#/oneOf: has no effect without type; write anyOf": {
+        "oneOf": [{"type": "integer"}, {"type": "number"}]
+    },
+    "#/$defs/x/if: has no effect beside type integer": {
+        "$ref": "#/$defs/x",
+        "$defs": {"x": {"type": "integer", "if": {}}},
+    },
+    "#/anyOf/1/patternProperties: has no effect": {
+        "anyOf": [NULL, {"type": "object", "patternProperties": {}}]
+    },
     "#: the name 'a\"' of a property has '\"'": {"properties": {'a"': NULL}},
     "#: the name 'a.b' of a property has '.'": {"const": [{"a.b": 1}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -201,12 +201,24 @@ def test_names_of_a_csv_file_and_of_a_recipe_are_shown(
         tree = {"clusters": written(tmp_path, "acids.csv", "token,chemistry,charge", *lines)}
     recipe = {
         "data": {"folder": str(proteins.folder), "length": 12},
-        "process": {"kind": "hierarchical", "schedule": "linear", "hierarchy": {"kind": "tree", **tree}},
+        "process": {
+            "kind": "hierarchical",
+            "schedule": "linear",
+            "hierarchy": {"kind": "tree", **tree},
+        },
         "model": {"kind": "dit", "dim": 16, "depth": 1, "heads": 2, "cond_dim": 8},
         "optimizer": {"lr": 0.01, "warmup": 1, "ema": 0},
-        "output": {"folder": "run", "validate_sequences": 4, "sample_steps": 12, "samples": 1, "tensorboard": False},
-        "batch": 4, "steps": 2, "hardware": {"threads": 1},
-    }  # fmt: skip
+        "output": {
+            "folder": "run",
+            "validate_sequences": 4,
+            "sample_steps": 12,
+            "samples": 1,
+            "tensorboard": False,
+        },
+        "batch": 4,
+        "steps": 2,
+        "hardware": {"threads": 1},
+    }
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     train.main(["recipe.yaml"])
     shown = Path("run", "samples", "step_00000002.txt").read_text()

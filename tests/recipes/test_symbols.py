@@ -241,7 +241,8 @@ PAIRS = np.ones((2, 2), int)
 test_bad_input_is_named = refuses(r"""
     saved([[0, 1], [2, 300]], vocab=256).load()
         | ValueError | a\.npy: row 1 holds id 300 at position 1, must be below vocab=256
-    saved([[0, 1], [-2, 0]]).load() | ValueError | a\.npy: row 1 holds id -2 at position 0, must not be negative
+    saved([[0, 1], [-2, 0]]).load() | ValueError
+        | a\.npy: row 1 holds id -2 at position 0, must not be negative
     saved(np.ones((2, 2))).load() | TypeError | a\.npy: holds float64, must hold ints
     saved(np.ones((2, 2), bool)).load() | TypeError | a\.npy: holds bool, must hold ints
     Array(columns(x=[[1, 2, 3, 4], [1, 2]]), shape=[2, 2]).load()
@@ -250,47 +251,59 @@ test_bad_input_is_named = refuses(r"""
     saved(np.arange(4)).load() | ValueError | a\.npy: has shape \(4,\), must have a row for each
     Array(columns(x=[[1], [2]], y=["a", None]), column="x", labels="y").load()
         | ValueError | labels='y': row 1 has no label, every row must have one
-    saved(PAIRS, labels=written("y.txt", "1\n\n")).load() | ValueError | labels='y\.txt': row 1 has no label
+    saved(PAIRS, labels=written("y.txt", "1\n\n")).load() | ValueError
+        | labels='y\.txt': row 1 has no label
     saved(PAIRS, labels=written("y.txt", "1\n")).load()
         | ValueError | labels='y\.txt': holds 1, must hold one for each of 2 sequences
     saved(PAIRS, labels="y").load() | FileNotFoundError
-        | labels='y': neither a column nor a file; must be a column .* or a file with one label on each line
+        | labels='y': neither a column nor a file; must be a column .* or a file with one label on
+            each line
     saved(np.ones((0, 2), int)).load() | ValueError | a\.npy: has shape \(0, 2\), must hold an id
-    (saved(np.ones((0, 2, 2), int)), Images("a.npy").load()) | ValueError | shape \(0, 2, 2\), must hold a picture
+    (saved(np.ones((0, 2, 2), int)), Images("a.npy").load()) | ValueError
+        | shape \(0, 2, 2\), must hold a picture
     (saved(np.ones((1, 2, 2)) / 2), Images("a.npy").load()) | TypeError
-        | a\.npy: holds float64, must hold whole numbers of 0\.\.255: save x\.round\(\)\.astype\('uint8'\), or
+        | a\.npy: holds float64, must hold whole numbers of 0\.\.255: save
+            x\.round\(\)\.astype\('uint8'\), or
     (saved(np.ones((1, 2, 2), int)), Images("a.npy", labels="folder").load()) | ValueError
-        | labels='folder': takes the folder of each picture file, and a\.npy holds many .* or a file with one label
+        | labels='folder': takes the folder of each picture file, and a\.npy holds many .* or a file
+            with one label
     Fasta(written("a.fa", ">a\nACGTACGTN\n>b\nCCGTARNACGTACGTNNACGTTAACG\n")).load() | ValueError
-        | alphabet='protein', but the letters are those of dna: 'A' .*; read them with --alphabet dna
+        | alphabet='protein', but the letters are those of dna: 'A' .*; read them with --alphabet
+            dna
     Fasta(written("a.fa", ">a\nacgtacgtn\n")).load() | ValueError | letters are those of dna
     Fasta(written("a.fa", ">a\nACGUACGUN\n")).load() | ValueError | read them with --alphabet rna
     Lines(written("a.txt", "CCO\nC!O\n"), tokens="smiles").load()
         | ValueError | a\.txt, line 2: '!' is not a token of tokens='smiles': 'C!O'
     Lines(written("a.txt", "CCO\n"), tokens="smile").load() | ValueError
-        | line 1: 'C' is not a token of tokens='smile' \(a regular expression, none of characters, .*smiles.*\): 'CCO'
+        | line 1: 'C' is not a token of tokens='smile' \(a regular expression, none of characters,
+            .*smiles.*\): 'CCO'
     Fasta(written("a.fa", "ACGT\n>one\nACGT\n")).load()
         | ValueError | a\.fa, line 1: sequence before the first header
     Images(written("a.png", "no")).load() | ValueError | a\.png: cannot be read as a picture
     (saved(np.full((1, 2, 2), 256)), Images("a.npy").load())
         | ValueError | a\.npy: row 0 holds values 256 to 256, must lie in 0\.\.255
     prepare_ids(np.ones((20, 2), int), 0.1, 2, "out") | ValueError
-        | validation: has shape \(\), must have a row for each .*; a number of held-out sequences is an int
+        | validation: has shape \(\), must have a row for each .*; a number of held-out sequences is
+            an int
     prepare_ids(np.ones((4, 2), int), 2, 2, "out", labels=(np.arange(2), np.arange(2)))
         | ValueError | labels: must be one for each sequence, not a pair
-    prepare_ids([[0, 1], [4]], 1, 4, "out") | ValueError | train: row 1 holds id 4 at position 0, must be below vocab=4
-    prepare_ids([[0, 1], [0.5]], 1, 4, "out") | TypeError | train: row 1: holds float64, must hold ints
+    prepare_ids([[0, 1], [4]], 1, 4, "out") | ValueError
+        | train: row 1 holds id 4 at position 0, must be below vocab=4
+    prepare_ids([[0, 1], [0.5]], 1, 4, "out") | TypeError
+        | train: row 1: holds float64, must hold ints
     prepare_ids([[0, 1], [1]], 1, 4, "out", shape=(1, 2))
         | ValueError | shape=\(1, 2\): row 1 has 1 symbols, every row must have 2
     prepare_ids([[0, 1], [1]], [[1]], 4, "out", labels=(["a", "b"], ["c"]))
         | ValueError | labels: row 0 of validation is 'c', a class that train does
     prepare_ids([[0, 1], [1]], 2, 4, "out") | ValueError | held_out=2: must be below 2, the number
-    prepare_ids([[0], [1]], 1, 2, "out", symbols="aa") | ValueError | symbols: 'a' is empty or occurs twice
+    prepare_ids([[0], [1]], 1, 2, "out", symbols="aa") | ValueError
+        | symbols: 'a' is empty or occurs twice
     prepare_ids(np.zeros((4, 2, 2), int), 2, 4, "out", ends=True)
         | ValueError | ends=True: not for sequences of one shape, here \(2, 2\)
     prepare_ids(np.zeros((10, 2), int), 9, 4, "out", labels=[*"aaaaaaaaab"])
         | ValueError | held_out=9: would hold out every sequence of the class 'b', must be at most 8
-    Sequences(ids=np.zeros((2, 1), int), symbols=("a",), labels=np.array([0, 3]), classes=("x", "y"))
+    Sequences(ids=np.zeros((2, 1), int), symbols=("a",), labels=np.array([0, 3]), classes=("x",
+        "y"))
         | ValueError | labels: row 1 is 3, there are 2 classes
 """)
 
@@ -334,7 +347,10 @@ def test_whole_numbers_are_symbols_in_their_order():
 def test_numbers_that_are_read_as_characters_are_remarked(capsys):
     Path("events.txt").write_text("10 2 1\n" * 40)
     command.main(["lines", "--files", "events.txt", "--out", "events"])
-    remark = "train, validation: all characters are digits, signs and white space: --tokens words takes each number as"
+    remark = (
+        "train, validation: all characters are digits, signs and white space: --tokens words "
+        "takes each number as"
+    )
     assert remark in capsys.readouterr().out
     Path("digits.txt").write_text("1021\n" * 40)
     command.main(["lines", "--files", "digits.txt", "--out", "digits"])
@@ -407,8 +423,10 @@ def test_symbols_of_the_held_out_rows_alone_are_refused_where_the_alphabet_is_no
     ids = {"kind": "array", "files": "ids.npy"}
     refused_with(words=words, ids=ids)(r"""
         prepare(SymbolCorpus(source=words), "out") | ValueError
-            | validation: contains 2 symbols that train does not contain: 'c', 'd'\. Hold out other .*--shuffle SEED
-        prepare(SymbolCorpus(source=ids), "out") | ValueError | 2 symbols that train does not contain: '2', '3'
+            | validation: contains 2 symbols that train does not contain: 'c', 'd'\. Hold out other
+                .*--shuffle SEED
+        prepare(SymbolCorpus(source=ids), "out") | ValueError
+            | 2 symbols that train does not contain: '2', '3'
     """)
     assert prepare(SymbolCorpus(source=words, shuffle=1), tmp_path / "shuffled").vocab_size == 4
     given = prepare(SymbolCorpus(source=ids | {"vocab": 4}), tmp_path / "given")
@@ -544,10 +562,14 @@ def test_names_of_symbols_are_a_tokenizer():
 def test_a_recipe_names_either_corpus():
     corpus = {"source": {"kind": "array", "files": "a.npy"}, "held_out": 3}
     values = {
-        "data": {"folder": "out", "corpus": corpus, "length": 4}, "process": "mdlm",
-        "model": {"kind": "dit", "dim": 8, "depth": 1, "heads": 1}, "optimizer": {"lr": 0.1},
-        "output": {"folder": "run"}, "batch": 2, "steps": 1,
-    }  # fmt: skip
+        "data": {"folder": "out", "corpus": corpus, "length": 4},
+        "process": "mdlm",
+        "model": {"kind": "dit", "dim": 8, "depth": 1, "heads": 1},
+        "optimizer": {"lr": 0.1},
+        "output": {"folder": "run"},
+        "batch": 2,
+        "steps": 1,
+    }
     path = Path("recipe.yaml")
     path.write_text(yaml.safe_dump(values))
     found = read_recipe(path)
@@ -580,13 +602,20 @@ def recipe(folder, length, packed=False, process="mdlm", steps=6, **changes):
         optimizer=Optimizer(lr=3e-3, warmup=2, ema=0.9),
         hardware=Hardware(threads=1),
         output=Output(
-            folder=folder.parent / "run", log_every=1, validate_every=6, validate_sequences=16, sample_every=6,
-            sample_steps=4, samples=3, save_every=6, tensorboard=False,
+            folder=folder.parent / "run",
+            log_every=1,
+            validate_every=6,
+            validate_sequences=16,
+            sample_every=6,
+            sample_steps=4,
+            samples=3,
+            save_every=6,
+            tensorboard=False,
         ),
         batch=4,
         steps=steps,
         **changes,
-    )  # fmt: skip
+    )
 
 
 def measured(run, **options):
@@ -718,11 +747,13 @@ def test_rows_that_do_not_fit_are_refused_before_training(tmp_path):
     ragged = prepare_ids([[0, 1], [1, 0], [1, 1, 0], [0]], 2, 2, tmp_path / "ragged")
     refused_with(fixed=fixed, ragged=ragged, tmp_path=tmp_path)(r"""
         train(recipe(tmp_path / "fixed", 200))
-            | ValueError | data\.length=200: .* sequences of 144 symbols without padding, must be at most 144
+            | ValueError
+                | data\.length=200: .* sequences of 144 symbols without padding, must be at most 144
         check_lengths(fixed, 100, packed=False)
             | ValueError | data\.length=100: .* of shape 12 x 12, which cannot be cut: must be 144
         check_lengths(ragged, 4, packed=False)
-            | ValueError | data\.packed=False: .* sequences of 1 to 3 symbols without padding, so a row must
+            | ValueError
+                | data\.packed=False: .* sequences of 1 to 3 symbols without padding, so a row must
     """)
     check_lengths(flat, 100, packed=False)  # windows
     check_lengths(ragged, 4, packed=True)
@@ -758,7 +789,10 @@ def test_the_command_prepares_any_source(tmp_path, capsys):
     command.main(labelled)
     output = capsys.readouterr().out
     assert "data/codes: 16 symbols, shape 12 x 12, 4 classes, vocabulary" in output
-    flags = "--model.num-classes run --model.positions rope2d --model.shape run --output.folder runs/codes"
+    flags = (
+        "--model.num-classes run --model.positions rope2d --model.shape run --output.folder "
+        "runs/codes"
+    )
     printed = " ".join(output.replace("\\\n", "").split())
     assert (
         f"python -m recipes.owt mdlm --smoke --data.folder data/codes --data.length 144 {flags}"

@@ -128,7 +128,8 @@ LINES = ["the cat sat"] * 60 + ["the dog sat", "the cat\u200b sat"] + ["the cat 
 def test_text_of_which_the_tokenizer_lacks_too_much_is_refused(here, workers, capsys):
     wanted = corpus(word_level(), LINES)
     message = (
-        r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% are accepted\) are not in .*words.json' "
+        r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% are accepted\) "
+        r"are not in .*words.json' "
         r"and would become \[UNK\]: 'dog' \(1\), U\+200B ZERO WIDTH SPACE \(1\)\. .*--unknown 0.02"
     )
     with pytest.raises(ValueError, match=message):
@@ -181,16 +182,27 @@ def test_symbols_that_are_left_out_are_counted_and_the_rest_stays_as_it_was(here
 def saved(tokenizer):
     process = dd.presets.mdlm(tokenizer.get_vocab_size())
     return LoadedModel(
-        process=process, model=None, denoiser=None, token_parameterization="cavity", tokenizer=tokenizer,
+        process=process,
+        model=None,
+        denoiser=None,
+        token_parameterization="cavity",
+        tokenizer=tokenizer,
         special=SpecialIds(None, None, 2),
-        length=20, rows="free", pace=dd.paces.Together(), sha256="", name="mine",
-    )  # fmt: skip
+        length=20,
+        rows="free",
+        pace=dd.paces.Together(),
+        sha256="",
+        name="mine",
+    )
 
 
 def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
     model = saved(word_level())
     check_known(model, "prompt", "the [MASK:2] sat")
-    message = r"prompt: 2 symbols are not in the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown acc"
+    message = (
+        r"prompt: 2 symbols are not in the tokenizer of mine and would become \[UNK\]: 'dog' "
+        r"\(2\); --unknown acc"
+    )
     for prompt in ("the dog[MASK]dog", "dog dog"):
         with pytest.raises(ValueError, match=message):
             check_known(model, "prompt", prompt)

@@ -61,8 +61,10 @@ def test_the_peak_is_that_of_the_flag_or_of_the_name(monkeypatch):
     assert utilisation.device_peak(Hardware(peak=2.5), cpu) == 2.5e12
     assert utilisation.device_peak(Hardware(bf16=True), cpu) is None
     for name, half, single in (
-        ("NVIDIA H100 80GB", 989.5, 67.0), ("NVIDIA H100 PCIe", 756.0, 51.0), ("NVIDIA A100-SXM4-80GB", 312.0, 19.5)
-    ):  # fmt: skip
+        ("NVIDIA H100 80GB", 989.5, 67.0),
+        ("NVIDIA H100 PCIe", 756.0, 51.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0, 19.5),
+    ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
         assert utilisation.device_peak(Hardware(bf16=True), cuda) == half * 1e12
         assert utilisation.device_peak(Hardware(), cuda) == single * 1e12

@@ -120,7 +120,8 @@ def test_of_a_model_in_shards_only_the_one_with_the_table_is_brought(hub):
 def test_missing_paths_are_refused(hub, tmp_path):
     refused_with()(r"""
         vectors.model_vectors("org/nam")
-            | ValueError | 'org/nam' is not a local file or folder, and the hub answers: org/nam not found
+            | ValueError
+                | 'org/nam' is not a local file or folder, and the hub answers: org/nam not found
         vectors.model_vectors("org/name") | FileNotFoundError | org/name has no model\.safetensors
     """)
     (tmp_path / "pytorch_model.bin").touch()

@@ -91,10 +91,16 @@ def test_a_record_holds_the_step_exactly(tmp_path):
     step = made(2)
     assert untimed(tmp_path) == [
         {
-            "step": 2, "kind": "train", "loss": step.loss, "norm": step.norm, "rate": step.rate, "tokens": 16,
-            "levels": {"word": 0.1, "mask": 2 / 3 / 12}, "share": {"word": 0.25, "mask": 0.75},
+            "step": 2,
+            "kind": "train",
+            "loss": step.loss,
+            "norm": step.norm,
+            "rate": step.rate,
+            "tokens": 16,
+            "levels": {"word": 0.1, "mask": 2 / 3 / 12},
+            "share": {"word": 0.25, "mask": 0.75},
         }
-    ]  # fmt: skip
+    ]
     (record,) = records(tmp_path)
     assert record["tokens_per_second"] == 32 / record["seconds"] > 0
 
@@ -305,10 +311,21 @@ def test_quantiles_of_weights(tmp_path):
         watch.weights(4, torch.zeros(0))
     assert records(tmp_path) == [
         {
-            "step": 2, "kind": "weights", "count": 101, "mean": 50.0,
-            "quantiles": {"0.0": 0, "0.05": 5, "0.25": 25, "0.5": 50, "0.75": 75, "0.95": 95, "1.0": 100},
+            "step": 2,
+            "kind": "weights",
+            "count": 101,
+            "mean": 50.0,
+            "quantiles": {
+                "0.0": 0,
+                "0.05": 5,
+                "0.25": 25,
+                "0.5": 50,
+                "0.75": 75,
+                "0.95": 95,
+                "1.0": 100,
+            },
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_samples_and_their_way_from_noise(tmp_path, capsys):

@@ -54,12 +54,20 @@ def recipe(data: Path, folder: Path, **changes) -> Recipe:
         optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9),
         hardware=Hardware(threads=1),
         output=Output(
-            folder=folder, log_every=1, validate_every=10, validate_sequences=24, sample_every=20, sample_steps=4,
-            samples=2, save_every=4, keep=2, tensorboard=False,
+            folder=folder,
+            log_every=1,
+            validate_every=10,
+            validate_sequences=24,
+            sample_every=20,
+            sample_steps=4,
+            samples=2,
+            save_every=4,
+            keep=2,
+            tensorboard=False,
         ),
         batch=8,
         steps=20,
-    )  # fmt: skip
+    )
     return replace(given, **changes)
 
 

@@ -77,9 +77,13 @@ def drawn(process, sampler, denoiser=None, **options):
     way = hashlib.sha256()
     options = {"steps": STEPS, "generator": seeded()} | options
     z = dd.sample(
-        process, denoiser or Table(process), (ROWS, LENGTH), sampler,
-        on_step=lambda k, t, z: way.update(z.numpy().tobytes()), **options,
-    )  # fmt: skip
+        process,
+        denoiser or Table(process),
+        (ROWS, LENGTH),
+        sampler,
+        on_step=lambda k, t, z: way.update(z.numpy().tobytes()),
+        **options,
+    )
     return f"{rows_of(z)} {way.hexdigest()[:8]}"
 
 

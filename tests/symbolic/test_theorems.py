@@ -19,7 +19,7 @@ from algebra import (
     stochastic,
     vanishes,
     with_diagonal,
-)  # fmt: skip
+)
 from family import family, poisson, u
 from theorems import any_hierarchy, children, mixing, perturbed, perturbed_eta, standard
 

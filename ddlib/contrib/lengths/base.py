@@ -82,7 +82,8 @@ class Length(Control):
         given = ~call.free
         require(
             not bool((given[:, 1:] & ~given[:, :-1]).any()),
-            f"controls holds {self!r} and prompt holds tokens after a gap, must hold tokens only at "
+            f"controls holds {self!r} and prompt holds tokens after a gap, must hold tokens only "
+            "at "
             "the beginning",
         )
 

@@ -96,7 +96,8 @@ def semantic_clusters(
 
     K-means++, then the cheapest assignment within the bounds.
 
-        min sum_w d(e_w, c_{k(w)})   with   min_ratio n / K <= children of each cluster <= max_ratio n / K
+        min sum_w d(e_w, c_{k(w)})
+        with  min_ratio n / K <= children of each cluster <= max_ratio n / K
 
     Algorithms 1 and 2 of the HDLM paper, with one difference: the size control is optimal, where
     theirs is greedy. So a token of an oversized cluster moves to its second-best cluster only if

@@ -43,7 +43,8 @@ class Automaton:
             in an accepting state; ``fill`` without ``end``.
 
     Example:
-        >>> one_or_more = Automaton({0: {1: 1}, 1: {1: 1}}, start=0, accepting=[1], vocab_size=4, end=3)
+        >>> moves = {0: {1: 1}, 1: {1: 1}}
+        >>> one_or_more = Automaton(moves, start=0, accepting=[1], vocab_size=4, end=3)
         >>> one_or_more.accepts(torch.tensor([[1, 1, 3, 3], [1, 3, 1, 3], [3, 3, 3, 3]]))
         tensor([ True, False, False])
         >>> one_or_more.allowed(torch.tensor([[4, 4, 1]])).int()  # 4 is the mask
@@ -375,5 +376,8 @@ class Automaton:
         return self.edges[2][place], self._keys[place] == keys
 
     def __repr__(self) -> str:
-        sizes = f"states={len(self.accepting)}, classes={self.num_classes - 1}, vocab_size={self.vocab_size}"
+        sizes = (
+            f"states={len(self.accepting)}, classes={self.num_classes - 1}, "
+            f"vocab_size={self.vocab_size}"
+        )
         return f"Automaton({sizes}, end={self.end}, fill={self.fill}, skip={self.skip})"

@@ -49,7 +49,10 @@ def _values(part: Part, point: Point) -> Iterator[Comparison]:
     again = rebuilt(part, json.loads(json.dumps(written(part))))
     found = apart(part, again)
     message = f"{found} is not what the constructor creates from the same arguments"
-    hint = "the arguments of the constructor must determine the object; a constant must be computed from them only"
+    hint = (
+        "the arguments of the constructor must determine the object; a constant must be "
+        "computed from them only"
+    )
     yield stated("the part rebuilt from dd.values", not found, message, hint)
 
 
@@ -90,7 +93,10 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         for name, value in process.named_buffers()
         if not torch.equal(value, mean.get_buffer(name))
     ]
-    message = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
+    message = (
+        f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, "
+        "use_buffers=True)"
+    )
     hint = (
         "write self.name = tensor in a ddlib.utils.precision.Float64Module, not register_buffer: "
         "averages do not "

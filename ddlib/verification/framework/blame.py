@@ -98,7 +98,10 @@ def _advice(frame: FrameType, error: BaseException) -> str:
             if len(floats) > 1
             else f't = scalar({floats[0]}, "t", self.device)'
         )
-        return f"times may be floats here; begin with this line, with the function of ddlib.processes: {line}"
+        return (
+            "times may be floats here; begin with this line, with the function of "
+            f"ddlib.processes: {line}"
+        )
     named = {**frame.f_globals, **frame.f_locals}
     others = [
         name
@@ -106,5 +109,8 @@ def _advice(frame: FrameType, error: BaseException) -> str:
         if name != "xp" and isinstance(named.get(name), ModuleType)
     ]
     if "xp" in given and others:
-        return f"xp is torch, sympy or mpmath: write xp. instead of {' and '.join(f'{name}.' for name in others)}"
+        return (
+            "xp is torch, sympy or mpmath: write xp. instead of "
+            f"{' and '.join(f'{name}.' for name in others)}"
+        )
     return ""

@@ -115,7 +115,9 @@ class Objective(Part):
         return {}
 
     def remarks(self, noisy: Noisy) -> list[str]:
-        """Return messages for the user after the first step, whose last micro-batch is ``noisy``."""
+        """Return messages for the user after the first step, whose last micro-batch is
+        ``noisy``.
+        """
         return []
 
     def cause(self, noisy: list[Noisy], losses: list[Tensor]) -> str:

@@ -1,4 +1,6 @@
-"""Self-conditioning: a first pass, whose features the second takes as those of its previous call."""
+"""Self-conditioning: a first pass, whose features the second takes as those of its previous
+call.
+"""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,8 @@ class Neighbours(nn.Module):
     r"""Network that predicts a token from the states near it, by convolutions with growing
     dilation.
 
-    .. math:: h_0 = embedding(z), \qquad h_{k+1} = h_k + conv_k(gelu(norm_k(h_k) (1 + a_k(t)) + b_k(t)))
+    .. math:: h_0 = embedding(z),
+        \qquad h_{k+1} = h_k + conv_k(gelu(norm_k(h_k) (1 + a_k(t)) + b_k(t)))
 
     Convolution k has ``reach`` taps on each side with dilation (reach + 1)^k, as in van den Oord et
     al., "WaveNet" (2016). The logits at position i depend on the states at positions i - span to i

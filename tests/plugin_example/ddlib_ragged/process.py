@@ -224,9 +224,17 @@ class Ragged(ForwardProcess):
         return words.process.level_of(words.local(z))
 
     def sample_given_level(
-        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
-    ) -> Tokens:  # fmt: skip
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        target: Tokens | None,
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
         """Draw the family of each masked token, then its state with the process of the family."""
         log_p = logits.log_softmax(-1)
         hidden = sharpen(self._hidden(log_p, z, t).flatten(0, 1))

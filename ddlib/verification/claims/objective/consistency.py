@@ -74,7 +74,8 @@ CLAIMS = (
             {"s": 0.0, "t": 1.0, "distribution": 0},
         ),
         rests_on=("linearity", "marginals", "posterior"),
-        means="the posterior over tokens is not a martingale along the chain: token_likelihood, marginal and "
+        means="the posterior over tokens is not a martingale along the chain: token_likelihood, "
+        "marginal and "
         "transition disagree",
     ),
 )

@@ -77,7 +77,10 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
             f"{message} at u = {{u:g}}",
         )
         rising = t.diff(dim=0)
-        falls = f"in a sequence of {length} position(s) the time of position {{position}} decreases after u = {{u:.6g}}"
+        falls = (
+            f"in a sequence of {length} position(s) the time of position {{position}} decreases "
+            "after u = {u:.6g}"
+        )
         yield Comparison(
             "times rise", where, rising, rising.clamp_min(0), 1e-12, {"u": _GRID[:-1]}, falls
         )
@@ -103,7 +106,10 @@ def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
         every = _along(pace, u, length, True)
         total = every.mean(0)
         turns = 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
-        message = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, must integrate to one"
+        message = (
+            f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, must "
+            "integrate to one"
+        )
         yield Comparison(
             "measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, message=message
         )
@@ -194,7 +200,10 @@ def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
             chance = _chance(1, length) * pace.random
             got = bound_along(pace, process, joint, chance)
             entropy = -torch.xlogy(joint, joint).sum()
-            message = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, must be their entropy, {{expected:.6g}}"
+            message = (
+                f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, must be their "
+                "entropy, {expected:.6g}"
+            )
             yield Comparison("bound of the exact denoiser", (), got, entropy, 1e-4, message=message)
 
 

@@ -79,7 +79,10 @@ def _ends(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 def _positive(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     g = density.density(_GRID)
     good = (g.isfinite() & (g > 0)).double()
-    message = "density({t:.6g}) must be positive and finite: times that are not drawn would bias the bound"
+    message = (
+        "density({t:.6g}) must be positive and finite: times that are not drawn would bias the "
+        "bound"
+    )
     yield Comparison(
         "density is positive", (), good, torch.ones_like(g), 0.0, {"t": _GRID}, message
     )

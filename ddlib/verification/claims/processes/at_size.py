@@ -265,7 +265,10 @@ _SUT = (
     {"s": 0.2, "u": 0.6, "t": 0.95},
     {"s": 0.0, "u": 0.9, "t": 0.99},
 )
-_FREEZES = "transition and rate_matrix disagree: expected is the transition computed from the rates. Is a duration clamped?"
+_FREEZES = (
+    "transition and rate_matrix disagree: expected is the transition computed from the rates. "
+    "Is a duration clamped?"
+)
 
 CLAIMS = (
     Claim(

@@ -141,7 +141,10 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
     message = f"{', '.join(left)}: not moved by .to(device), must move with the process"
-    hint = "a tensor moves if it is an attribute of a ddlib.utils.precision.Float64Module, such as a process"
+    hint = (
+        "a tensor moves if it is an attribute of a ddlib.utils.precision.Float64Module, such "
+        "as a process"
+    )
     yield stated("tensors not moved by .to(device)", not left, message, hint)
 
 

@@ -122,7 +122,10 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     )
 
 
-_MEANS = "methods do not take times (B, L): add the axis of the positions with ddlib.processes.unsqueeze_times"
+_MEANS = (
+    "methods do not take times (B, L): add the axis of the positions with "
+    "ddlib.processes.unsqueeze_times"
+)
 
 CLAIMS = (
     Claim(

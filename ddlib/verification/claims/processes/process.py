@@ -227,7 +227,10 @@ def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
         for what, arguments in bad.items():
             answer = _answer(method, arguments)
-            message = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that describes it"
+            message = (
+                f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that "
+                "describes it"
+            )
             yield stated(f"{call} rejects {what}", not answer, message, hint)
 
 
@@ -318,7 +321,10 @@ CLAIMS = (
             {"s": 0.9, "t": 0.99},
         ),
         rests_on=("rates", "Chapman-Kolmogorov"),
-        means="rate_matrix and transition disagree: expected is computed from the rates, got is from transition",
+        means=(
+            "rate_matrix and transition disagree: expected is computed from the rates, got is "
+            "from transition"
+        ),
     ),
     Claim(
         "process",
@@ -345,8 +351,10 @@ CLAIMS = (
         ({"t": 1e-4},),
         ({"t": 1e-7}, {"t": 1e-2}),
         rests_on=("Chapman-Kolmogorov", "marginals"),
-        means="small probabilities have lost their digits: expected is two half steps, got is one step. Sum and "
-        "multiply non-negative numbers only, as ddlib.processes.MatrixExponential does for a constant rate "
+        means="small probabilities have lost their digits: expected is two half steps, got is "
+        "one step. Sum and "
+        "multiply non-negative numbers only, as ddlib.processes.MatrixExponential does for "
+        "a constant rate "
         "matrix",
     ),
     Claim(
@@ -358,7 +366,10 @@ CLAIMS = (
         _T,
         (*_NEAR, *_MORE),
         rests_on=("Kolmogorov",),
-        means="marginal and transition disagree: expected is computed from transition, got is from marginal",
+        means=(
+            "marginal and transition disagree: expected is computed from transition, got is "
+            "from marginal"
+        ),
     ),
     Claim(
         "process",

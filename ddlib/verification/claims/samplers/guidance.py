@@ -308,7 +308,10 @@ def _certain(guided: Guidance) -> str:
         tokens = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):
-            return "a token may be noise here, whose class has other probabilities than that of the clean token"
+            return (
+                "a token may be noise here, whose class has other probabilities than that of "
+                "the clean token"
+            )
     return ""
 
 

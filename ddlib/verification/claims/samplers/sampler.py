@@ -111,7 +111,10 @@ def _steps_of_one_draw(run: Case) -> int:
 
 
 def _sharpened_in_parts(run: Case) -> str:
-    reason = f"{type(run.process).__name__} has tokens that are drawn in parts, each after temperature and truncation"
+    reason = (
+        f"{type(run.process).__name__} has tokens that are drawn in parts, each after "
+        "temperature and truncation"
+    )
     return _no_draw(run) or ("" if _steps_of_one_draw(run) else reason)
 
 
