@@ -8,6 +8,7 @@ examples(open_prepared(folder).train, length=512, ...)    batches, from any posi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from recipes.data.batch import Batch
 from recipes.data.corpora import Corpus, SymbolCorpus, lm1b, local, openwebtext, poetry, speeches
 from recipes.data.source import Source, load_documents
 
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
     from recipes.data.packing import pack
     from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
     from recipes.data.sequences import Layout, Sequences
-    from recipes.data.stream import Batch, examples, lookup
+    from recipes.data.stream import examples, lookup
     from recipes.data.symbols import prepare_ids
     from recipes.data.wrapping import wrapped
 
 _LATER = {
-    "Batch": "stream",
     "Documents": "prepared",
     "Layout": "sequences",
     "Prepared": "prepared",

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from recipes.data.batch import Batch
 from recipes.data.packing import pack
 from recipes.data.prepared import Documents
 
@@ -33,35 +34,6 @@ END = 2**62
 
 Grain rounds the number of batches up to a double, which must stay an index.
 """
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows of tokens, padded at their ends.
-
-    Unpacked, a row is one example. Packed, the concatenated rows are cut into pieces by
-    ``cu_seqlens``: documents, and the remainder of each row, which is only padding.
-    """
-
-    x: Int[Tensor, "B L"]
-    mask: Bool[Tensor, "B L"]
-    """True at real tokens, False at padding."""
-    index: Int[Tensor, " N"]
-    """Position of each example in the global order.
-
-    Packed, of each piece: the position of its first token in the
-    global order of tokens, so that ``index + offset`` is unique for every token."""
-    cu_seqlens: Int[Tensor, " n"] | None = None
-    """Packed: where pieces begin in ``x.flatten()``, and its length."""
-    labels: Int[Tensor, " N"] | None = None
-    """Index of the class of each example; packed, of each piece, -1 for padding.
-
-    None without labels.
-    """
-
-    def to(self, device: torch.device) -> "Batch":
-        """Move the batch to another device."""
-        return Batch(*(None if part is None else part.to(device) for part in vars(self).values()))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ import ddlib as dd
 from ddlib.parameterization.logits import Parameterization, meaning, output_layer
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from recipes.engine.objectives.noisy import Noisy
-from recipes.metrics.conditioned import takes_labels
-from recipes.model_io import called
 
 if TYPE_CHECKING:
     from recipes.engine.objectives.base import Objective
@@ -95,6 +93,8 @@ class Network(nn.Module):
     @property
     def denoiser(self) -> Denoiser:
         """The network as a denoiser of ``ddlib``."""
+        from recipes.model_io import called  # on demand: help of a recipe does without it
+
         return called(self.model, self.half, self.predict)
 
     @cached_property
@@ -111,6 +111,10 @@ class Network(nn.Module):
         """
         if noisy.at_once:
             options["clean"] = noisy.x
+        from recipes.metrics.conditioned import (
+            takes_labels,
+        )  # on demand: help of a recipe does without it
+
         if noisy.labels is not None and takes_labels(self.model):
             # the padding of a packed row counts in no loss
             options["label"] = noisy.labels.clamp_min(0)

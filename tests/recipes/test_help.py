@@ -25,7 +25,7 @@ SLOW_IMPORTS = (
     "sklearn",
     "grain",
     "matplotlib",
-    "recipes.engine",
+    "recipes.engine.run",
 )
 """What takes most of the time that help took before."""
 

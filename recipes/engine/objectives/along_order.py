@@ -14,7 +14,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.samplers.ordered import check_order
 from recipes.config import Recipe, at_least, own_times
-from recipes.data import Batch, lookup
+from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
 from recipes.engine.objectives.bound import Bound
@@ -87,6 +87,8 @@ class AlongOrder(Bound):
         recipe = setting.recipe
         data = setting.data
         world = setting.world
+        from recipes.data import lookup  # imports grain, which help does without
+
         find = lookup(data.train, length=recipe.data.length, pad_id=data.fill_id, seed=recipe.seed)
         shared = _Shared(
             setting.process,

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,10 +12,13 @@ from torch import Tensor, nn
 import ddlib as dd
 from ddlib.config.part import Part
 from recipes.config import Recipe
-from recipes.data import Batch, Prepared
+from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.noisy import Noisy
 from recipes.engine.parallel import World
+
+if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import
+    from recipes.data import Prepared
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Setting:
 
     recipe: Recipe
     world: World
-    data: Prepared
+    data: "Prepared"
     process: dd.processes.ForwardProcess
     network: Network
     pace: dd.paces.Pace
