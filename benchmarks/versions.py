@@ -4,7 +4,7 @@
     python -m benchmarks.versions OTHER --counts     # on a busy machine: counts alone
 
 OTHER is a checkout of another version. Each version runs in a separate process, with this file and
-that checkout's packages, so this file uses only what 0.1.0 has. The two processes run each case in
+that checkout's packages, so this file uses only what both have. The two processes run each case in
 turns, since the speed of a shared machine changes within seconds. Ratios are time of OTHER over
 time of this one, pair by pair; medians are reported. Beside them are counts that no other work on
 the machine changes: torch operations and Python calls of one run.

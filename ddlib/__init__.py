@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ddlib import contrib
     from ddlib.verification.verifier import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Bound",

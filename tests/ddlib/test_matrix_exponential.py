@@ -80,9 +80,8 @@ def test_a_generator_of_hundreds_of_states_has_the_exponential_of_scipy(size, ga
 
 @pytest.mark.parametrize(("size", "rate"), [(2, 1e-6), (60, 30.0), (256, 2000.0)])
 def test_a_walk_has_the_exponential_of_its_eigenvectors(size, rate):
-    """0.1.0 stopped at 690 over the slowest exit rate.
-
-    Off by 0.0005 to 0.55 in total variation at 256 states.
+    """Durations cut at 690 over the slowest exit rate are off by 0.0005 to 0.55 in total variation
+    at 256 states.
     """
     process = RateMatrix(walk(size, rate), dd.schedules.Linear())
     values, vectors = torch.linalg.eigh(process.matrix)
@@ -288,7 +287,7 @@ def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
 def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
     """Birth and death at rate 2,000 on 0..255.
 
-    0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545.
+    The flat distribution has log 256 = 5.545 nats; durations that are cut off give 15.2.
     """
     from ddlib.verification.claims.objective.bound import integrated, removed
 

@@ -385,7 +385,7 @@ def test_a_large_one_is_proved_on_a_small_one():
 
 
 def test_frequencies_in_a_list_are_those_in_a_tensor():
-    """0.1.0 read a list of floats as float32."""
+    """A list of floats is not rounded to float32."""
     shares = torch.rand(6, generator=seeded(), dtype=F64)
     tree = Tree([[0, 0, 1, 1, 2, 2]])
     listed, given = (

@@ -45,9 +45,8 @@ def test_the_same_schedule_with_a_closed_hazard_is_exact_for_slow_edges():
 
 @pytest.mark.statistical
 def test_jump_times_drawn_up_front_go_beyond_the_end_of_float64():
-    """Entries of the first cluster are uniform on [0, 1].
-
-    0.1.0 put all after t = 0.525 at 1 exactly.
+    """Entries of the first cluster are uniform on [0, 1], also after t = 0.525, where alpha
+    underflows.
     """
     process = Hierarchical(SLOW, Polynomial(1000.0))
     entries, _ = process.sample_jump_times((20_000, 1), seeded(), torch.device("cpu"))

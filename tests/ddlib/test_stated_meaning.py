@@ -32,7 +32,7 @@ def mean(denoiser, **meaning):
 
 
 def test_a_bound_uses_the_parameterization_of_the_denoiser():
-    """0.1.0 took the logits of a posterior for those of a cavity unless it was passed again."""
+    """Its attribute suffices: logits of a posterior are not taken for those of a cavity."""
     stating = Posterior(UNIFORM)
     assert (
         len(

@@ -32,7 +32,7 @@ def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
     return cls(rates - torch.diag(rates.sum(1)), Linear())
 
 
-@fault("durations are not limited (in 0.1.0 to 690 over the slowest exit rate)")
+@fault("durations are not limited (such as to 690 over the slowest exit rate)")
 def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
     class Broken(RateMatrix):
         def _token_marginals(self, t):

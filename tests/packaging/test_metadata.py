@@ -47,10 +47,7 @@ def test_the_tools_are_one_list():
 def test_no_entry_point_leads_out_of_the_wheel():
     for group, points in PROJECT["entry-points"].items():
         for name, target in points.items():
-            # ddlib.config.registry hides sources and metrics if the recipes are not installed
-            packages = (
-                "ddlib",
-                "ddlib_models",
-                *(("recipes",) if group in ("ddlib.sources", "ddlib.metrics") else ()),
-            )
+            # ddlib.config.registry hides these groups if the recipes are not installed
+            in_recipes = group in ("ddlib.sources", "ddlib.metrics", "ddlib.objectives")
+            packages = ("ddlib", "ddlib_models", *(("recipes",) if in_recipes else ()))
             assert target.split(":")[0].split(".")[0] in packages, (group, name)

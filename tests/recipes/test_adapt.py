@@ -206,9 +206,7 @@ def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
 
 
 def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys):
-    """0.1.0 cut the one at empty lines and the other at line ends, and only one of them printed
-    what came of it.
-    """
+    """Both commands cut text files line by line, and print what came of it."""
     from recipes import prepare as command
     from recipes.data import open_prepared
 

@@ -94,10 +94,7 @@ def recipe(folder, kind="masked_lm", **changes):
 def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_both_are_named(
     here, kind
 ):
-    """As many tokens, so that every size fits and only the ids mean other tokens.
-
-    0.1.0 trained on it.
-    """
+    """As many tokens, so that every size fits and only the ids mean other tokens."""
     theirs = tokenizer(OTHER)
     mine = tokenizer(ENGLISH)
     assert theirs.get_vocab_size() == mine.get_vocab_size()
@@ -310,9 +307,7 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
 
 
 def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a_state(tmp_path):
-    """0.1.0 added it behind the comparison of words and tokens, so that its id was that of the
-    mask.
-    """
+    """Added after words and tokens are compared, it would have the id of the mask."""
     folder = publish_tiny(tmp_path).run / "weights"
     path = folder / "recipe.yaml"
     path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))

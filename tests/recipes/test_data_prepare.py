@@ -462,7 +462,7 @@ def test_poetry_comes_from_the_package_without_importing_it(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("count", [4, 39, 200])
 def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
-    """From fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
+    """One held-out document would have a bound without a standard error."""
     write("texts.txt", ["the cat sat"] * count)
     command.main(
         [

@@ -428,7 +428,7 @@ def test_text_of_another_tokenizer_is_refused(options, tmp_path):
 
 
 def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(options, monkeypatch):
-    """Their errors would be no numbers: 0.1.0 reported them as "± nan"."""
+    """Their errors would be no numbers, "± nan"."""
     monkeypatch.setattr(evaluation, "bounds", None)
     with pytest.raises(
         ValueError, match="sequences=1: must be at least 2, the mean over one sequence has"
