@@ -40,6 +40,7 @@ from recipes.config.recipe import with_parts
 from recipes.data import Batch, Prepared, examples
 from recipes.data.prepared import Documents
 from recipes.engine import run as engine
+from recipes.engine.objectives import bound as objective
 from recipes.engine.parallel import World
 from recipes.engine.profiling import activities
 from recipes.engine.setup import Rehearsal
@@ -171,11 +172,8 @@ def training(size: Size, steps: int) -> dict[str, float]:
     stream = batches(trained)
     trained.step([next(stream)], False)
     with ExitStack() as stack:
-        parts.of(
-            stack,
-            engine,
-            {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"},
-        )
+        parts.of(stack, objective, {"noised": "times and noise"})
+        parts.of(stack, engine, {"update": "AdamW", "level_sums": "loss by level"})
         parts.of(stack, trained.network.model, {"features": "DiT, forwards"})
         parts.of(stack, dd, {"summed_loss": "output layer and loss, both ways"})
         parts.of(stack, Tensor, {"backward": "DiT, backwards"})

@@ -25,7 +25,6 @@ AXES = {
     "kept_parents": "parents that a smaller map keeps",
     "below": "level below the children of a map",
     "edges": "edges between levels",
-    "F": "rows of a shared table that a state adds up",
     "m": "states of a small chain",
     "k": "terms of a series",
     "n": "a number that the function documents: of draws, of levels, of rows of a matrix",

@@ -88,11 +88,13 @@ def choose(
         print(_help(prog, variants, name, short=ALL not in line))
         raise SystemExit(0)
     if name is None:
-        near = get_close_matches(words[0], variants, 1) if words else []
+        first = [*words, *line, "none"][0]
+        near = get_close_matches(first, variants, 1)
+        suggestion = f", did you mean {near[0]}?" if near else ""
         print(f"usage: {prog} VARIANT [--smoke] [--NAME VALUE ...]; {prog} --help lists both")
         raise SystemExit(
             f"{prog}: error: the first argument must be a variant, one of {', '.join(variants)}; "
-            f"got {words[0] if words else 'none'}" + (f", did you mean {near[0]}?" * bool(near))
+            f"got {first}{suggestion}"
         )
     if len(words) > 1:
         raise ValueError(f"{words[1]}: must be a flag, such as --steps 1000, or the value of one")

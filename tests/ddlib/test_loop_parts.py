@@ -245,8 +245,9 @@ def test_the_loss_is_the_training_loss(pace):
     labels = batches(collate=collate)[0]["labels"]
     logits = torch.randn(*labels["x"].shape, 5, generator=seeded())
     loss = DiffusionLoss(PROCESS, "clip:2", "edges")
-    given = [labels[name] for name in ("x", "z", "t")]
-    options = {"mask": labels["mask"], "measure": labels["measure"], "mode": "edges"}
+    drawn = dd.paces.Draw(labels["t"], labels["measure"])
+    given = [labels["x"], labels["z"], drawn]
+    options = {"mask": labels["mask"], "mode": "edges"}
     expected = dd.training_loss(
         PROCESS, logits, *given, weighting=dd.weightings.Clip(2.0), **options
     )

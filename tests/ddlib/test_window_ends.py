@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import ddlib as dd
 from ddlib.objective.bound import variance_caveat
-from ddlib.paces import Blocks, LeftToRight, Ramp, Together
+from ddlib.paces import Blocks, Draw, LeftToRight, Ramp, Together
 from ddlib.processes import Hierarchical
 from ddlib.processes.chord import WIDTH, Chord, finite_flux
 from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic, Window
@@ -171,12 +171,11 @@ def test_training_losses_have_the_mean_of_the_bound(name, drawn):
     if drawn:
         t = Together().draw(rows, length, generator, density=density)
         z = process.sample(x, t.t, generator)
-        options = {}
     else:
-        t = dd.sample_times(rows, generator=generator, density=density)
-        z = process.sample(x, t, generator)
-        options = {"density": density}
-    loss = dd.training_loss(process, uniform(z, t), x, z, t, reduction="none", **options).mean(1)
+        times = dd.sample_times(rows, generator=generator, density=density)
+        z = process.sample(x, times, generator)
+        t = Draw(times, density.weight(times)[:, None].expand(-1, length))
+    loss = dd.training_loss(process, uniform(z, t), x, z, t, reduction="none").mean(1)
     assert bool(loss.isfinite().all())
     assert abs(float(loss.mean()) - math.log(8)) < 4 * float(loss.std()) / math.sqrt(rows)
 

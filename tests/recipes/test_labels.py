@@ -237,16 +237,6 @@ def _ragged(folder, ends=False):
     return prepare_ids(rows, 8, 4, folder / f"ragged{ends}", labels=labels, ends=ends)
 
 
-def test_speeds_are_learned_for_the_network_at_its_labels(prepared):
-    own = replace(recipe(prepared, label_dropout=0.0), process=dict(kind="genmd4", ratio=2.0))
-    run = Run.prepare(own, ALONE, open_prepared(prepared / "data"))
-    seen = []
-    run.network.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    [batch] = next(run.batches())
-    run.step([batch], stop=False)
-    assert torch.equal(seen[-1], batch.labels.repeat_interleave(2))
-
-
 def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     saved = open_saved(trained / "run")
     z = torch.full((3, 6), 4)

@@ -184,7 +184,7 @@ def saved(tokenizer):
     return LoadedModel(
         process=process,
         model=None,
-        denoiser=None,
+        denoiser=lambda z, t: None,
         token_parameterization="cavity",
         tokenizer=tokenizer,
         special=SpecialIds(None, None, 2),
