@@ -174,7 +174,7 @@ def test_training_losses_have_the_mean_of_the_bound(name, drawn):
     else:
         times = dd.sample_times(rows, generator=generator, density=density)
         z = process.sample(x, times, generator)
-        t = Draw(times, density.weight(times)[:, None].expand(-1, length))
+        t = Draw(times, density.weight(times))
     loss = dd.training_loss(process, uniform(z, t), x, z, t, reduction="none").mean(1)
     assert bool(loss.isfinite().all())
     assert abs(float(loss.mean()) - math.log(8)) < 4 * float(loss.std()) / math.sqrt(rows)
