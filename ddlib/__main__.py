@@ -276,7 +276,6 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--tokens",
-        "--words",
         nargs="+",
         metavar="TOKEN",
         help="a name for each token, after the object",

@@ -1,7 +1,7 @@
 """Presets: the processes of the papers."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -13,25 +13,13 @@ from ddlib.schedules.window import in_turn
 from ddlib.utils.positive import HIGH, LOW, RULE
 from ddlib.utils.validation import check_number, require
 
-_Preset = TypeVar("_Preset", bound=Callable[..., Any])
 
-
-def _trained_with(weighting: str) -> Callable[[_Preset], _Preset]:
-    """Return a decorator that states the training weighting of the paper, as
-    ``ForwardProcess.training_weighting``.
-    """
-
-    def state(preset: _Preset) -> _Preset:
-        setattr(preset, "training_weighting", weighting)  # noqa: B010 # functions have no such attribute for mypy
-        return preset
-
-    return state
-
-
-@_trained_with("clip:2")
 def mdlm(vocab_size: int) -> Masked:
     """Masked diffusion with the linear schedule (Sahoo et al., 2024)."""
     return Masked(vocab_size, Linear())
+
+
+mdlm.training_weighting = "clip:2"  # type: ignore[attr-defined] # that of the paper
 
 
 def gidd(vocab_size: int, p_uniform: float) -> GIDD:
@@ -73,7 +61,6 @@ def genmd4(counts: Any, ratio: float = 4.0) -> PerWord:
     return PerWord(Linear(), (ratio**place).tolist())
 
 
-@_trained_with("clip:2")
 def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, names: Any = None) -> Hierarchical:
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
@@ -93,7 +80,9 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, names: Any = None) -
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), names=names)
 
 
-@_trained_with("clip:2")
+hdlm.training_weighting = "clip:2"  # type: ignore[attr-defined] # that of the paper
+
+
 def hdlm_levels(
     parents: Any,
     xi: float | Sequence[float] = 1.0,
@@ -105,6 +94,9 @@ def hdlm_levels(
     Arguments as in ``Tree``.
     """
     return Hierarchical(Tree(parents, xi=xi, speed=speed, names=names), Linear())
+
+
+hdlm_levels.training_weighting = "clip:2"  # type: ignore[attr-defined] # that of hdlm
 
 
 def staged(

@@ -30,7 +30,7 @@ from recipes.config.command import choose
 from recipes.config.help import ALL
 from recipes.console import command, plain_errors
 from recipes.data import Corpus, Prepared, Source, local
-from recipes.data.source import BY_LINE, CUTS, SOTU, SampleBy, is_cut
+from recipes.data.source import BY_LINE, CUTS, SOTU, SampleBy
 from recipes.data.unknown import UNKNOWN
 
 PROG = "python -m recipes.adapt"
@@ -166,9 +166,6 @@ def corpus_for(
             "TOKEN --eos TOKEN --pad TOKEN, and pass its folder as --data.folder"
         )
     begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in vocabulary]
-    if not is_cut(Source(path=text)):
-        # without effect on these texts: one value in the recipe, so that runs compare equal
-        sample_by = "paragraph"
     held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
     corpus = local(text, name, held_out, sample_by=sample_by)
     return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])

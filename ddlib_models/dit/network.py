@@ -318,11 +318,3 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         for block in self.blocks:
             for gate in block.modulation.bias.chunk(6)[2::3]:
                 gate.fill_(0.3)
-
-    def num_params(self, embeddings: bool) -> int:
-        """Return the number of parameters; with ``embeddings=False`` of the blocks alone.
-
-        The papers call these non-embedding parameters: 92.1M for SMALL leaves out the embeddings of
-        states and of time and the whole output layer.
-        """
-        return sum(p.numel() for p in (self if embeddings else self.blocks).parameters())

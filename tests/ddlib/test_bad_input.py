@@ -115,6 +115,10 @@ HIERARCHY = r"""
     Tree([[0, 0, 1]], speed=[1.0]) | ValueError | speed has 1 entries, must have 2.*mask last
     Tree([[0, 0, 1]], speed=[0.0, 1.0]) | ValueError | speed\[0\] is 0.0.*\[0.001, 1000\]
     Tree([[0, 0, 1]], speed=[1.0, INF]) | ValueError | speed\[1\] is inf.*\[0.001, 1000\]
+    Tree([[0, 0, 1]], speed=[1.0, -2.0]) | ValueError | speed\[1\] is -2.0.*\[0.001, 1000\]
+    Tree([[0, 0, 1]], speed=[NAN, 1.0]) | ValueError | speed\[0\] is nan.*\[0.001, 1000\]
+    Tree([[0, 0, 1]], speed=[1.0, 1.0, 1.0]) | ValueError | speed has 3 entries, must have 2
+    Tree([[0, 0, 1]], speed=["fast", 1.0]) | TypeError | speed\[0\] is 'fast', must be a number
     Flat(0) | ValueError | vocab_size is 0.*at least 1
     Flat(2.0) | TypeError | vocab_size is 2.0.*int
     Hierarchy([]) | ValueError | maps is empty.*mask
@@ -397,6 +401,7 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
     assert checks.visible(near) and not checks.visible(far)
 
 
+@pytest.mark.usefixtures("compilable")
 def test_nothing_is_looked_at_while_compiling():
     def look(tensor):
         return tensor + (1 if checks.visible(tensor) else 0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import count
 
 from ddlib_models import DiT, sizes
 
@@ -16,8 +17,8 @@ def test_parameters_in_millions_are_those_of_the_papers(size, blocks, total):
     """HDLM's appendix counts the blocks; GIDD's code counts all, with 50259 ids padded to 50304."""
     with torch.device("meta"):
         model = DiT(num_states=GPT2 + 2, vocab_size=GPT2 + 2, **size())
-    assert round(model.num_params(embeddings=False) / 1e6, 1) == blocks
-    assert round(model.num_params(embeddings=True) / 1e6, 1) == total
+    assert round(count(model.blocks) / 1e6, 1) == blocks
+    assert round(count(model) / 1e6, 1) == total
 
 
 def test_tables_are_padded_to_128_rows_and_logits_are_not():

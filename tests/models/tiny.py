@@ -24,6 +24,11 @@ def trained(**changes) -> DiT:
     return model
 
 
+def count(module: torch.nn.Module) -> int:
+    """Number of parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(STATES, (batch, length), generator=generator), torch.rand(
