@@ -2,7 +2,7 @@
 # make quickstart   build .venv and run the quickstart recipe
 # make test         run the tests that fit five minutes on two cores (tests/budget.py)
 # make test-all     run those that fit BUDGET seconds, without BUDGET all tests with all examples; GPU tests run if
-#                   there is a GPU
+#                   there is a GPU; then those of make test with checks of shapes
 # make lint         check style, types and the direction of imports
 # make docs         build the documentation; warnings are errors
 # make wheel        build the wheel and test it in new environments with Python 3.11 to 3.13, at most two minutes
@@ -74,6 +74,7 @@ test: $(VENV)/.stamp-dev
 test-all: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --budget $(BUDGET) \
 	  -m "$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")')"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --shapes
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .

@@ -4,15 +4,9 @@ A ``Schedule`` (when tokens jump) and a ``Hierarchy`` (where they jump) define a
 The bound, the training loss and the samplers work for any ``ForwardProcess``.
 """
 
-import os
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
-
-if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
-    from ddlib.utils import shapecheck
-
-    shapecheck.install("ddlib", "ddlib_models")
 
 from ddlib import config as parts
 from ddlib import (

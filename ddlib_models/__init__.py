@@ -3,11 +3,6 @@
 Networks that map noisy states and a time to logits over tokens.
 """
 
-import os
-
-if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):
-    import ddlib  # noqa: F401  puts the checks of ddlib.utils.shapecheck on the modules imported below
-
 from ddlib_models import attention
 from ddlib_models.dit import DiT
 from ddlib_models.dit import presets as sizes

@@ -60,14 +60,12 @@ def notebooks() -> list[Path]:
 
 
 def environment() -> dict[str, str]:
-    """Environment of commands: this Python first on the path, this checkout, and no shape checks,
-    as for users.
-    """
+    """Environment of commands: this Python first on the path, and this checkout."""
     paths = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parent),
     }
-    return os.environ | paths | {"DDLIB_SHAPECHECK": "0"}
+    return os.environ | paths
 
 
 def bash(example: Example) -> None:

@@ -23,7 +23,7 @@ USED = 0.85
 """Share of the workers' time that tests use; the rest is collection, imports and idle workers."""
 
 
-def pytest_addoption(parser):
+def add_options(parser):
     group = parser.getgroup("budget")
     group.addoption("--budget", type=float, default=300, help="seconds of a run; 0: all tests")
     group.addoption("--measure", action="store_true", help=f"write durations to {FILE.name}")

@@ -4,23 +4,17 @@ Shape and type checks of ddlib, selected cases, and reproducible property tests.
 """
 
 import gc
-import os
-
-# set before ddlib is imported, which reads it; processes that a test starts inherit it
-os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
-from budget import (  # hooks of pytest
-    pytest_addoption,  # noqa: F401
+from budget import add_options as add_budget
+from budget import (
     pytest_collection_modifyitems,  # noqa: F401
     record,
     unlimited,
 )
-from cases import check_calls_of, first_call, unchecked
 from hypothesis import HealthCheck, settings
-
-from ddlib.utils import shapecheck
+from shapes import check_shapes, unchecked
 
 settings.register_profile(
     "full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -36,23 +30,23 @@ settings.register_profile(
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    add_budget(parser)
+    parser.addoption("--shapes", action="store_true", help="check shapes at every call of ddlib")
+
+
 def pytest_configure(config):
     profile = "full" if unlimited(config) else "part"
     settings.load_profile(config.getoption("hypothesis_profile") or profile)
     record(config)
     gc.disable()  # until all tests are collected: modules and tests are not garbage
-    if not unlimited(config):
-        shapecheck._strict = first_call(shapecheck._strict)
+    if config.getoption("shapes"):
+        check_shapes()
 
 
 def pytest_collection_finish(session):
     gc.enable()
     gc.freeze()  # imported modules stay alive: the garbage collector need not traverse them
-
-
-@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
-def pytest_runtest_setup(item):
-    check_calls_of(item.nodeid)
 
 
 def pytest_unconfigure(config):
@@ -67,11 +61,18 @@ def warned_of_anew(monkeypatch):
 
 @pytest.fixture
 def as_users_call():
-    """Disable the checks of jaxtyping, which are off by default for users, so that ddlib raises the
-    errors.
-    """
+    """Disable the checks of jaxtyping, which users do not run, so that ddlib raises the errors."""
     with unchecked():
         yield
+
+
+@pytest.fixture
+def compilable(request):
+    """Skip the test where calls are checked: torch cannot compile functions that jaxtyping wraps,
+    even if the checks are disabled.
+    """
+    if request.config.getoption("shapes"):
+        pytest.skip("torch cannot compile functions that jaxtyping wraps")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import pytest
 import sympy
 import torch
-from cases import unchecked
+from shapes import unchecked
 
 import ddlib as dd
 

@@ -199,9 +199,7 @@ class Flex(Attention):
     ) -> Any:
         from torch.nn.attention.flex_attention import create_block_mask
 
-        def of_all(
-            batch, head, query, key
-        ):  # not annotated: torch counts the arguments, the shape check hides them
+        def of_all(batch, head, query, key):
             return rule(query, key)
 
         def of_some(batch, head, query, key):

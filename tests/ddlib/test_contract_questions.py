@@ -229,6 +229,7 @@ def test_the_hierarchy_of_a_process_moves_with_it(process):
         )
 
 
+@pytest.mark.usefixtures("compilable")
 @pytest.mark.parametrize(
     "process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str
 )

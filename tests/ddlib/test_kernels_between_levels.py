@@ -397,6 +397,7 @@ def test_kernels_are_built_from_nested_lists_and_mappings():
     ]
 
 
+@pytest.mark.usefixtures("compilable")
 @pytest.mark.parametrize("name", ["banded", "sparse"])
 def test_a_loss_compiles_as_one_graph(name):
     process = PROCESSES[name]

@@ -18,7 +18,7 @@ def bert(saved_bert, tmp_path):
 
 
 @pytest.fixture
-def compiled_anew():
+def compiled_anew(compilable):
     """No compiled code of other tests, whose shapes count towards torch's limit of recompilations,
     and none left.
     """

@@ -118,6 +118,7 @@ def test_positions_restart_with_every_sequence():
     assert packing.owner.tolist() == [0] * 4 + [1] + [2] * 7 + [3] * 3
 
 
+@pytest.mark.usefixtures("compilable")
 def test_a_packed_model_compiles_to_one_graph():
     model = trained(**EVERYTHING)
     t = torch.rand(4)

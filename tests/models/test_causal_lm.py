@@ -339,6 +339,7 @@ def test_it_trains_is_measured_and_samples(folders, kind, shift):
     check_use(process, made(folders[kind], process.num_states, shift=shift), LENGTH)
 
 
+@pytest.mark.usefixtures("compilable")
 @torch.no_grad()
 def test_it_compiles_as_one_graph(folders):
     model = made(folders["llama"], WORDS + 4, shift=1)

@@ -186,6 +186,7 @@ def test_the_last_layer_works_for_the_noisy_half_only():
     assert flops["DiT.head"] == 2 * tokens * d * WORDS
 
 
+@pytest.mark.usefixtures("compilable")
 def test_side_by_side_compiles_to_one_graph():
     model = trained(block_size=3)
     (x, z, t) = text(8)
@@ -193,6 +194,7 @@ def test_side_by_side_compiles_to_one_graph():
     torch.testing.assert_close(compiled(z, t.float(), clean=x), model(z, t.float(), clean=x))
 
 
+@pytest.mark.usefixtures("compilable")
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:`torch.jit.script_method`"
 )

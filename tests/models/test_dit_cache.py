@@ -228,6 +228,7 @@ def test_autocast_keeps_half_the_bytes_and_is_not_mixed_with_float32():
         model.extend(z, t, cache)
 
 
+@pytest.mark.usefixtures("compilable")
 @torch.no_grad()
 def test_extending_compiles_to_one_graph():
     model = trained(block_size=4)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from cases import caches, unchecked
+from cases import caches
 from refusals import refused_with, refuses
 from tiny import WORDS, build, inputs, trained
 
@@ -124,15 +124,14 @@ def test_blocks_and_caches_keep_the_label(time_conditioned):
     index = torch.tensor([2, 0])
     rows = model.extend(z[index, 4:], t[index, 4:], cache.rows(index), label=LABEL[index])
     torch.testing.assert_close(rows, expected[index], **close)
-    with unchecked():
-        refused_with(model=model, z=z, t=t, cache=cache, x=x)(r"""
-            model.extend(z[:, 4:], t[:, 4:], cache, label=3) | ValueError |
-                cache: has label 0 in row 1, but 3 is given; prefill with the same labels
-            model.extend(z[:, 4:], t[:, 4:], cache) | ValueError
-                | cache: has label 3 in row 0, but 4 is given
-            model.prefill(x[:, 4:], cache, label=1) | ValueError
-                | cache: has label 3 in row 0, but 1 is given
-        """)
+    refused_with(model=model, z=z, t=t, cache=cache, x=x)(r"""
+        model.extend(z[:, 4:], t[:, 4:], cache, label=3) | ValueError |
+            cache: has label 0 in row 1, but 3 is given; prefill with the same labels
+        model.extend(z[:, 4:], t[:, 4:], cache) | ValueError
+            | cache: has label 3 in row 0, but 4 is given
+        model.prefill(x[:, 4:], cache, label=1) | ValueError
+            | cache: has label 3 in row 0, but 1 is given
+    """)
 
 
 def test_both_heads_have_the_label():

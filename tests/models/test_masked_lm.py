@@ -125,6 +125,7 @@ def test_blocks_are_the_layers_of_the_encoder(folders, kind):
     assert len(seen) == 2
 
 
+@pytest.mark.usefixtures("compilable")
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @torch.no_grad()
 def test_it_compiles_as_one_graph(folders, kind):

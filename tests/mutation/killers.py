@@ -8,7 +8,6 @@ tests run first, and the cases of a test function do not run in succession. Envi
 DDLIB_MUTATION_EXAMPLES    examples per property, or "all" for the number of each test
 DDLIB_MUTATION_CASES       cases per parametrised test outside of DISTINCT, or "all"
 DDLIB_MUTATION_LONGEST     longest measured time of a test in seconds, or "all"
-DDLIB_MUTATION_SHAPECHECK  "1" turns on shape checks at every call, which double the time
 """
 
 import gc
@@ -17,7 +16,6 @@ import os
 from collections import Counter
 from pathlib import Path
 
-os.environ["DDLIB_SHAPECHECK"] = os.environ.get("DDLIB_MUTATION_SHAPECHECK", "0")
 os.environ["DDLIB_PLUGINS"] = "0"
 
 import hypothesis

@@ -91,12 +91,10 @@ class Place:
         self.folder = folder
         self.parts = parts
         path = [str(ROOT), str(wander(folder)), str(folder), os.environ.get("PYTHONPATH", "")]
-        # not the checks of shapes: a command as users run it
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path),
             "OMP_NUM_THREADS": "1",
         }
-        self.environment |= {"DDLIB_SHAPECHECK": "0"}
         (folder / "own_net.py").write_text(NET)
         self.run("recipes.prepare", *SPEECHES, "--out", "data")
 

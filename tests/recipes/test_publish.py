@@ -463,7 +463,7 @@ def test_the_commands_take_a_published_folder_and_a_run_continues_from_it(tmp_pa
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "DDLIB_SHAPECHECK": "0"},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -4,7 +4,8 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
+from torchtyping import TensorType
 
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_count, check_times, check_tokens, require
@@ -78,7 +79,7 @@ class Neighbours(nn.Module):
             x = x + convolution(inner.transpose(1, 2)).transpose(1, 2)
         return self.head(x)
 
-    def _log_noise(self, t: Times) -> Tensor:
-        """cos(pi k t) for k = 0..width-1, (B, width)."""
+    def _log_noise(self, t: TensorType["B"]) -> TensorType["B", "K"]:
+        """cos(pi k t) for k = 0..width-1."""
         waves = torch.arange(self.embedding.embedding_dim, device=t.device)
         return torch.cos(math.pi * waves * t[:, None].float()).to(self.head.weight.dtype)

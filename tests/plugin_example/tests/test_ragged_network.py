@@ -2,6 +2,7 @@
 
 import doctest
 import math
+from typing import get_type_hints
 
 import ddlib_ragged.network
 import pytest
@@ -47,6 +48,16 @@ def test_a_word_depends_on_its_neighbours_and_on_all_of_them(reach, layers, span
         changed[0, position] = (z[0, position] + 1) % STATES
         same = torch.equal(network(changed, t)[0, middle], logits[0, middle])
         assert same == (abs(position - middle) > span), position
+
+
+def test_axes_in_annotations_of_torchtyping_have_one_size_each():
+    network = build()
+    t = torch.rand(3)
+    hints = get_type_hints(network._log_noise, include_extras=True)
+    sizes = {"B": 3, "K": 8}
+    for name, value in (("t", t), ("return", network._log_noise(t))):
+        (shape,) = hints[name].__metadata__[0]["details"]
+        assert [sizes[axis.name] for axis in shape.dims] == list(value.shape)
 
 
 def test_the_network_depends_on_the_time_and_sequences_do_not_mix():
