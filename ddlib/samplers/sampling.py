@@ -45,6 +45,7 @@ class Plan(SamplingCall):
     @torch.no_grad()
     def run(self) -> Tokens:
         """Generate tokens, (B, L) int64 in [0, V)."""
+        self.network.capabilities.check_blocks(self.pace, self.free.shape[1])
         generator = self.generator
         if self.seeds:
             generator = KeyedGenerator(0, 0, torch.tensor(self.seeds, device=self.free.device))
@@ -151,7 +152,6 @@ def plan(
     check_requirements(call, _parts(call, steps))
     for control in controls:
         control.check(call)
-    call.network.capabilities.check_blocks(pace, length)
     return call
 
 

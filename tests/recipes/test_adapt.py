@@ -346,7 +346,11 @@ def test_other_models_and_too_little_text_are_refused_by_name(llama):
         "architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert"
     )
     refused("name_or_path='empty': this folder has no config.json", "--from", "empty")
-    refused("name_or_path='nowhere/here': not a folder with a model", "--from", "nowhere/here")
+    refused(
+        "--from nowhere/here: no folder nowhere/here, and the hub does not answer",
+        "--from",
+        "nowhere/here",
+    )
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
     message = r"data\.length=4000: must be at most \d+, the tokens of the train"
     refused(message, "--from", "llama", "--data.length", "4000")
