@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.head import GPT2
 from benchmarks.measuring import command_line, report, seconds
-from ddlib.samplers.loop import BlockContexts
+from ddlib.contrib.caches import Reuse, ReusingBlocks, UncachedBlocks
+from ddlib.samplers.runtime.context import BlockContexts
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.runtime.reuse import Reuse
 from ddlib_models import DiT
 from ddlib_models.dit.presets import small
 from ddlib_models.hf.causal_lm import CausalLM
@@ -82,21 +82,20 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
     times = torch.ones_like(behind, dtype=torch.float64)
     everywhere = torch.ones_like(here, dtype=torch.bool)
 
-    def placed(reuse: Reuse | None) -> Model:
-        contexts = BlockContexts(wrapper, block, False, reuse)
+    def place(contexts: BlockContexts) -> Model:
         return wrapper.within(contexts.at(x[:, :start], behind, behind, times))
 
     def called(network: Model) -> Tensor:
         (found,) = network.at(here, torch.full((1,), 0.5), everywhere)
         return found.token_logits(torch.zeros(block, dtype=torch.int64))
 
-    plain = placed(None)
+    plain = place(UncachedBlocks(wrapper, block))
     found = {"without": lambda: called(plain)}
     for name in ("prefix", "dual"):
-        rule = Reuse(suffix=name == "dual")
-        later = placed(rule)
+        blocks = ReusingBlocks(wrapper, block, Reuse(suffix=name == "dual"))
+        later = place(blocks)
         called(later)
-        found[f"{name}, first"] = lambda rule=rule: called(placed(rule))
+        found[f"{name}, first"] = lambda blocks=blocks: called(place(blocks))
         found[f"{name}, later"] = lambda later=later: called(later)
     return found
 

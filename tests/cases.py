@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-from ddlib.samplers.controls import Cache
+from ddlib.contrib import Cache
 
 
 def examples(number):

@@ -57,6 +57,7 @@ HELPERS = {  # public classes that are not parts
     "TrainingRows",
     "Plan",
     "UnsupportedError",
+    "Cache",
 }
 LONG = [
     f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")

@@ -3,6 +3,7 @@
 The core never imports this package. Their names in recipes are those of the entry points.
 """
 
+from ddlib.contrib.caches import Cache
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
 from ddlib.contrib.halton import Halton
@@ -18,6 +19,7 @@ from ddlib.contrib.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.contrib.training_rows import TrainingRows
 
 __all__ = [
+    "Cache",
     "Canvas",
     "Checkerboard",
     "Daedal",

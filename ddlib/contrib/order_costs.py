@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ddlib.contrib.caches import Cache
 from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
@@ -114,7 +115,7 @@ def order_costs(
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, Ordered)
     call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
-    if call.reuse is not None:
+    if any(isinstance(control, Cache) and control.is_approximate for control in controls):
         raise TypeError(
             f"controls is {list(controls)}, must have no approximate cache: the three orders would "
             "have different cached values"

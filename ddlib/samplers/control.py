@@ -12,7 +12,8 @@ from ddlib.config.part import Part
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, State
-from ddlib.samplers.runtime.reuse import Reuse
+from ddlib.samplers.runtime.context import BlockContexts
+from ddlib.samplers.runtime.model import Model
 from ddlib.typing import Sharpen, Tokens
 from ddlib.utils.repr import shown
 
@@ -89,10 +90,10 @@ class SamplingCall(SamplingContext):
     """Temperature and truncation at every time; ``sharpen`` is the function of the present step."""
     pace: Pace = field(default_factory=Together)
     """Order of the positions."""
-    caches_blocks: bool = True
-    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks."""
-    reuse: Reuse | None = None
-    """Rule of an approximate cache; None for exact computations."""
+    block_contexts: Callable[[Model, int], BlockContexts] = BlockContexts
+    """Factory of the network's inputs block by block, from the model wrapper and the positions of a
+    block.
+    """
     on_step: Callable[[int, Tensor, Tensor], None] | None = None
     """Function that is called after each step; None for none."""
 

@@ -13,7 +13,6 @@ from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
-from ddlib.samplers.loop import BlockContexts
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.samplers.sampling import plan
@@ -235,7 +234,7 @@ def block_runs(
             check_count("group", group) <= size,
             f"group is {group}, must be at most {size}, the length of a {what}",
         )
-    contexts = BlockContexts(call.network, size, call.caches_blocks, call.reuse)
+    contexts = call.block_contexts(call.network, size)
     noise = torch.full_like(x, process.num_states - 1)
     for start in range(0, length, size):
         here = slice(start, start + size)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers.base import Sampler, State, at
 from ddlib.samplers.control import SamplingCall
-from ddlib.samplers.runtime.context import CachedContext, ReusingContext, WindowContext
-from ddlib.samplers.runtime.model import FullContext, Model
-from ddlib.samplers.runtime.reuse import Reuse
-from ddlib.typing import BlockDenoiser, Times, Tokens
+from ddlib.typing import Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 
 
@@ -98,7 +95,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
 
     Blocks without free positions are skipped.
     """
-    contexts = BlockContexts(run.network, size, run.caches_blocks, run.reuse)
+    contexts = run.block_contexts(run.network, size)
     fixed = run.fixed
     free = run.free
     prior = _noise_behind(size, run)
@@ -146,40 +143,6 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         for control in run.controls:
             fixed, free = control.after_block(run, fixed, free, end)
     return fixed
-
-
-class BlockContexts:
-    """Contexts of the model input, one block after the other.
-
-    Args:
-        network: the model wrapper of the whole sequence.
-        size: positions of a block.
-        caches: whether a ``BlockDenoiser`` caches its computations for earlier blocks.
-        reuse: rule of an approximate cache; None for none. A ``BlockDenoiser`` uses the exact cache
-            instead.
-    """
-
-    def __init__(self, network: Model, size: int, caches: bool, reuse: Reuse | None) -> None:
-        self.denoiser = network.denoiser
-        able = network.capabilities
-        # the denoiser ignores everything behind its own blocks
-        self.short = able.block_size > 0 and size % able.block_size == 0
-        self.keeps = caches and self.short and able.caches_blocks
-        self.reuse = None if self.keeps else reuse
-        self.cache: Any = None
-
-    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
-        """Return the context of the block between the tokens ``before`` and the states
-        ``behind``.
-        """
-        if self.keeps:
-            done = 0 if self.cache is None else self.cache.tokens.shape[1]
-            self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
-            return CachedContext(self.denoiser, before, after, self.cache)
-        if self.reuse is not None and (before.shape[1] or (self.reuse.suffix and behind.shape[1])):
-            return ReusingContext(self.denoiser, before, after, behind, times, self.reuse)
-        kept = 0 if self.short else behind.shape[1]
-        return WindowContext(self.denoiser, before, after, behind[:, :kept], times[:, :kept])
 
 
 def _noise_behind(size: int, run: SamplingCall) -> Tokens:

@@ -144,7 +144,7 @@ class CachedHFBackbone(HFBackbone):
         if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
             raise ValueError(
                 f"{self._name} does not keep keys and values of every token: use "
-                "dd.sample(controls=[dd.controls.Cache('none')]), which "
+                "dd.sample(controls=[dd.contrib.Cache('none')]), which "
                 "computes them at every step"
             )
         return tuple((layer.keys, layer.values) for layer in kept.layers), features

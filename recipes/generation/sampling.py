@@ -9,13 +9,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.contrib import Length
+from ddlib.contrib import Cache, Length
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.samplers import UnsupportedError
 from ddlib.samplers.controls import (
     Automaton,
-    Cache,
     Constraint,
     Control,
     Ending,

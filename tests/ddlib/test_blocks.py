@@ -202,7 +202,7 @@ def seen_by(denoiser, length=8, **options):
 def test_cached_blocks_are_not_computed_again():
     words, network = seen_by(Sparse)
     assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
-    again, network = seen_by(Sparse, controls=[dd.controls.Cache("none")])
+    again, network = seen_by(Sparse, controls=[dd.contrib.Cache("none")])
     assert {n for _, n in network.seen} == {2, 4, 6, 8} and network.prefilled == 0
     assert torch.equal(words, again)
     again, network = seen_by(Forgetful)

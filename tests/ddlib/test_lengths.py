@@ -11,11 +11,11 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.contrib import Daedal, Length, Psi, RhoEOS
+from ddlib.contrib.lengths.ragged import RaggedContext
 from ddlib.paces import Together
 from ddlib.processes import Masked, RateMatrix
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
-from ddlib.samplers.runtime.context import RaggedContext
 from ddlib.schedules import Linear
 
 V = 5

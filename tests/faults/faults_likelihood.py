@@ -10,6 +10,7 @@ from planting import fault
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.choices import entropy
 from ddlib.samplers.reverse_step import transition_log_prob
+from ddlib.samplers.runtime.context import BlockContexts
 from ddlib.utils.random import rand
 from ddlib.verification.claims.samplers import likelihood as READING
 
@@ -143,7 +144,7 @@ def the_chain_orders_positions_by_the_log_probability_of_the_true_tokens(patch):
     "a block is conditioned on the tokens of the blocks before it",
     EntropyBounded,
     0.0,
-    within=READS.BlockContexts,
+    within=BlockContexts,
 )
 def the_likelihood_replaces_all_tokens_before_a_block_by_token_0(at, self, before, *behind):
     return at(torch.zeros_like(before), *behind)

@@ -100,14 +100,14 @@ def the_measure_is_0_where_the_first_position_is_at_time_0(
     return drawn._replace(measure=torch.where(drawn.t[:, :1] > 0, drawn.measure, 0.0))
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
 def the_tokens_before_a_block_are_those_of_another_batch_row(
     at, self, before, after, behind, times
 ):
     return at(before.roll(1, 0), after, behind, times)
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop.BlockContexts)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
 def noise_behind_a_block_has_time_0(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
@@ -129,18 +129,18 @@ def the_logits_of_a_window_are_those_of_the_first_positions(_window, self, logit
     return logits[:, : z.shape[1]]
 
 
-@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=loop.BlockContexts)
+@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=context.BlockContexts)
 def the_cache_of_a_block_contains_no_tokens(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
-    if self.keeps:
+    if self.caches:
         here.cache = self.cache = self.denoiser.prefill(before[:, :0])
     return here
 
 
-@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=loop.BlockContexts)
+@fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=context.BlockContexts)
 def the_cache_omits_the_last_token_before_the_block(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
-    if self.keeps:
+    if self.caches:
         here.cache = self.denoiser.prefill(before[:, : max(0, before.shape[1] - 1)])
     return here
 

@@ -168,7 +168,7 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
                 process,
                 model,
                 (2, 8),
-                controls=[dd.controls.Cache("dual")],
+                controls=[dd.contrib.Cache("dual")],
                 pace=Blocks(4),
                 steps=2,
             )
@@ -177,7 +177,7 @@ def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
                 process,
                 model,
                 torch.zeros(2, 8, dtype=torch.int64),
-                controls=[dd.controls.Cache("dual")],
+                controls=[dd.contrib.Cache("dual")],
                 pace=Blocks(4),
             )
 
@@ -186,7 +186,7 @@ def test_costs_of_an_order_take_the_exact_cache_alone(as_users_call):
     x = torch.zeros(2, 8, dtype=torch.int64)
     with pytest.raises(TypeError, match="must have no approximate cache"):
         dd.contrib.order_costs(
-            PROCESS, network(), x, controls=[dd.controls.Cache("dual")], pace=Blocks(4)
+            PROCESS, network(), x, controls=[dd.contrib.Cache("dual")], pace=Blocks(4)
         )
 
 

@@ -224,7 +224,7 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
         ValueError,
         match=(
             r"does not keep keys and values of every token: use "
-            r"dd\.sample\(controls=\[dd\.controls\.Cache\('none'\)\]\)"
+            r"dd\.sample\(controls=\[dd\.contrib\.Cache\('none'\)\]\)"
         ),
     ):
         model.prefill(draw(4))

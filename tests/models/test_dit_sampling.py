@@ -84,7 +84,7 @@ def test_a_window_is_all_that_is_computed():
         None,
         3,
         pace=dd.paces.Blocks(4),
-        controls=[dd.controls.Cache("none")],
+        controls=[dd.contrib.Cache("none")],
         generator=noise,
     )
     assert set(widths) == {4, 8, 12, 16, 20, 24}

@@ -23,7 +23,7 @@ def test_the_option_of_samples_is_that_of_dd_sample(published):
         words = draw(saved, sampling, 0, index, 24)
         options = {
             "pace": dd.paces.Blocks(6),
-            "controls": [] if keep is None else [dd.controls.Cache(keep)],
+            "controls": [] if keep is None else [dd.contrib.Cache(keep)],
             "parameterization": saved.parameterization,
             "generator": dd.KeyedGenerator(0, 2**62, index),
         }

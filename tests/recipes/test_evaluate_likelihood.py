@@ -153,7 +153,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
         parameterization="posterior",
         pace=pace,
         group=2,
-        controls=[dd.controls.Cache("none")],
+        controls=[dd.contrib.Cache("none")],
     )
     nats = -float(own.log_likelihood.sum()) / int(batch.mask.sum())
     assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)

@@ -5,7 +5,7 @@ import re
 import torch
 
 import ddlib as dd
-from ddlib.contrib import Psi, RhoEOS
+from ddlib.contrib import Cache, Psi, RhoEOS
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.processes import GIDD, Masked, Uniform
 from ddlib.samplers import (
@@ -22,7 +22,6 @@ from ddlib.samplers import (
 )
 from ddlib.samplers.controls import (
     Automaton,
-    Cache,
     Constraint,
     EndOfText,
     Forbidden,

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ddlib.contrib.lengths.ragged import RaggedContext
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.samplers.base import State
 from ddlib.samplers.control import SamplingCall
-from ddlib.samplers.runtime.context import RaggedContext
 
 
 class Outlook(NamedTuple):

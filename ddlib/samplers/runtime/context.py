@@ -3,16 +3,14 @@
 a part of the sequence, cached keys and values, features of the previous call.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.samplers.runtime.model import FullContext
-from ddlib.samplers.runtime.reuse import Reuse
-from ddlib.typing import Denoiser, Times, Tokens
+from ddlib.samplers.runtime.model import FullContext, Model
+from ddlib.typing import BlockDenoiser, Denoiser, Times, Tokens
 
 
 class MemoryContext(FullContext):
@@ -154,160 +152,36 @@ class CachedContext(WindowContext):
         return self._some[1]
 
 
-class ReusingContext(WindowContext):
-    """Model input with a window for a ``WindowDenoiser``.
+class BlockContexts:
+    """Contexts of the model input, one block after the other.
 
-    Keys and values around it from earlier calls.
-
-    Each sequence counts its own calls, so that its result does not depend on the other sequences of
-    the batch.
+    A ``BlockDenoiser`` caches its computations for earlier blocks; others evaluate every position.
+    A subclass with another cache overrides ``window``.
 
     Args:
-        denoiser: a denoiser with ``prefill_around`` and ``extend``.
-        before: (B, n) tokens before the window.
-        after: (B, m) as in ``WindowContext``.
-        behind: (B, m) as in ``WindowContext``.
-        times: (B, m) as in ``WindowContext``.
-        reuse: which keys and values are reused, and for how many calls.
+        network: the model wrapper of the whole sequence.
+        size: positions of a block.
     """
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        before: Tokens,
-        after: Int64[Tensor, "B m"],
-        behind: Tensor,
-        times: Tensor,
-        reuse: Reuse,
-    ) -> None:
-        super().__init__(denoiser, before, after, behind, times)
-        self.reuse = reuse
-        self._cache: Any = None
-        self._slot = torch.full_like(
-            before.new_empty(len(before)), -1
-        )  # row of the cache of each sequence
-        self._calls = torch.zeros_like(self._slot)  # with the present row
-        self._some: tuple[Tensor, Any] | None = None
+    def __init__(self, network: Model, size: int) -> None:
+        self.denoiser = network.denoiser
+        able = network.capabilities
+        # the denoiser ignores everything behind its own blocks
+        self.short = able.block_size > 0 and size % able.block_size == 0
+        self.caches = self.short and able.caches_blocks
+        self.cache: Any = None
 
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.extend(inside, times, cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.features(inside, times, cache=cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.features_at(inside, times, positions, cache=cache)  # type: ignore[attr-defined]
-
-    def _inside(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
-        """Return states and times that are evaluated, and the cache of the others, computed again
-        where it is due.
+    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+        """Return the context of the block between the tokens ``before`` and the states
+        ``behind``.
         """
-        rows = torch.ones_like(self._slot, dtype=torch.bool) if rows is None else rows
-        whole, times = self._whole(z, t, rows)
-        end = self.first + z.shape[1] if self.reuse.suffix else whole.shape[1]
-        due = self._slot < 0
-        if self.reuse.refresh is not None:
-            due = due | (self._calls >= self.reuse.refresh)
-        if bool((due := due & rows).any()):
-            fresh = self.denoiser.prefill_around(  # type: ignore[attr-defined]
-                whole[due[rows]], times[due[rows]], self.first, end
-            )
-            self._put(due, fresh)
-        self._calls += rows
-        return whole[:, self.first : end], times[:, self.first : end], self._of(rows)
+        if not self.caches:
+            return self.window(before, after, behind, times)
+        done = 0 if self.cache is None else self.cache.tokens.shape[1]
+        self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
+        return CachedContext(self.denoiser, before, after, self.cache)
 
-    def _put(self, due: Tensor, fresh: Any) -> None:
-        """Store the cache of some sequences."""
-        stays = (self._slot >= 0) & ~due
-        kept = int(stays.sum())
-        self._cache = self._cache.rows(self._slot[stays]).joined(fresh) if kept else fresh
-        self._slot[stays] = torch.arange(kept, device=due.device)
-        self._slot[due] = torch.arange(kept, kept + int(due.sum()), device=due.device)
-        self._calls[due] = 0
-        self._some = None
-
-    def _of(self, rows: Tensor) -> Any:
-        """Return the cache of selected sequences, in their order; the last selection is kept."""
-        slot = self._slot[rows]
-        if torch.equal(slot, torch.arange(int((self._slot >= 0).sum()), device=slot.device)):
-            return self._cache
-        if self._some is None or not torch.equal(self._some[0], slot):
-            self._some = slot, self._cache.rows(slot)
-        return self._some[1]
-
-
-class RaggedContext(FullContext):
-    """Model input without the columns behind the length of each row.
-
-    The denoiser is called once per length.
-
-    Its output has the columns of the longest row. It is 0 behind the others and at rows of length
-    0.
-
-    Args:
-        denoiser: ``(z, t) -> logits``, split or not.
-        lengths: (B,) number of columns of each row.
-        unknown: number that is not a token, for the columns behind a row in ``states``.
-        compact: whether a call has the rows of its length alone. Otherwise it has all rows, of the
-            same columns.
-    """
-
-    def __init__(
-        self, denoiser: Denoiser, lengths: Int64[Tensor, "B"], unknown: int, compact: bool
-    ) -> None:
-        super().__init__(denoiser)
-        self.lengths = lengths
-        self.unknown = unknown
-        self.compact = compact
-
-    def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
-        column = torch.arange(z.shape[1], device=z.device)
-        return torch.where(column < self.lengths[:, None], z, self.unknown)
-
-    def width(self, length: int) -> int:
-        return int(self.lengths.max())
-
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._each(super().logits, z, t, rows, self.width(z.shape[1]))
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._each(super().features, z, t, rows, self.width(z.shape[1]))
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        at = super().features_at
-
-        def features(cut: Tokens, t: Times, mine: Tensor) -> Tensor:
-            return at(cut, t, positions[mine].clamp_max(cut.shape[1] - 1))
-
-        return self._each(features, z, t, rows, positions.shape[1], True)
-
-    def _each(
-        self,
-        function: Callable[..., Tensor],
-        z: Tokens,
-        t: Times,
-        rows: Tensor | None,
-        width: int,
-        at: bool = False,
-    ) -> Tensor:
-        """Evaluate a function of states and times for each length, and put its results into (B,
-        width, K).
-        """
-        lengths = self.lengths if rows is None else self.lengths[rows]
-        output: Tensor | None = None
-        for length in lengths[lengths > 0].unique().tolist():
-            mine = lengths == length
-            some = mine if self.compact else torch.ones_like(mine)
-            found = function(z[some, :length], t[some], *([some] if at else []))
-            if output is None:
-                output = found.new_zeros(len(z), width, found.shape[-1])
-            output[mine, : found.shape[1]] = found if self.compact else found[mine]
-        assert output is not None  # the model is called where there are positions to draw
-        return output
+    def window(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+        """Return the context of the block without the cache of a ``BlockDenoiser``."""
+        length = 0 if self.short else behind.shape[1]
+        return WindowContext(self.denoiser, before, after, behind[:, :length], times[:, :length])

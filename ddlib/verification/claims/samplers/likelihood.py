@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ddlib.contrib import Cache
 from ddlib.contrib.order_costs import order_costs
 from ddlib.paces import Blocks
 from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.base import level_process
-from ddlib.samplers.controls import Cache
 from ddlib.samplers.likelihood import check_likelihood, likelihood
 from ddlib.samplers.ordered import model_time
 from ddlib.schedules import Linear
