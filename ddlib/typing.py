@@ -13,7 +13,6 @@ from typing_extensions import TypeIs, get_protocol_members
 AXES = {
     "B": "sequences of a batch",
     "L": "positions of a sequence",
-    "l": "positions of a sequence, or 1 for all of them",
     "V": "tokens of the vocabulary",
     "S": "states: tokens, clusters, mask",
     "N": "rows, one draw each",
