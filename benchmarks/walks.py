@@ -28,7 +28,7 @@ from recipes.engine.run import Run
 from recipes.papers import smoke
 
 SHAPE = (4, 8)
-ROOMS = ("samplers", "parameterization", "config")
+COUNTED = ("samplers", "parameterization", "config")
 """Packages whose files and hops are counted apart."""
 
 
@@ -43,14 +43,14 @@ class Walk(NamedTuple):
     """File of the caller of each call of a function in another file."""
 
     @property
-    def rooms(self) -> list[str]:
+    def counted_files(self) -> list[str]:
         """Files of the packages that are counted apart."""
-        return [file for file in self.files if file.startswith(ROOMS)]
+        return [file for file in self.files if file.startswith(COUNTED)]
 
     @property
-    def hops_of_rooms(self) -> int:
+    def counted_hops(self) -> int:
         """Hops that start in these packages."""
-        return sum(file.startswith(ROOMS) for file in self.hops)
+        return sum(file.startswith(COUNTED) for file in self.hops)
 
 
 LIBRARY = Path(dd.__file__).parent
@@ -147,9 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name, found in walks.items():
         print(
             f"{name}: {len(found.files)} files, {found.functions} functions, {found.calls} calls, "
-            f"{len(found.hops)} hops between files; in {', '.join(ROOMS)}: {len(found.rooms)} "
-            "files, "
-            f"{found.hops_of_rooms} hops"
+            f"{len(found.hops)} hops between files; in {', '.join(COUNTED)}: "
+            f"{len(found.counted_files)} files, {found.counted_hops} hops"
         )
         for file in found.files if listed else ():
             print(f"    {file}")

@@ -84,7 +84,7 @@ def table() -> str:
 def load(path: str) -> Any:
     """Load a registered part or the object at ``package.module:object``.
 
-    a class or function is called.
+    A class or function is called.
 
     A class that requires arguments is replaced by the first of its ``examples()``. ``mdlm:16``,
     ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and
@@ -196,7 +196,7 @@ def _recipes_folder() -> Path | None:
 def _run_recipe(folder: Path, name: str, arguments: Sequence[str]) -> int:
     """Run a recipe of this installation.
 
-    a copy that was changed runs as ``python -m recipes.NAME``.
+    A copy that was changed runs as ``python -m recipes.NAME``.
     """
     sys.path.insert(0, str(folder.parent))
     try:

@@ -74,7 +74,7 @@ class WindowCache(KVCacheBase):
     def _state(self, model: nn.Module) -> Any:
         """Return memory and version of each parameter.
 
-        a checksum of all takes a third of the time of a short window.
+        A checksum of all takes a third of the time of a short window.
 
         Changes through ``.data`` are not detected.
         """

@@ -125,7 +125,7 @@ class Options:
     numbers: tuple[int, ...] = ()
     """Numbers of the samples, in place of 0, 1, 2 and so on.
 
-    a sample depends on its number, not on the others.
+    A sample depends on its number, not on the others.
     """
     stream: bool = False
     """Show the texts after each step, redrawn in place on a terminal."""

@@ -172,7 +172,7 @@ class DiffusionLM(LM):
     ) -> list[float]:
         """Return minus the bound of every text in nats.
 
-        a long one is cut into independent windows.
+        A long one is cut into independent windows.
         """
         self._at_one_time()
         rows = []

@@ -202,7 +202,7 @@ def measured(name: str, recipe: Recipe, options: Options, console: Console) -> d
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the results as a table.
 
-    a line for each row of the paper, sampler and number of calls.
+    A line for each row of the paper, sampler and number of calls.
     """
     head = (
         "row",

@@ -186,7 +186,7 @@ def get(kind: str, name: str) -> Any:
 def find(kind: str, name: str) -> Callable[..., Any]:
     """Return the callable for a kind and name.
 
-    a registered class, a preset of processes, or ``package.module:object``.
+    A registered class, a preset of processes, or ``package.module:object``.
 
     Dashes in a registered name count as underscores. For an existing object the callable returns
     copies of it.

@@ -21,7 +21,7 @@ def random_parents(
 ) -> list[Tensor]:
     """Draw random parents, in clusters whose sizes differ by at most 1.
 
-    a baseline for semantic clusters.
+    A baseline for semantic clusters.
 
     Args:
         vocab_size: number of tokens V.

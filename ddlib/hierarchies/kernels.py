@@ -47,7 +47,7 @@ class Kernel(Float64Module):
     def one_pass(self) -> bool:
         """True if ``log_push`` is one pass over its input.
 
-        a loss then computes it at all positions.
+        A loss then computes it at all positions.
         """
         return False
 
@@ -60,7 +60,7 @@ class Kernel(Float64Module):
     def xi(self) -> str:
         """Probability of the likeliest parent, formatted for printing.
 
-        a range if it differs between children.
+        A range if it differs between children.
         """
         if self.parents.is_meta:
             return "meta"

@@ -72,7 +72,7 @@ class Map(Kernel):
     def xi(self) -> str:
         """Probability of the right parent, formatted for printing.
 
-        a range if it differs between children.
+        A range if it differs between children.
         """
         if self.spread is None:
             return "1"

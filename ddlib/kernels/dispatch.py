@@ -1,6 +1,6 @@
 """Partition of a batch by the output columns that the loss needs.
 
-a process class names its rule.
+A process class names its rule.
 """
 
 from collections.abc import Callable, Sequence

@@ -150,7 +150,7 @@ def variance_in_strata(
 def _blocks(batch: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
     """Number the blocks of 2^k rows of all batches.
 
-    a single row that remains joins the block before it.
+    A single row that remains joins the block before it.
     """
     _, number, sizes = batch.unique(return_inverse=True, return_counts=True)
     order = number.argsort(stable=True)

@@ -154,7 +154,7 @@ class ForwardProcess(Float64Module, Part):
     couplings: ClassVar[tuple[str, ...]] = LEVELS
     """Couplings that ``sample`` takes.
 
-    a subclass whose ``sample`` takes no ``levels`` states ("independent",).
+    A subclass whose ``sample`` takes no ``levels`` states ("independent",).
     """
 
     training_weighting: ClassVar[str] = "clip"

@@ -215,7 +215,7 @@ def normalised_or_stay(
 ) -> Float[Tensor, "B L S"]:
     """Normalise joint probabilities of states.
 
-    a state that has probability 0, such as a prompt at t = 1, stays.
+    A state that has probability 0, such as a prompt at t = 1, stays.
 
     Args:
         joint: (B, L, S) joint probability of z_s and z_t = ``z``.

@@ -160,6 +160,6 @@ def _noise_behind(size: int, run: SamplingCall) -> Tokens:
 def _block_generator(generator: Generator, several: bool) -> Generator:
     """Return the generator of a block.
 
-    a keyed one must not depend on the number of earlier draws of other rows.
+    A keyed one must not depend on the number of earlier draws of other rows.
     """
     return generator.split(1) if several and isinstance(generator, KeyedGenerator) else generator

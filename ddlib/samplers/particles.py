@@ -302,7 +302,7 @@ class Particles(Sampler):
 def systematic(share: Float[Tensor, "B n"], u: Float64[Tensor, "B"]) -> Int64[Tensor, "B n"]:
     """Draw indices by systematic resampling.
 
-    a particle of weight w is taken floor(n w) or ceil(n w) times.
+    A particle of weight w is taken floor(n w) or ceil(n w) times.
 
     The expected number over ``u`` is n w; a particle of weight 0 is never taken. Carpenter,
     Clifford and Fearnhead (1999).

@@ -112,7 +112,7 @@ class Euler(Leap):
 class TauLeaping(Leap):
     r"""Tau-leaping: each destination has a Poisson number of hits in a step.
 
-    a position with one hit in total jumps.
+    A position with one hit in total jumps.
 
     The probability of a jump is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's
     length. Several hits have no meaning for states without an order, so the position then keeps its

@@ -79,7 +79,7 @@ class Rate(Schedule):
     def arguments(self) -> dict[str, Any]:
         """Return the formula as a string.
 
-        a sympy expression is printed with all digits of its numbers.
+        A sympy expression is printed with all digits of its numbers.
         """
         return {"formula": exact_text(super().arguments()["formula"], self._expression)}
 

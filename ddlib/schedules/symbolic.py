@@ -270,7 +270,7 @@ class Symbolic(Schedule):
     def arguments(self) -> dict[str, Any]:
         """Return the formula as a string.
 
-        a sympy expression is printed with all digits of its numbers.
+        A sympy expression is printed with all digits of its numbers.
 
         Raises:
             TypeError: the expression has numbers or functions that ``parse`` cannot read from a

@@ -57,7 +57,7 @@ class TokenHead(nn.Linear):
 class ChildHead(Constants, nn.Linear):
     """Logits for every state of a token tree but its root.
 
-    a softmax over siblings is the distribution of a child.
+    A softmax over siblings is the distribution of a child.
 
     The token probabilities are products of child probabilities along the path from the root, so a
     loss needs the logits of some sibling groups and not of the vocabulary (``ddlib.Children``).

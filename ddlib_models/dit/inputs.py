@@ -1,6 +1,6 @@
 """Inputs of one pass through the layers.
 
-a plain row, a packed one, noisy beside clean tokens, a window.
+A plain row, a packed one, noisy beside clean tokens, a window.
 """
 
 from collections.abc import Sequence

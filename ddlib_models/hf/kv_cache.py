@@ -190,6 +190,6 @@ class CachedHFBackbone(HFBackbone):
 def around(x: Float[Tensor, "B H L K"], start: int, stop: int) -> Float[Tensor, "B H n K"]:
     """Return the keys or values of the positions before a window, followed by those behind it.
 
-    a copy.
+    A copy.
     """
     return torch.cat([x[:, :, :start], x[:, :, stop:]], 2)

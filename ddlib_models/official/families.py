@@ -140,7 +140,7 @@ def hdlm(
 ) -> tuple[DiT, Int[Tensor, " V"]]:
     """Import HDLM (Zhou et al., 2025) with one level of clusters.
 
-    a training folder, or its ``model.pt``.
+    A training folder, or its ``model.pt``.
 
     The original second head becomes the head over clusters, restricted to the rows of clusters, the
     only ones used.

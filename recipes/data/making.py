@@ -71,7 +71,7 @@ def prepare(
 def twentieth(source: Source) -> int:
     """Return the default number of last documents to hold out.
 
-    a twentieth, with at least two that are not empty.
+    A twentieth, with at least two that are not empty.
     """
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:

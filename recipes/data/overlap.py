@@ -24,7 +24,7 @@ LISTED = 5
 def check_files(train: str, validation: str) -> None:
     """Refuse a file that both paths, folders or patterns have, under any name.
 
-    a link or another spelling of its path.
+    A link or another spelling of its path.
 
     Raises:
         ValueError: they have one, with the number and names of those files.

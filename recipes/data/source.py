@@ -71,7 +71,7 @@ class Source:
     sample_by: SampleBy = BY_LINE
     """Unit of a document in a .txt file.
 
-    a line, a paragraph (between empty lines), or the file ("document").
+    A line, a paragraph (between empty lines), or the file ("document").
     """
 
     __pydantic_config__ = STRICT

@@ -202,7 +202,7 @@ def _ordered(
 ) -> Any:
     """Return the rows in their global order, without end.
 
-    a stateless order, a random generator for each position.
+    A stateless order, a random generator for each position.
     """
     order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
     if len(rows) < SMALL:

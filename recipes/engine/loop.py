@@ -1,6 +1,6 @@
 """Training loop for one process and for many.
 
-a run that is killed at any moment resumes with identical results.
+A run that is killed at any moment resumes with identical results.
 """
 
 import math

@@ -12,6 +12,7 @@ import ddlib as dd
 from ddlib.parameterization.logits import Parameterization, meaning, output_layer
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from recipes.engine.objectives.noisy import Noisy
+from recipes.metrics.conditioned import takes_labels
 
 if TYPE_CHECKING:
     from recipes.engine.objectives.base import Objective
@@ -111,9 +112,6 @@ class Network(nn.Module):
         """
         if noisy.at_once:
             options["clean"] = noisy.x
-        from recipes.metrics.conditioned import (
-            takes_labels,
-        )  # on demand: help of a recipe does without it
 
         if noisy.labels is not None and takes_labels(self.model):
             # the padding of a packed row counts in no loss

@@ -37,7 +37,7 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
 def rate(config: Optimizer, step: int, steps: int) -> float:
     """Return the learning rate of step 0, 1, ..., steps - 1.
 
-    a linear rise, then a cosine to ``final`` of the peak.
+    A linear rise, then a cosine to ``final`` of the peak.
     """
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup

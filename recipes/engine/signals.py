@@ -8,7 +8,7 @@ from typing import Self
 class Signals:
     """Context in which SIGTERM and SIGINT are recorded instead of killing.
 
-    a second SIGINT kills as usual.
+    A second SIGINT kills as usual.
     """
 
     requested = False

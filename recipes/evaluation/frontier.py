@@ -178,7 +178,7 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
 def write_figure(path: Path, result: Mapping[str, Any], title: str) -> None:
     """Draw nats against entropy, or without a judge entropy against network calls.
 
-    a curve for each ``curve_name``.
+    A curve for each ``curve_name``.
 
     Args:
         path: of the PNG.

@@ -1,6 +1,6 @@
 """Constraints on the drawn text.
 
-a regular expression or a JSON schema, as an automaton over the tokens of a model.
+A regular expression or a JSON schema, as an automaton over the tokens of a model.
 """
 
 import json

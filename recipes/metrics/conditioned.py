@@ -25,7 +25,7 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
 class TakesLabels(Protocol):
     """Network whose call and ``features`` take ``label``.
 
-    a class per sequence, int64 (B,); -1 for none.
+    A class per sequence, int64 (B,); -1 for none.
     """
 
     num_classes: int

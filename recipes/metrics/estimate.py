@@ -3,12 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 import ddlib as dd
-from recipes.data import Prepared
 from recipes.metrics.bound import Terms
+
+if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import
+    from recipes.data import Prepared
 
 _TERMS = ("diffusion", "prior", "reconstruction")
 
@@ -49,7 +52,7 @@ class Estimate:
         return self.scaled(value, unit, value)
 
 
-def bits(data: Prepared) -> tuple[str, str]:
+def bits(data: "Prepared") -> tuple[str, str]:
     """Return the name and the unit of bits per token.
 
     Where sequences have a shape a token is a dimension.
@@ -59,7 +62,7 @@ def bits(data: Prepared) -> tuple[str, str]:
     )
 
 
-def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
+def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str, Estimate]:
     """Convert nats per token to all units.
 
     ``given`` tokens of each document are known, and cost nothing.
@@ -79,7 +82,7 @@ def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, E
     return found
 
 
-def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
+def by_label(replicates: Sequence[Terms], data: "Prepared") -> dict[str, Estimate]:
     """Return the bound in nats per token of the sequences of each class, by its name.
 
     Empty without labels.
@@ -93,7 +96,7 @@ def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]
     return found
 
 
-def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
+def estimates(replicates: Sequence[Terms], data: "Prepared", given: int = 0) -> dict[str, Estimate]:
     """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
     whole = Terms.average(replicates)
     found = in_units(

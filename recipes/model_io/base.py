@@ -100,7 +100,7 @@ class LoadedModel:
     def validated(self) -> bool:
         """True if a run of the recipe trained it, and so measured its bound.
 
-        a published network starts the recipe.
+        A published network starts the recipe.
         """
         return self.recipe is not None and self.recipe.start != str(self.recipe.output.folder)
 

@@ -70,7 +70,7 @@ def open_saved(
 ) -> LoadedModel:
     """Open the folder of a run, its weights, or a pretrained third-party denoiser.
 
-    a local one, or one on the hub.
+    A local one, or one on the hub.
 
     A published recipe has a ``recipe.yaml``; everything else is read by ``ddlib_models.hub``.
 

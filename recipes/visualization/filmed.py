@@ -253,7 +253,7 @@ def _distributions(
 def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
     """Return the states of recorded samples at all times, for ``film``.
 
-    a sample that ended earlier keeps its last.
+    A sample that ended earlier keeps its last.
 
     Raises:
         ValueError: no samples, or samples of different lengths.

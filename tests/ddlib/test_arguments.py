@@ -506,7 +506,7 @@ def test_a_network_laid_out_on_meta_has_a_process_with_numbers(process):
 def test_every_part_but_guidance_is_recorded():
     """No base class of a kind is left out.
 
-    a guidance is made of networks, which are not plain values.
+    A guidance is made of networks, which are not plain values.
     """
     assert all(issubclass(registry.made(kind), Part) for kind in registry.PROVED)
 

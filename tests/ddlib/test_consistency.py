@@ -1,6 +1,6 @@
 """Consistency along the bridge (theory 19).
 
-a martingale, its gradient at the exact network, draws, bad input.
+A martingale, its gradient at the exact network, draws, bad input.
 """
 
 import pytest

@@ -51,7 +51,7 @@ def test_a_given_generator_is_the_only_source_of_randomness(process):
 def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
     """A default device that no argument is on must not be met.
 
-    a tensor made without a device would land there.
+    A tensor made without a device would land there.
     """
     x = words(process)
     z = states(process)

@@ -120,7 +120,7 @@ def test_every_option_of_the_training_loss(process, options, padding):
 def test_hard_mode_of_several_levels(process, parameterization):
     """Below the mask a posterior's words are those under the state alone.
 
-    a cavity's are all words.
+    A cavity's are all words.
     """
     agree(process, *batch(process), mode="hard", parameterization=parameterization)
 

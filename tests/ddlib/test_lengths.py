@@ -379,7 +379,7 @@ def test_levels_of_a_tree_and_split_networks(rule):
     rule = RULES[rule]
     """States between the mask and the tokens count as masks.
 
-    a split network computes logits at some positions.
+    A split network computes logits at some positions.
     """
     process = LEVELS["levels-xi"]
     for sampler in (Confidence(), Ancestral()):

@@ -321,7 +321,7 @@ def test_bound_estimates_the_cross_entropy_of_a_constant_denoiser(name):
 def test_the_bound_is_finite_however_unlikely_the_noise_was(formula, dtype):
     """At t = 1e-10 the schedule 1 - t**4 has moved by 1e-40, beyond float32.
 
-    a redrawn token is still possible.
+    A redrawn token is still possible.
     """
     process = Uniform(3, Symbolic(formula))
     t = torch.tensor([1e-10], dtype=dtype)

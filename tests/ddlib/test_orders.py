@@ -186,7 +186,7 @@ def test_on_the_last_step_all_that_is_left_lands_on_words(order):
 def test_rows_are_counted_on_their_own(order, name):
     """A prompt of another length, and other rows around it, change no sequence.
 
-    a finished row is not evaluated.
+    A finished row is not evaluated.
     """
     process = LEVELS[name]
     mask = process.num_states - 1

@@ -24,7 +24,7 @@ SHARES = st.floats(0.0, 1.0)
 def test_for_masks_it_is_remdm(schedule, rule):
     """Wang et al. (2025): a word is masked with sigma.
 
-    a mask becomes a token as often as by its formula.
+    A mask becomes a token as often as by its formula.
     """
     process = dd.processes.Masked(5, schedule)
     word = torch.zeros(1, 1, dtype=torch.int64)

@@ -1,6 +1,6 @@
 """List of planted faults, and the decorator that adds one.
 
-a correct object with one method or function replaced.
+A correct object with one method or function replaced.
 """
 
 import dataclasses

@@ -168,7 +168,7 @@ class SmallBlocks(dd.samplers.Confidence):
 def fast_dllm(network, size, small, threshold):
     """``generate`` of Fast-dLLM v2.
 
-    a word by the finished block, then small blocks by the threshold.
+    A word by the finished block, then small blocks by the threshold.
 
     The network has no shift: the loop moves its output within the block.
     """
@@ -227,7 +227,7 @@ class AnotherHead(Table):
 def nemotron(block, causal, threshold, prompt):
     """``generate`` of Nemotron-Labs-Diffusion.
 
-    a word by the causal model, then the best one and all up to a bound.
+    A word by the causal model, then the best one and all up to a bound.
     """
     z = start(prompt)
     states = [start(prompt)[0].tolist()]

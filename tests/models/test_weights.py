@@ -68,7 +68,7 @@ def test_a_weight_of_another_name_is_refused(folder):
 def test_additional_weights_of_a_pretraining_are_accepted(bert):
     """As BERT's own checkpoints are.
 
-    a pooler, a head for the next sentence, positions that were once saved.
+    A pooler, a head for the next sentence, positions that were once saved.
     """
     z = torch.arange(7)[None]
     t = torch.zeros(1)

@@ -1,6 +1,6 @@
 """The audit of a trained model.
 
-a table of estimators with verdicts, and the reasons of those that it refuses.
+A table of estimators with verdicts, and the reasons of those that it refuses.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Killed at any moment, stopped, damaged, changed.
 
-a run continues exactly, or the error names the reason.
+A run continues exactly, or the error names the reason.
 """
 
 import json

@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
 def test_the_files_of_the_page_lie_beside_the_code():
     """A wheel takes every file of the package.
 
-    a source that .gitignore names would be missing in it.
+    A source that .gitignore names would be missing in it.
     """
     room = Path(__file__).parents[2] / "recipes" / "visualization"
     assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}

@@ -1,6 +1,6 @@
 """The first run on one's own text.
 
-a prepared folder is enough, and the commands are those of README.
+A prepared folder is enough, and the commands are those of README.
 """
 
 import re

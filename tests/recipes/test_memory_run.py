@@ -250,7 +250,7 @@ def test_a_network_of_a_custom_loop_is_published_with_it(folder, whole, tmp_path
 def test_a_run_with_memory_starts_from_weights_without(folder):
     """The first loss is that of the same start without memory.
 
-    a start in the other direction is refused.
+    A start in the other direction is refused.
     """
     plain = dict(memory=False, dropout=0.0)
     before = given(folder, "before", {}, plain)
@@ -268,7 +268,7 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     """The cells are those of ``generate``.
 
-    a network without memory is refused before anything is drawn.
+    A network without memory is refused before anything is drawn.
     """
     found = {}
     asked = frontier.Options(

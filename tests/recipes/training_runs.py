@@ -27,7 +27,7 @@ from recipes.logging import TIMING, read_metrics
 def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
     """A folder of prepared text of a few words.
 
-    a copy, since its preparation takes as long as fifty steps.
+    A copy, since its preparation takes as long as fifty steps.
     """
     shutil.copytree(_made(words, held_out).name, folder)
     return folder

@@ -351,7 +351,7 @@ def _coherence(
 ) -> Float[Tensor, "parents"]:
     """Return the mean cosine of the members of each cluster to their mean.
 
-    a row of zeros counts 0.
+    A row of zeros counts 0.
     """
     mean = Points(rows, cosine=False).centroids(label, rows[:1].expand(num_clusters, -1))
     cosine = torch.nn.functional.cosine_similarity(rows, mean[label])

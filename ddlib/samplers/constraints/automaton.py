@@ -71,7 +71,7 @@ class Automaton:
     groups: Bool[Tensor, "m C"]
     """Classes of the tokens that may be drawn.
 
-    Of all tokens, then of those below each state in these levels.
+    The first row is for all tokens, the others for those below each state in these levels.
     """
     _ends_in: tuple[Tensor, ...]
 

@@ -1,6 +1,6 @@
 """Model inputs beside the tokens.
 
-a part of the sequence, cached keys and values, features of the previous call.
+A part of the sequence, cached keys and values, features of the previous call.
 """
 
 from typing import Any, cast

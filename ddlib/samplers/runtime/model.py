@@ -76,7 +76,7 @@ class Evaluation(NamedTuple):
     t: Times
     rows: Bool[Tensor, "B"]
     """True at the n rows that were evaluated."""
-    known: Bool[Tensor, "B n"]
+    known: Bool[Tensor, "B l"]
     """True at the positions that were evaluated; l = 1 if all of a row were."""
     output: Float[Tensor, "n m K"]
     """Features of a split denoiser, logits of another."""

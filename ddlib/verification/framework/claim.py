@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
     message: str = ""
     """Message printed for the largest difference, instead of the numbers.
 
-    a format string with ``{got}``,
+    A format string with ``{got}``,
     ``{expected}`` and the names of the point."""
     hint: str = ""
     """Suggested fix if they differ."""
