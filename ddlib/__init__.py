@@ -27,8 +27,7 @@ from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
-from ddlib.objective.outputs import mean_per_token
-from ddlib.objective.training import summed_loss, training_loss
+from ddlib.objective.training import mean_per_token, summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.samplers import controls, plan, sample

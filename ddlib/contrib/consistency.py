@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.objective.outputs import mean_per_token, weighted_times
+from ddlib.objective.training import mean_per_token, weighted_times
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import (
     Parameterization,
@@ -225,8 +225,9 @@ def consistency_loss(
     t, weight = weighted_times(t)
     check_earlier(s, t, *x.shape)
     check_padding(x, mask)
-    process.check_noised(x, z_t, t, mask)
-    process.check_noised(x, z_s, s, mask)
+    for states, times in ((z_t, t), (z_s, s)):
+        process.check_inputs(x=x, z=states, t=times)
+        process.check_noised(x, states, times, mask)
     _check_teacher(process, target_logits, x, parameterization)
     log_probs = _log_posterior(process, logits, z_t, t, parameterization)
     with torch.no_grad():

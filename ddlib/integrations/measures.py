@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from ddlib.config import build
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
-from ddlib.objective.options import LossOptions
-from ddlib.objective.training import training_loss
+from ddlib.objective.training import LossOptions, training_loss
 from ddlib.paces import Draw
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization

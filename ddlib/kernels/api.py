@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Block, Observer, Part, Rows
-from ddlib.objective.outputs import LossInputs, Output
+from ddlib.objective.training import LossInputs, Output
 from ddlib.parameterization.logits import TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess
@@ -113,7 +113,6 @@ class Hidden(Output):
         weight = self.weight
         bias = self.bias
         layout = layout_of(inputs.process, inputs.options.parameterization)
-        inputs.process.check_noised(x, inputs.z, inputs.t, inputs.mask)
         check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
         if self.chunk is not None:
             check_count("chunk", self.chunk)

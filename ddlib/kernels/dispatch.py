@@ -16,7 +16,7 @@ from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
 from ddlib.kernels.tile import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 from ddlib.parameterization.logits import layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ddlib.objective.metrics import Measure
-from ddlib.objective.outputs import mean_per_token
+from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits

@@ -1,7 +1,6 @@
 """Integrand of the bound -log p(x) <= E[nelbo] of every process."""
 
-from ddlib.objective.options import LossOptions
-from ddlib.objective.outputs import LossInputs, Output, as_output
+from ddlib.objective.training import LossInputs, LossOptions, Output, as_output
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
@@ -62,9 +61,12 @@ def nelbo(
                 f"method is 'generic', output a {type(output).__name__}: must be logits"
             )
         check_process(process)
+        process.check_inputs(x=x, z=z, t=t)
         process.check_noised(x, z, t)
         return dense_integrand(
             process, cavity_logits(process, output, z, t, parameterization), x, z, t
         )
     options = LossOptions(parameterization=parameterization)
-    return as_output(output).losses(LossInputs.of(process, x, z, t, options, None))
+    inputs = LossInputs.of(process, x, z, t, options, None)
+    process.check_noised(x, z, t)
+    return as_output(output).losses(inputs)

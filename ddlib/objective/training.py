@@ -1,16 +1,236 @@
 """Training loss: the bound, with other weights and with losses on more edges of a hierarchy."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.objective.options import LossOptions, Mode
-from ddlib.objective.outputs import LossInputs, Output, as_output
 from ddlib.paces import Draw
-from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess
+from ddlib.parameterization.logits import Parameterization, cavity_logits
+from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.processes.base import check_process
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import require
-from ddlib.weightings import Weighting
+from ddlib.utils.validation import check_mask, check_number, check_padding, require, visible
+from ddlib.weightings import Weighting, weighted
+
+MODES = ("standard", "hard", "edges")
+Mode = str | Sequence[float]
+"""One of ``MODES``, or the factors of "edges", one per edge, the edge above the tokens first."""
+
+
+def check_mode(process: ForwardProcess, mode: Mode) -> None:
+    """Raise ValueError for an unknown mode or bad factors of edges, TypeError for a mode that the
+    process lacks.
+    """
+    if isinstance(mode, str):
+        require(mode in MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, MODES))}")
+    elif not isinstance(mode, Sequence):
+        raise TypeError(
+            f"mode is {mode!r}, must be one of {', '.join(map(repr, MODES))}, or a factor for each "
+            "edge"
+        )
+    name = mode if isinstance(mode, str) else "edges"
+    if name not in process.modes:
+        listed = ", ".join(map(repr, process.modes))
+        raise TypeError(
+            f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}"
+        )
+    if not isinstance(mode, str):
+        _check_factors(mode, len(process.levels) - 1)
+
+
+def _check_factors(factors: Sequence[float], depth: int) -> None:
+    require(
+        len(factors) == depth,
+        f"mode has {len(factors)} factors, must have {depth}: one per edge, that above the tokens "
+        "first",
+    )
+    values = [check_number(f"mode[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(factors)]
+    require(
+        any(values),
+        f"mode is {factors}, must hold a factor that is not 0: nothing would be learned",
+    )
+
+
+def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> None:
+    """Raise TypeError unless ``weighting`` is a weighting or None.
+
+    The weighting then checks the process.
+    """
+    if weighting is None:
+        return
+    if not isinstance(weighting, Weighting):
+        raise TypeError(
+            f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting such as Clip(2.0), "
+            "or None for the bound"
+        )
+    weighting.check(process)
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Options of a training loss of one token; arguments as in ``training_loss``."""
+
+    weighting: Weighting | None = None
+    mode: Mode = "standard"
+    parameterization: Parameterization = "cavity"
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError or ValueError unless the process has the mode and the weighting supports
+        it.
+        """
+        check_mode(process, self.mode)
+        check_weighting(process, self.weighting)
+
+    @property
+    def name(self) -> str:
+        """Name of the mode, one of ``MODES``."""
+        return self.mode if isinstance(self.mode, str) else "edges"
+
+    @property
+    def edge_weights(self) -> Sequence[float] | None:
+        """Factors of the edges, where they are not those of the bound."""
+        return None if isinstance(self.mode, str) else self.mode
+
+    def per_token(
+        self, process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> PerToken:
+        """Compute the loss of every token, (B, L) nats, from the logits of the network."""
+        given = cavity_logits(process, logits, z, t, self.parameterization)
+        if self.name == "edges":
+            weight, divergence = process.edges_weighted_divergence(
+                given, x, z, t, self.edge_weights
+            )
+        elif self.name == "hard":
+            weight, divergence = process.hard_weighted_divergence(given, x, z, t)
+        elif self.weighting is None or self.weighting.bound:
+            return process.integrand(given, x, z, t)
+        else:
+            weight, divergence = process.integrand_parts(given, x, z, t)
+        weight = weighted(self.weighting, process, weight, x, z, t)
+        return (weight.to(divergence.dtype) * divergence).to(given.dtype)
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """Checked inputs of a loss, except for the network's output."""
+
+    process: ForwardProcess
+    x: Tokens
+    z: Tokens
+    t: Times
+    options: LossOptions
+    mask: PaddingMask | None = None
+    weight: Tensor | None = None
+    """Importance weight of each draw, which broadcasts with (B, L); None where all are 1."""
+
+    @classmethod
+    def of(
+        cls,
+        process: ForwardProcess,
+        x: Tokens,
+        z: Tokens,
+        t: Times | Draw,
+        options: LossOptions,
+        mask: PaddingMask | None,
+    ) -> "LossInputs":
+        """Check the inputs and unpack a draw.
+
+        Raises:
+            TypeError, ValueError: as ``training_loss``.
+        """
+        check_process(process)
+        options.check(process)
+        check_padding(x, mask)
+        times, weight = weighted_times(t)
+        process.check_inputs(x=x, z=z, t=times)
+        return cls(process, x, z, times, options, mask, weight)
+
+
+def weighted_times(t: Times | Draw) -> tuple[Times, Tensor | None]:
+    """Return times, and the weight of each draw, which broadcasts with tokens (B, L).
+
+    None where all weights are 1.
+
+    Raises:
+        TypeError: weights that are not a tensor of numbers.
+        ValueError: weights that are negative, not finite or of another shape than the times.
+    """
+    if not isinstance(t, Draw):
+        return t, None
+    measure = t.measure
+    if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
+        got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
+        raise TypeError(f"measure has type {got}, must be a tensor of numbers of the shape of t")
+    require(
+        measure.shape == t.t.shape,
+        f"measure has shape {tuple(measure.shape)}, must be that of t, {tuple(t.t.shape)}",
+    )
+    if visible(measure):
+        bad = ~((measure >= 0) & measure.isfinite())
+        if bool(bad.any()):
+            raise ValueError(
+                f"measure holds {measure[bad][0].item():g}, must be finite and at least 0"
+            )
+    return t.t, unsqueeze_times(measure)
+
+
+class Output(ABC):
+    """Output of a network, of which a loss may need only a part."""
+
+    @abstractmethod
+    def losses(self, inputs: LossInputs) -> PerToken:
+        """Compute the weighted loss of each token, (B, L) nats; 0 outside the mask."""
+
+    @abstractmethod
+    def mean(self, inputs: LossInputs) -> Float[Tensor, ""]:
+        """Compute the mean of ``losses`` over the tokens inside the mask."""
+
+    @abstractmethod
+    def summed(
+        self, inputs: LossInputs, scale: float | Tensor
+    ) -> tuple[Float[Tensor, ""], PerToken]:
+        """Compute the sum of ``scale`` times ``losses``, and ``losses`` without gradient."""
+
+
+@dataclass(frozen=True)
+class Computed(Output):
+    """Logits that are computed already."""
+
+    logits: Logits
+
+    def losses(self, inputs: LossInputs) -> PerToken:
+        loss = self._weighted(inputs)
+        return loss if inputs.mask is None else torch.where(inputs.mask, loss, 0.0)
+
+    def mean(self, inputs: LossInputs) -> Float[Tensor, ""]:
+        return mean_per_token(self._weighted(inputs), inputs.mask)
+
+    def summed(
+        self, inputs: LossInputs, scale: float | Tensor
+    ) -> tuple[Float[Tensor, ""], PerToken]:
+        losses = self.losses(inputs)
+        return (losses * scale).sum(), losses.detach()
+
+    def _weighted(self, inputs: LossInputs) -> PerToken:
+        loss = inputs.options.per_token(inputs.process, self.logits, inputs.x, inputs.z, inputs.t)
+        return loss if inputs.weight is None else loss * inputs.weight.to(loss.dtype)
+
+
+def as_output(output: Logits | Output) -> Output:
+    """Return the output of a network as an object."""
+    return output if isinstance(output, Output) else Computed(output)
+
+
+def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
+    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
+    if mask is None:
+        return values.mean()
+    check_mask("mask", mask, values.shape)
+    return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
 def training_loss(
@@ -67,6 +287,7 @@ def training_loss(
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, {rule}")
     options = LossOptions(weighting, mode, parameterization)
     inputs = LossInputs.of(process, x, z, t, options, mask)
+    process.check_noised(x, z, inputs.t, mask)
     if reduction == "none":
         return as_output(output).losses(inputs)
     if reduction == "mean":
@@ -89,7 +310,9 @@ def summed_loss(
 ) -> tuple[Float[Tensor, ""], PerToken]:
     """Compute the sum of ``scale`` times ``training_loss``, and the loss of each token, (B, L).
 
-    For training engines. A factor that is known before costs nothing with ``ddlib.Hidden``, whose
+    For training engines, which draw ``z`` by ``process.sample(x, t)``: unlike ``training_loss`` it
+    does not check that ``z`` can come from ``x``, whose likelihood may take longer than the loss.
+    A factor that is known before costs nothing with ``ddlib.Hidden``, whose
     gradients are computed in the forward pass, while a later multiplication copies the gradient of
     the matrix.
 

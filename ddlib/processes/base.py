@@ -47,7 +47,6 @@ from ddlib.utils.validation import (
     check_count,
     check_devices,
     check_order,
-    check_padding,
     check_times,
     check_tokens,
     require,
@@ -289,13 +288,10 @@ class ForwardProcess(Float64Module, Part):
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def check_noised(self, x: Tokens, z: Tokens, t: Times, mask: PaddingMask | None = None) -> None:
-        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from
-        its x at t.
+        """Raise ValueError unless every state can come from its token at t.
 
-        Padding, False in ``mask``, may hold any state.
+        Padding, False in ``mask``, may hold any state. The arguments were checked before.
         """
-        self.check_inputs(x=x, z=z, t=t)
-        check_padding(x, mask)
         if visible(z):
             impossible = self.likelihood(z, x, t) <= 0
             impossible = impossible if mask is None else impossible & mask

@@ -3,9 +3,7 @@
 """
 
 from ddlib.times.base import TimeDensity, Uniform
-from ddlib.times.beta import Beta
+from ddlib.times.densities import Bell, Beta, Tabulated
 from ddlib.times.draws import sample_times
-from ddlib.times.logit_normal import Bell
-from ddlib.times.tabulated import Tabulated
 
 __all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform", "sample_times"]

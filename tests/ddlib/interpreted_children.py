@@ -20,7 +20,7 @@ from ddlib.kernels import gpu
 from ddlib.kernels.gpu import siblings
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.tile import Rows
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"

@@ -27,7 +27,7 @@ from ddlib.kernels.gpu import tree_plan as ranged
 from ddlib.kernels.gpu import vocab_order
 from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.kernels.tile import Rows
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 from ddlib.utils import philox_kernel
 from ddlib.utils.random import philox

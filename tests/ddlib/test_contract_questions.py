@@ -11,7 +11,7 @@ from example_processes import PROCESSES, RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot, registry
-from ddlib.objective.options import check_mode
+from ddlib.objective.training import check_mode
 from ddlib.processes import (
     GIDD,
     ForwardProcess,

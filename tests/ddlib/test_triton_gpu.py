@@ -10,7 +10,7 @@ import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import fused, gpu
 from ddlib.kernels.tile import Rows
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 
 pytestmark = pytest.mark.gpu
 

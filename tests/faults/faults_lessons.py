@@ -10,7 +10,7 @@ from ddlib.processes.broadcasting import gather_last
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip, Constant, Weighting
 
-TRAINING = sys.modules["ddlib.objective.options"]
+TRAINING = sys.modules["ddlib.objective.training"]
 PLANS = sys.modules["ddlib.kernels.dispatch"]
 SIBLINGS = sys.modules["ddlib.kernels.sibling_loss"]
 DIVERGENCE = sys.modules["ddlib.processes.hierarchical_kl"]

@@ -3,7 +3,7 @@
 import torch
 from planting import fault
 
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 from ddlib.processes import Masked, RateMatrix
 from ddlib.processes.broadcasting import quotient
 from ddlib.schedules import Linear

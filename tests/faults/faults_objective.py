@@ -6,7 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.objective.options import LossOptions
+from ddlib.objective.training import LossOptions
 from ddlib.processes import (
     GIDD,
     Hierarchical,

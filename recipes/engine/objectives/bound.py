@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.objective.options import check_mode, check_weighting
+from ddlib.objective.training import check_mode, check_weighting
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.times.base import check_interval

@@ -1,5 +1,6 @@
-"""Piecewise constant density of times."""
+"""Densities of times: beta, logit-normal and piecewise constant."""
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -8,8 +9,99 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.times.base import TimeDensity
+from ddlib.utils.imports import imported
 from ddlib.utils.repr import digest
-from ddlib.utils.validation import require
+from ddlib.utils.validation import check_number, require
+
+
+class Beta(TimeDensity):
+    r"""Beta distribution of times.
+
+    Concentrated in the middle or at the ends, depending on ``a`` and ``b``.
+
+    .. math:: g(t) = \frac{t^{a-1} (1 - t)^{b-1}}{B(a, b)}
+
+    a = b = 1 is uniform. With a parameter above 1, times near its end are drawn rarely and have
+    large weights; below 1 they are drawn often. The distribution function and its inverse are
+    computed by scipy on the CPU, so an accelerator waits for the host.
+
+    Args:
+        a: exponent at t = 0, in [0.1, 40]; the larger, the fewer times near 0.
+        b: exponent at t = 1, in [0.1, 40]; the larger, the fewer times near 1. Above 40
+            the density near an end is below the smallest number of float64.
+
+    Raises:
+        ValueError: a parameter out of range.
+    """
+
+    def __init__(self, a: float, b: float) -> None:
+        self.a = check_number("a", a, 0.1, 40, "in [0.1, 40]")
+        self.b = check_number("b", b, 0.1, 40, "in [0.1, 40]")
+        self._log_total = math.lgamma(self.a) + math.lgamma(self.b) - math.lgamma(self.a + self.b)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.5, 0.5), cls(2.0, 1.0), cls(3.0, 1.5)]
+
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.exp((self.a - 1) * t.log() + (self.b - 1) * torch.log1p(-t) - self._log_total)
+
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self._by("betainc", t)
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self._by("betaincinv", u)
+
+    def _by(self, name: str, values: Tensor) -> Tensor:
+        function = getattr(
+            imported("scipy.special"), name
+        )  # slow to load, and most training does not need it
+        found = torch.as_tensor(function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64)
+        return found.to(values.device)
+
+
+class Bell(TimeDensity):
+    r"""Logit-normal distribution of times (Esser et al., 2024).
+
+    Normal log-odds, few times near 0 and 1.
+
+    .. math:: \log \frac{t}{1-t} \sim N(\mathrm{mean}, \mathrm{spread}^2)
+
+    If the bound's integrand does not vanish at the ends, as for masked diffusion, the few draws
+    there have large weights. So this density is meant for training with ``weigh_times: false``
+    rather than for a bound.
+
+    Args:
+        mean: mean of the log-odds, in [-3, 3]; 0 is t = 1/2.
+        spread: standard deviation of the log-odds, in [0.5, 10]; about 1.8 is nearest to uniform.
+            Below 0.5, g would underflow near 0 and 1.
+
+    Raises:
+        ValueError: a parameter out of range.
+    """
+
+    def __init__(self, mean: float = 0.0, spread: float = 1.0) -> None:
+        self.mean = check_number("mean", mean, -3, 3, "in [-3, 3]")
+        self.spread = check_number("spread", spread, 0.5, 10, "in [0.5, 10]")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(), cls(-1.0, 2.0)]
+
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        scaled = self._scaled(t)
+        return torch.exp(-(scaled**2) / 2 - t.log() - torch.log1p(-t)) / (
+            self.spread * math.sqrt(2 * math.pi)
+        )
+
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.special.ndtr(self._scaled(t))
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.special.expit(self.mean + self.spread * torch.special.ndtri(u))
+
+    def _scaled(self, t: Tensor) -> Tensor:
+        return (torch.logit(t) - self.mean) / self.spread
 
 
 class Tabulated(TimeDensity):
