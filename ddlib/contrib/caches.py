@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddlib.samplers.control import Needs, NetworkControl, SamplingCall
 from ddlib.samplers.runtime.context import BlockContexts, WindowContext
-from ddlib.samplers.runtime.model import FullContext, Model
+from ddlib.samplers.runtime.model import Call, FullContext, Model
 from ddlib.typing import Denoiser, Times, Tokens
 
 _NAMED = re.compile(r"(prefix|dual)(?::refresh=(\d+))?")
@@ -60,7 +60,8 @@ class ReusingContext(WindowContext):
         times: Tensor,
         reuse: Reuse,
     ) -> None:
-        super().__init__(denoiser, before, after, behind, times)
+        super().__init__(before, after, behind, times)
+        self.denoiser: Any = denoiser
         self.reuse = reuse
         self._cache: Any = None
         self._slot = torch.full_like(
@@ -69,19 +70,17 @@ class ReusingContext(WindowContext):
         self._calls = torch.zeros_like(self._slot)  # with the present row
         self._some: tuple[Tensor, Any] | None = None
 
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.extend(inside, times, cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.features(inside, times, cache=cache)[:, : z.shape[1]]  # type: ignore[attr-defined]
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    def output(
+        self,
+        call: Call,
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         inside, times, cache = self._inside(z, t, rows)
-        return self.denoiser.features_at(inside, times, positions, cache=cache)  # type: ignore[attr-defined]
+        output = call(inside, times, positions, cache=cache)
+        return output if positions is not None else output[:, : z.shape[1]]
 
     def _inside(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
         """Return states and times that are evaluated, and the cache of the others, computed again
@@ -94,7 +93,7 @@ class ReusingContext(WindowContext):
         if self.reuse.refresh is not None:
             due = due | (self._calls >= self.reuse.refresh)
         if bool((due := due & rows).any()):
-            fresh = self.denoiser.prefill_around(  # type: ignore[attr-defined]
+            fresh = self.denoiser.prefill_around(
                 whole[due[rows]], times[due[rows]], self.first, end
             )
             self._put(due, fresh)

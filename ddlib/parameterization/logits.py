@@ -160,6 +160,21 @@ def cavity_logits(
     layout = layout_of(process, parameterization)
     check_columns(process, layout, logits, z.shape)
     check_devices(logits=logits, z=z)
+    return to_cavity(process, layout, logits, z, t)
+
+
+def to_cavity(
+    process: ForwardProcess,
+    layout: Children | TokenLogits,
+    logits: Float[Tensor, "B L K"],
+    z: Tokens,
+    t: Times,
+) -> Logits:
+    """Convert logits of checked shape and device as ``cavity_logits``, given their columns.
+
+    Raises:
+        ValueError: NaN or +inf logits.
+    """
     logits = layout.token_logits(logits.to(torch.promote_types(logits.dtype, torch.float32)))
     check_finite(logits)
     return _CONVERSIONS[layout.parameterization](process, logits, z, t)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.samplers.runtime.model import Evaluation, Model, Predictions
+from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -78,12 +78,11 @@ class Listening(Model):
             self.heard.evaluate(predictions, len(z))
             yield predictions
 
-    def evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
-        last = self._last
-        evaluation = super().evaluate(z, t, where)
-        if evaluation is not last:
-            self.heard.call(evaluation.rows)
-        return evaluation
+    def _run(
+        self, z: Tokens, t: Times, positions: Tensor | None = None, rows: Tensor | None = None
+    ) -> Tensor:
+        self.heard.call(torch.ones_like(z[:, 0], dtype=torch.bool) if rows is None else rows)
+        return super()._run(z, t, positions, rows)
 
 
 def listen(network: Model, recorder: StepOutputs) -> None:

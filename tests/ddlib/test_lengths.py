@@ -402,31 +402,25 @@ def test_levels_of_a_tree_and_split_networks(rule):
 
 
 def test_features_at_some_positions_are_those_of_the_row():
-    class Sparse:
-        def __call__(self, z, t):
-            return self.features(z, t)
-
-        def features(self, z, t):
-            return z[..., None].double().cumsum(1)
-
-        def features_at(self, z, t, positions):
-            return self.features(z, t).gather(1, positions[..., None])
+    def call(z, t, positions=None):
+        features = z[..., None].double().cumsum(1)
+        return features if positions is None else features.gather(1, positions[..., None])
 
     z = torch.arange(12).view(3, 4)
     t = torch.ones(3)
-    context = RaggedContext(Sparse(), torch.tensor([2, 0, 4]), 99, True)
-    whole = context.features(z, t)
+    context = RaggedContext(torch.tensor([2, 0, 4]), 99, True)
+    whole = context.output(call, z, t)
     assert torch.equal(
         whole[:, :, 0], torch.tensor([[0, 1, 0, 0], [0] * 4, [8, 17, 27, 38]]).double()
     )
     positions = torch.tensor([[1, 3], [0, 0], [3, 0]])  # padding beyond the row
     assert torch.equal(
-        context.features_at(z, t, positions)[:, :, 0],
+        context.output(call, z, t, None, positions)[:, :, 0],
         torch.tensor([[1, 1], [0, 0], [38, 8]]).double(),
     )
     assert context.states(z).tolist() == [[0, 1, 99, 99], [99] * 4, [8, 9, 10, 11]]
     rows = torch.tensor([True, False, True])
-    assert torch.equal(context.features(z[rows], t[rows], rows), whole[rows])
+    assert torch.equal(context.output(call, z[rows], t[rows], rows), whole[rows])
 
 
 def test_the_time_is_that_of_all_positions_of_the_row():

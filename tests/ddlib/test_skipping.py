@@ -156,12 +156,12 @@ def test_logits_of_a_position_are_at_the_time_of_its_sequence(sampler, monkeypat
     called_at = []
     read_at = []
 
-    def recorded(process, logits, z, t, parameterization):
+    def recorded(process, layout, logits, z, t):
         assert logits.shape == (len(z), 1, V) and z.shape == (len(t), 1)
         read_at.append(t)
         return logits
 
-    monkeypatch.setattr("ddlib.samplers.runtime.model.cavity_logits", recorded)
+    monkeypatch.setattr("ddlib.samplers.runtime.model.to_cavity", recorded)
     process = Masked(V, Cosine())
     halves = Halves(process)
     features = halves.features

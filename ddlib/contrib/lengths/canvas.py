@@ -109,9 +109,7 @@ class Canvas:
             network.context.lengths, lengths
         ):
             return self
-        context = RaggedContext(
-            network.denoiser, lengths, self.run.process.vocab_size, network.compact
-        )
+        context = RaggedContext(lengths, self.run.process.vocab_size, network.compact)
         return replace(self, run=replace(self.run, network=network.within(context)))
 
     def outlook(self, token: int) -> Outlook:

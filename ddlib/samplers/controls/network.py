@@ -24,8 +24,7 @@ class Memory(Control):
         )
 
     def prepare(self, run: SamplingCall) -> SamplingCall:
-        network = run.network
-        return replace(run, network=network.within(MemoryContext(network.denoiser)))
+        return replace(run, network=run.network.within(MemoryContext()))
 
 
 class WholeBatch(NetworkControl):

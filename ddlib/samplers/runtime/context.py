@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.samplers.runtime.model import FullContext, Model
-from ddlib.typing import BlockDenoiser, Denoiser, Times, Tokens
+from ddlib.samplers.runtime.model import Call, FullContext, Model
+from ddlib.typing import BlockDenoiser, Times, Tokens
 
 
 class MemoryContext(FullContext):
@@ -22,32 +22,30 @@ class MemoryContext(FullContext):
     A call of some rows reads and replaces the features of these rows alone. A row's features thus
     depend on its own calls and not on the batch. Features are computed at all positions, as the
     next call takes them all.
-
-    Args:
-        denoiser: a split denoiser whose ``features`` take ``memory``.
     """
 
     repeatable = False
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser)
+    def __init__(self) -> None:
         self.memory: Tensor | None = None
 
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+    def output(
+        self,
+        call: Call,
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         rows = torch.ones_like(z[:, 0], dtype=torch.bool) if rows is None else rows
         before = None if self.memory is None else self.memory[rows]
-        found: Tensor = self.denoiser.features(z, t, memory=before)  # type: ignore[attr-defined]
-        if found.shape[:2] != z.shape:
-            return found  # later checks reject the shape
+        features = call(z, t, memory=before)
+        if features.shape[:2] != z.shape:
+            return features  # later checks reject the shape
         if self.memory is None:
-            self.memory = found.new_zeros(len(rows), *found.shape[1:])
-        self.memory[rows] = found
-        return found
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        return self.features(z, t, rows).take_along_dim(positions[..., None], 1)
+            self.memory = features.new_zeros(len(rows), *features.shape[1:])
+        self.memory[rows] = features
+        return features if positions is None else features.take_along_dim(positions[..., None], 1)
 
 
 class WindowContext(FullContext):
@@ -56,7 +54,6 @@ class WindowContext(FullContext):
     .. math:: \mathrm{logits}(z, t) = \mathrm{denoiser}([x\ z\ y],\ [0\ t\ u])\ \text{at the window}
 
     Args:
-        denoiser: a denoiser that takes times (B, L).
         before: (B, n) tokens x before the window.
         after: (B, m) fixed tokens behind the window; numbers that are not tokens at the other
             positions.
@@ -67,13 +64,11 @@ class WindowContext(FullContext):
 
     def __init__(
         self,
-        denoiser: Denoiser,
         before: Tokens,
         after: Int64[Tensor, "B m"],
         behind: Tensor,
         times: Tensor,
     ) -> None:
-        super().__init__(denoiser)
         self.first = before.shape[1]
         self.before = before
         self.after = after
@@ -83,16 +78,18 @@ class WindowContext(FullContext):
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         return torch.cat([self.before, z, self.after], 1)
 
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._window(self.denoiser(*self._whole(z, t, rows)), z)
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self._window(super().features(*self._whole(z, t, rows)), z)
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    def output(
+        self,
+        call: Call,
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        return super().features_at(*self._whole(z, t, rows), positions + self.first)
+        states, times = self._whole(z, t, rows)
+        if positions is None:
+            return self._window(call(states, times), z)
+        return call(states, times, positions + self.first)
 
     def _whole(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         before, behind, times = (
@@ -116,29 +113,25 @@ class CachedContext(WindowContext):
     Cached computations for the tokens before, nothing behind.
 
     Args:
-        denoiser: a denoiser with ``extend``.
         before: (B, n) tokens before the window.
         after: (B, m) as in ``WindowContext``.
         cache: result of the denoiser's ``prefill`` for the tokens before.
     """
 
-    def __init__(
-        self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], cache: Any
-    ) -> None:
-        super().__init__(denoiser, before, after, after[:, :0], after[:, :0])
+    def __init__(self, before: Tokens, after: Int64[Tensor, "B m"], cache: Any) -> None:
+        super().__init__(before, after, after[:, :0], after[:, :0])
         self.cache = cache
         self._some: tuple[Tensor, Any] | None = None
 
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.extend(z, t, self._of(rows))  # type: ignore[attr-defined]
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined]
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
+    def output(
+        self,
+        call: Call,
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined]
+        return call(z, t, positions, cache=self._of(rows))
 
     def _of(self, rows: Tensor | None) -> Any:
         """Return the cache of selected rows.
@@ -179,9 +172,9 @@ class BlockContexts:
             return self.window(before, after, behind, times)
         done = 0 if self.cache is None else self.cache.tokens.shape[1]
         self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
-        return CachedContext(self.denoiser, before, after, self.cache)
+        return CachedContext(before, after, self.cache)
 
     def window(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
         """Return the context of the block without the cache of a ``BlockDenoiser``."""
         length = 0 if self.short else behind.shape[1]
-        return WindowContext(self.denoiser, before, after, behind[:, :length], times[:, :length])
+        return WindowContext(before, after, behind[:, :length], times[:, :length])

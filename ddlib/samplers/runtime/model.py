@@ -1,16 +1,15 @@
 """Denoiser that is evaluated only at the rows and positions that change."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self, cast
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.parameterization.logits import Parameterization, cavity_logits, layout_of
+from ddlib.parameterization.logits import Parameterization, layout_of, to_cavity
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
@@ -21,24 +20,27 @@ _HELD = 1 << 24
 """Number of logits in memory at a time."""
 
 
+class Call(Protocol):
+    """Call of a denoiser: features of a ``SplitDenoiser``, logits of another."""
+
+    def __call__(
+        self, z: Tokens, t: Times, positions: Tensor | None = None, **options: Any
+    ) -> Float[Tensor, "B n K"]:
+        """Compute the output at some positions (B, n) of a ``SparseDenoiser``, or at all.
+
+        ``options`` are the cache or the memory that the denoiser takes.
+        """
+        ...
+
+
 class FullContext:
-    """Model input without a context: the tokens of the sampler are the full sequence.
-
-    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are
-    those of these rows.
-
-    Args:
-        denoiser: ``(z, t) -> logits``, split or not.
-    """
+    """Model input without a context: the tokens of the sampler are the full sequence."""
 
     first: int = 0
     """Position in the sequence of the sampler's first token."""
 
     repeatable: bool = True
     """True if equal states and times have equal outputs."""
-
-    def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
 
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """Return the sequences that contain the tokens.
@@ -47,26 +49,24 @@ class FullContext:
         """
         return z
 
-    def width(self, length: int) -> int:
-        """Return the number of positions of the output, the first of ``length``.
+    def output(
+        self,
+        call: Call,
+        z: Tokens,
+        t: Times,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Float[Tensor, "B n K"]:
+        """Evaluate the denoiser at the tokens of the sampler.
 
-        At the others nothing is drawn.
+        Args:
+            call: the call of the denoiser.
+            z: (B, L) states.
+            t: (B,) times, or (B, L).
+            rows: bool, True at the rows of the batch that z and t are; None for all.
+            positions: (B, n), at which a ``SparseDenoiser`` is evaluated; None for all.
         """
-        return length
-
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """Compute the logits of the tokens, (B, L, K)."""
-        return self.denoiser(z, t)
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """Compute the features of a ``SplitDenoiser`` before its output layer, (B, L, D)."""
-        return self.denoiser.features(z, t)  # type: ignore[attr-defined]
-
-    def features_at(
-        self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        """Compute the features of a ``SparseDenoiser`` at some positions, (B, n, D)."""
-        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
+        return call(z, t, positions)
 
 
 class Evaluation(NamedTuple):
@@ -74,29 +74,18 @@ class Evaluation(NamedTuple):
 
     z: Int64[Tensor, "B L"]
     t: Times
-    rows: Bool[Tensor, "B"]
-    """True at the n rows that were evaluated."""
-    known: Bool[Tensor, "B l"]
-    """True at the positions that were evaluated; l = 1 if all of a row were."""
-    output: Float[Tensor, "n m K"]
+    output: Float[Tensor, "N K"]
     """Features of a split denoiser, logits of another."""
-    column: Int64[Tensor, "n L"]
-    """Column of each position in the output."""
+    slot: Int64[Tensor, "B L"]
+    """Row of each position in the output; -1 where the denoiser was not evaluated."""
 
     def holds(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> bool:
-        """Return whether it has the output at these positions, for equal rows and times."""
-        if self.z.shape != z.shape or self.t.shape != t.shape:
-            return False
-        equal = (self.t == t).view(len(z), -1).all(1)
-        if not bool(equal.any()):
-            return False
-        equal = equal & (self.z == z).all(1)
-        return not bool((where & ~(self.known & equal[:, None])).any())
-
-    def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> Float[Tensor, "N K"]:
-        """Return the output at evaluated positions ``i`` of sequences ``b``."""
-        slot = (self.rows.cumsum(0) - 1)[b]
-        return self.output[slot, self.column[slot, i]]
+        """Return whether it has the output at these positions, for equal states and times."""
+        return (
+            torch.equal(self.t, t)
+            and torch.equal(self.z, z)
+            and not bool((where & (self.slot < 0)).any())
+        )
 
 
 class Model:
@@ -136,13 +125,18 @@ class Model:
         self.logit_processors = logit_processors
         self.capabilities = Capabilities.of(denoiser)
         self.parameterization = self.capabilities.meaning(parameterization)
-        self.context = FullContext(denoiser) if context is None else context
+        self.context = FullContext() if context is None else context
         self.layout = layout_of(process, self.parameterization)
         self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
             self.head = Head(
                 process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree
             )
+        self.tree_levels = [-1] * len(process.levels)
+        """Level of the output's tree for each level of the process, -1 where there is none."""
+        if isinstance(self.layout, Children) and isinstance(process, LevelProcess):
+            levels = self.layout.levels_of(process.hierarchy)
+            self.tree_levels = [-1 if level is None else level for level in levels]
         self._trains = self.capabilities.in_training
         self._last: Evaluation | None = None
         self._descents: dict[tuple[bool, bool], Tensor] = {}
@@ -165,11 +159,13 @@ class Model:
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
-        output = self.evaluate(z, t, torch.ones_like(z, dtype=torch.bool)).output
-        if output.shape[1] < z.shape[1]:  # of a context's width
-            output = pad(output, (0, 0, 0, z.shape[1] - output.shape[1]))
-        rows = self.head.all_logits(output.flatten(0, 1)).view(*z.shape, -1)
-        logits = cavity_logits(self.process, rows, z, t, self.parameterization)
+        last = self._last
+        if last is not None and last.holds(z, t, torch.ones_like(z, dtype=torch.bool)):
+            output = last.output[last.slot.flatten()]
+        else:
+            output = self._run(z, t.to(torch.get_default_dtype())).flatten(0, 1)
+        rows = self.head.all_logits(output).view(*z.shape, -1)
+        logits = to_cavity(self.process, self.layout, rows, z, t)
         change = self.logit_processors
         return (
             logits
@@ -190,30 +186,38 @@ class Model:
         """
         if not bool(where.any()):
             return
-        evaluation = self.evaluate(z, t, where)
+        _, _, output, slot = self._evaluate(z, t, where)
         whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
         for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = chunk.unbind(1)
             times = t[b] if t.ndim == 1 else t[b, i]
-            yield Predictions(self, evaluation.at(b, i), b, i, z[b, i], times, whole[b])
+            yield Predictions(self, output[slot[b, i]], b, i, z[b, i], times, whole[b])
 
-    def evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
-        """Evaluate the denoiser at selected positions, at least one, or return its last output
-        where that has them.
+    def _evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
+        """Evaluate the denoiser at selected positions, at least one, or return its last output if
+        it has them.
         """
         if self._last is not None and self._last.holds(z, t, where):
             return self._last
         self._last = None  # so that its memory is free for the next
-        rows = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
         times = t.to(torch.get_default_dtype())
+        rows = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
+        known = rows[:, None].expand_as(where)
+        positions = None
+        if self._is_sparse:  # the selected positions first; others pad the shorter rows
+            known = where
+            positions = where.int().argsort(dim=1, descending=True, stable=True)
+            positions = positions[:, : int(where.sum(1).max())]
         if bool(rows.all()):
-            output, column = self._run(z, times, where, rows)
+            output = self._run(z, times, positions)
         else:
-            output, column = self.capabilities.at_rows(
-                rows, lambda i: self._run(z[i], times[i], where[i], i)
+            output = self.capabilities.at_rows(
+                rows,
+                lambda i: self._run(z[i], times[i], None if positions is None else positions[i], i),
             )
-        known = where if self._is_sparse else rows[:, None]
-        evaluation = Evaluation(z.clone(), t, rows, known, output, column)
+        start = (rows.cumsum(0) - 1) * output.shape[1]
+        slot = torch.where(known, start[:, None] + known.cumsum(1) - 1, -1)
+        evaluation = Evaluation(z.clone(), t, output.flatten(0, 1), slot)
         self._last = evaluation if self.context.repeatable else None
         return evaluation
 
@@ -251,16 +255,6 @@ class Model:
         several = bool(self.can_descend_tree(force, single=False).any())
         return max(self.tree_levels) - 1 if several else 0
 
-    @property
-    def tree_levels(self) -> Sequence[int]:
-        """Level of the output's tree for each level of the process, -1 where there is none."""
-        if not isinstance(self.layout, Children) or not isinstance(self.process, LevelProcess):
-            return [-1] * len(self.process.levels)
-        return [
-            -1 if level is None else level
-            for level in self.layout.levels_of(self.process.hierarchy)
-        ]
-
     def can_restrict_columns(self, level: int, force: bool) -> bool:
         """Return whether the logits of the tokens below a state of this level alone determine its
         token.
@@ -287,44 +281,36 @@ class Model:
         return self.capabilities.is_sparse and self.process.device.type == "cpu"
 
     def _run(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
-    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
-        """Compute features or logits of some rows, and the column of each position in them.
+        self, z: Tokens, t: Times, positions: Tensor | None = None, rows: Tensor | None = None
+    ) -> Float[Tensor, "B n K"]:
+        """Compute features or logits of some rows, at some positions of a ``SparseDenoiser``.
 
         A warning if the network is in training mode, a named error if it lacks states.
         """
-        call = self._selected if self._is_sparse else self._all
+
+        def call(z: Tokens) -> Tensor:
+            return self.context.output(self._call, z, t, rows, positions)
+
         try:
-            if not self._trains:
-                return call(z, t, where, rows)
-            with self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood"):
-                return call(z, t, where, rows)
+            if self._trains:
+                with self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood"):
+                    output = call(z)
+            else:
+                output = call(z)
         except IndexError:
-            self.capabilities.check_states(self.process, z, lambda z: call(z, t, where, rows))
+            self.capabilities.check_states(self.process, z, call)
             raise
+        self.head.check(output, z, (z if positions is None else positions).shape[1])
+        return output
 
-    def _all(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
-    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
-        """Evaluate the denoiser at all positions of a context's width."""
-        is_split = self.capabilities.is_split
-        output = (self.context.features if is_split else self.context.logits)(z, t, rows)
-        width = self.context.width(z.shape[1])
-        self.head.check(output, z[:, :width], width)
-        return output, torch.arange(z.shape[1], device=z.device).expand_as(z)
-
-    def _selected(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], rows: Tensor
-    ) -> tuple[Float[Tensor, "B m K"], Int64[Tensor, "B L"]]:
-        """Evaluate a ``SparseDenoiser`` at the selected positions, which come first in each row;
-        others pad the shorter rows.
-        """
-        column = where.cumsum(1) - 1
-        number = int(column.max()) + 1
-        positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
-        output = self.context.features_at(z, t, positions, rows)
-        self.head.check(output, z, number)
-        return output, column
+    def _call(self, z: Tokens, t: Times, positions: Tensor | None = None, **options: Any) -> Tensor:
+        """Call the denoiser; one that is not split takes a cache by ``extend``."""
+        denoiser: Any = self.denoiser
+        if positions is not None:
+            return denoiser.features_at(z, t, positions, **options)
+        if self.capabilities.is_split:
+            return denoiser.features(z, t, **options)
+        return denoiser.extend(z, t, **options) if options else denoiser(z, t)
 
 
 class Predictions(NamedTuple):
@@ -360,9 +346,7 @@ class Predictions(NamedTuple):
         """
         network = self.network
         rows = network.head.logits(self.output, self.z, target, force)
-        logits = cavity_logits(
-            network.process, rows[:, None], self.z[:, None], self.t, network.parameterization
-        )
+        logits = to_cavity(network.process, network.layout, rows[:, None], self.z[:, None], self.t)
         if network.logit_processors is None:
             return logits
         return network.logit_processors(logits[:, 0], self.states, self.i + network.context.first)[
