@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.heads import round_up
-from ddlib_models.dit.tree_head import tokens_beneath
+from ddlib_models.dit.heads import round_up, tokens_beneath
 from ddlib_models.io.constants import Constants
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ddlib_models.attention.backends import Attention, kept_mask
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.checks import check_indices, check_noisy
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Slot
 from ddlib_models.window_cache import WindowCache, WindowSlot
@@ -189,3 +188,40 @@ class InputBuilder:
                 "(B, L)"
             )
         check_noisy(z, self.num_states)
+
+
+def check_range(what: str, index: Tensor, least: int, size: int, rule: str) -> None:
+    """Raise for indices outside of least..size-1.
+
+    On a CPU only, as an accelerator would synchronise at every call.
+    """
+    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
+        low = int(index.min())
+        high = int(index.max())
+        if low < least or high >= size:
+            raise ValueError(f"{what} {low}..{high}: {rule}")
+
+
+def check_indices(what: str, index: Tensor, size: int, name: str) -> None:
+    """Raise ValueError for indices outside of 0..size-1, on a CPU."""
+    check_range(what, index, 0, size, f"must lie in 0..{name}-1={size - 1}")
+
+
+def check_noisy(z: Tensor, num_states: int) -> None:
+    """Raise ValueError for numbers that are not states of the network, on a CPU."""
+    rule = (
+        f"must lie in 0..num_states-1={num_states - 1} of the network, which must be those of "
+        "the process"
+    )
+    check_range("z holds states", z, 0, num_states, rule)
+
+
+def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
+    """Raise unless ``x`` holds tokens in whole blocks."""
+    if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a "
+            "multiple of block_size, "
+            "which is at least 1"
+        )
+    check_indices("x holds tokens", x, vocab_size, "vocab_size")

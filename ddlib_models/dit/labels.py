@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.checks import check_range
-from ddlib_models.dit.inputs import Packing
+from ddlib_models.dit.inputs import Packing, check_range
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
 

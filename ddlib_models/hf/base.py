@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.checks import check_states
+from ddlib_models.dit.network import check_states
 from ddlib_models.io.json_files import described, line
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import filled_network

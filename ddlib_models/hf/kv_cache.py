@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.checks import check_blocks
+from ddlib_models.dit.inputs import check_blocks
 from ddlib_models.dit.layers import dtype_of
 from ddlib_models.hf.base import HFBackbone, transformers_of
 from ddlib_models.kv_cache import KVCacheBase

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddlib import registry
 from ddlib_models.attention.sight import added, seen_by
-from ddlib_models.dit.checks import check_blocks
+from ddlib_models.dit.inputs import check_blocks
 from ddlib_models.hf.base import plain
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.masked_lm import MaskedLM
