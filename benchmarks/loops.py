@@ -34,7 +34,6 @@ from torch.utils.data import DataLoader
 
 import ddlib as dd
 from benchmarks.measuring import RESULTS, command_line, medians, report, require_equal
-from ddlib.parameterization.logits import output_layer
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches
 from recipes.engine import train
@@ -147,7 +146,7 @@ def fused(
     noise = dd.KeyedGenerator(0, step, batch["index"])
     t = dd.sample_times(len(batch["x"]), generator=noise)
     z = process.sample(batch["x"], t, noise)
-    weight, bias = output_layer(model, "cavity")
+    weight, bias = dd.Hidden.layer(model, "cavity")
     return dd.training_loss(
         process, dd.Hidden(model.features(z, t), weight, bias), batch["x"], z, t
     )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.head import CLIP, GPT2, TINY, Sizes, many_parents, papers_hdlm, parents
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, require_equal, seconds
-from ddlib.parameterization.logits import Parameterization, output_layer
+from ddlib.parameterization.logits import Parameterization
 from ddlib_models import DiT, sizes
 
 
@@ -58,7 +58,7 @@ Loss = Callable[[Noisy], Tensor]
 def fused(given: Noisy) -> Tensor:
     """Compute the loss from the features, with only the required logits."""
     process, model, meaning, *noisy = given
-    weight, bias = output_layer(model, meaning)
+    weight, bias = dd.Hidden.layer(model, meaning)
     output = dd.Hidden(model.features(given.z, given.t), weight, bias)
     return dd.training_loss(
         process, output, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
@@ -179,7 +179,7 @@ class Along(Trainer):
     def value(self, loss: Loss) -> Tensor:
         """Compute the loss of the current states, and descend."""
         rows = self.rows
-        (weight, bias) = output_layer(self.model, self.meaning)
+        (weight, bias) = dd.Hidden.layer(self.model, self.meaning)
         hidden = self.model.features(rows.z, rows.t)
         output = dd.Hidden(hidden, weight, bias, observe=rows.observe)
         value = dd.training_loss(

@@ -35,7 +35,7 @@ from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.times import sample_times
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import debug
-from ddlib.vocabulary import check_vocabulary
+from ddlib.vocabulary import check_vocabulary, fingerprint
 
 if TYPE_CHECKING:
     from ddlib import contrib
@@ -58,6 +58,7 @@ __all__ = [
     "contrib",
     "controls",
     "debug",
+    "fingerprint",
     "guidance",
     "hierarchies",
     "likelihood",

@@ -272,8 +272,7 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
     wanted = recipe.process.get("clusters")
     if wanted is None or isinstance(wanted, str) or recipe.model["kind"] != "causal_lm":
         return recipe
-    from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
-    from ddlib.hierarchies.clusters.semantic import embeddings_hash
+    from ddlib.hierarchies import Clusters, load_clusters, save_clusters, semantic_clusters
     from recipes.embeddings.vectors import first_rows, model_vectors
 
     counts = [wanted] if isinstance(wanted, int) else list(wanted)
@@ -283,7 +282,7 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
         try:
             load_clusters(path, data.fingerprint, rows)
         except ValueError:  # of another model's embeddings on the same text
-            path = path.with_name(f"{path.name}-{embeddings_hash(rows)[:12]}")
+            path = path.with_name(f"{path.name}-{Clusters.source_of(rows)[:12]}")
     if not path.with_suffix(".json").exists():
         save_clusters(
             path, semantic_clusters(rows, counts, nested="up", fingerprint=data.fingerprint)

@@ -36,10 +36,9 @@ from matplotlib.ticker import LogFormatter
 from matplotlib.transforms import Bbox
 from rich.console import Console
 
-from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
-from ddlib.hierarchies.clusters import Clusters
+import ddlib as dd
+from ddlib.hierarchies import Clusters, random_parents, save_clusters, semantic_clusters
 from ddlib.plot import BLUE, GREY, ORANGE
-from ddlib.vocabulary import fingerprint
 from recipes.console import command, make_console, plain_errors
 from recipes.data import open_prepared
 from recipes.embeddings import embeddings
@@ -66,7 +65,7 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
             nested=nested,
             restarts=options.restarts,
             seed=options.seed,
-            fingerprint=fingerprint(words.tokenizer.get_vocab()),
+            fingerprint=dd.fingerprint(words.tokenizer.get_vocab()),
         )
         console.print(f"{nested:<10} {time.perf_counter() - started:.1f} s")
     for level, count in enumerate(options.clusters):

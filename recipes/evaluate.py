@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from ddlib.objective.bound import variance_caveat
+import ddlib as dd
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
@@ -349,7 +349,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             else "not given",
             "error": "standard error over sequences, which includes that of the remaining noise",
             "method": METHODS[Terms.average(replicates).per_token.method],
-            "caveat": variance_caveat(
+            "caveat": dd.Bound.find_caveat(
                 saved.process, density, length, levels=levels, steps=options.bound_steps, pace=pace
             ),
             "noise": "standard error over replicates, of times and noise only",

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.text import Text as RichText
 from torch import Tensor
 
-from ddlib.samplers.controls import Automaton
+import ddlib as dd
 from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
 from recipes.data.sequences import names_of
@@ -55,7 +55,7 @@ from recipes.generation.prompt import (
 from recipes.generation.samples import Sample, to_draw
 from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
-from recipes.visualization import Filmed, write_page
+from recipes.visualization import write_page
 from recipes.visualization.saving import (
     FASTA,
     FILMS,
@@ -251,7 +251,7 @@ def draw_all(
     options: Options,
     samples: Sequence[Sample],
     console: Console,
-    constraint: Automaton | None,
+    constraint: dd.controls.Automaton | None,
 ) -> None:
     """Draw the samples, in batches as large as possible."""
     names = (
@@ -283,7 +283,7 @@ def draw_all(
             follow += [drafts] if options.stream else []
             on_step = partial(tell, follow) if follow else None
             if recorded and filmed < FILMED:
-                film = Filmed(
+                film = dd.contrib.Filmed(
                     make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step
                 )
                 on_step = film.on_step

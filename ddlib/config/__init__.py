@@ -13,6 +13,7 @@ Values that depend on the run, such as the number of tokens, are filled in by na
 
 from ddlib.config.building import build, origins, read
 from ddlib.config.comparison import difference
+from ddlib.config.part import Part
 from ddlib.config.plain import described, kind_of
 from ddlib.config.signature import REQUIRED, RUN, Key, check, expand, keys, parse
 
@@ -20,6 +21,7 @@ __all__ = [
     "REQUIRED",
     "RUN",
     "Key",
+    "Part",
     "build",
     "check",
     "described",

@@ -6,8 +6,10 @@ The core never imports this package. Their names in recipes are those of the ent
 from ddlib.contrib.caches import Cache
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
+from ddlib.contrib.filmed import Event, Film, Filmed, Frame, Mark
 from ddlib.contrib.halton import Halton
 from ddlib.contrib.lanes import Lanes
+from ddlib.contrib.leave_one_out import Probe, leave_one_out_probe
 from ddlib.contrib.lengths.base import Length
 from ddlib.contrib.lengths.canvas import Canvas
 from ddlib.contrib.lengths.daedal import Daedal
@@ -23,16 +25,23 @@ __all__ = [
     "Canvas",
     "Checkerboard",
     "Daedal",
+    "Event",
+    "Film",
+    "Filmed",
+    "Frame",
     "Halton",
     "Lanes",
     "Length",
+    "Mark",
     "OrderCosts",
     "Overshoot",
+    "Probe",
     "Psi",
     "RhoEOS",
     "ThetaTrapezoidal",
     "TrainingRows",
     "bridge",
     "consistency_loss",
+    "leave_one_out_probe",
     "order_costs",
 ]

@@ -14,17 +14,62 @@ from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.choices import finite_log
-from ddlib.samplers.ordered import Ordered, check_order, model_time
+from ddlib.samplers.ordered import Ordered, model_time
 from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.typing import Denoiser, PaddingMask, Times, Tokens
 from ddlib.utils.random import KeyedGenerator, rand
-from ddlib.utils.validation import check_count, check_padding, check_shape
+from ddlib.utils.validation import check_count, check_padding, check_shape, require
 from ddlib.weightings import Constant
 
 _ROWS, _HELD = 64, 1 << 22
 """Number of one-hot distributions, and of logits, in memory at a time."""
 _AGES, _FIRST, _LATER = range(3)
 """Streams of random numbers: for the start, for new states after it, for the noise of the order."""
+
+
+_RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
+
+
+def check_order(process: ForwardProcess, order: Sampler) -> None:
+    """Raise unless rows of the process can descend in this order.
+
+    The process starts at the mask alone.
+
+    Raises:
+        TypeError: a sampler without an order; a process without levels.
+        ValueError: a process that does not start at the mask, or whose edges act in windows of
+            time; an order whose choice depends on a time grid, or that edits tokens.
+    """
+    if not isinstance(order, Ordered):
+        raise TypeError(
+            f"order is {order!r}, must be a sampler that chooses the next position, such as "
+            "Confidence() or "
+            f"LeftToRight(); {_RANDOM_NOISE}"
+        )
+    if not isinstance(process, LevelProcess):
+        raise TypeError(
+            f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}"
+        )
+    require(
+        process.levels[-1] == 1 and process.exact_ends,
+        f"an order needs a process with only masks at t = 1, {process!r} has others; "
+        f"{_RANDOM_NOISE}",
+    )
+    require(
+        all(schedule.support == (0, 1) for schedule in process.schedules),
+        f"an order needs edges that act at all times, {process!r} has windows, where states of two "
+        "stages have no loss "
+        f"at one time; {_RANDOM_NOISE}",
+    )
+    require(
+        not order.replaces_tokens,
+        f"order is {order!r}, must keep drawn tokens: edit is only for sampling, omit it",
+    )
+    require(
+        not order.guarantees.by_times,
+        f"order is {order!r}, must choose without a time grid, which training does not have: omit "
+        "per_step",
+    )
 
 
 class TrainingRows:
@@ -80,6 +125,8 @@ class TrainingRows:
         tensor([[0, 1, 2, 5],
                 [4, 5, 5, 5]])
     """
+
+    check = staticmethod(check_order)
 
     def __init__(
         self,

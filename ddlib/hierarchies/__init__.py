@@ -2,7 +2,7 @@
 
 from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.builders import csv_parents, random_parents, soft_memberships, table_parents
-from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_clusters
+from ddlib.hierarchies.clusters import Clusters, load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.kernel_levels import Blur, Kernels, Soft
 from ddlib.hierarchies.kernels import Dense, Kernel
@@ -15,6 +15,7 @@ from ddlib.hierarchies.wordnet import wordnet_table
 __all__ = [
     "Banded",
     "Blur",
+    "Clusters",
     "Dense",
     "Flat",
     "Hierarchy",

@@ -86,7 +86,7 @@ class Hierarchy(Named, Float64Module, Part):
     speeds: tuple[float, ...]
     """Speed of each edge, the edge to the mask last."""
     fingerprint: str | None = None
-    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or
+    """Hash of the vocabulary this hierarchy was made for (``ddlib.fingerprint``), or
     None.
     """
 

@@ -125,14 +125,14 @@ def table_parents(
 
 def csv_parents(
     path: str | Path, vocabulary: Mapping[str, int], other: str | None = None
-) -> tuple[list[Tensor], list[list[str]]]:
+) -> tuple[list[Tensor], list[list[str]] | dict[str, list[str]]]:
     """Build parents from a CSV file with a row ``token,parent`` per token.
 
     Further columns are further levels.
 
     Tokens are spelled as in ``vocabulary``. A first row ``token,...`` is a header, unless ``token``
-    is a token of the vocabulary; it may name the levels, such as ``token,charge,size`` (see
-    ``read_csv``).
+    is a token of the vocabulary. It names the levels, such as ``token,charge,size``, unless one is
+    called ``parent``.
 
     Args:
         path: path of the file, UTF-8.
@@ -140,40 +140,18 @@ def csv_parents(
         other: as in ``table_parents``.
 
     Returns:
-        As ``table_parents``.
+        As ``table_parents``; the names by level if the header names the levels.
 
     Raises:
         ValueError: as ``table_parents``; a token that occurs twice.
     """
-    table, _ = read_csv(path, vocabulary)
-    return table_parents(table, vocabulary, other)
-
-
-def read_csv(
-    path: str | Path, vocabulary: Mapping[str, int]
-) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Read the table of ``csv_parents``.
-
-    The ancestors of each token, and the names of the levels from the header.
-
-    Args:
-        path: path of the file, UTF-8.
-        vocabulary: token -> id.
-
-    Returns:
-        The table for ``table_parents``; the names of the levels, () without a header or if one is
-        called ``parent``.
-
-    Raises:
-        ValueError: a token that occurs twice.
-    """
     table: dict[str, list[str]] = {}
-    levels: tuple[str, ...] = ()
+    levels: list[str] = []
     with open(path, newline="", encoding="utf-8-sig") as file:  # with or without a byte order mark
         reader = csv.reader(file)
         for row in reader:
             if reader.line_num == 1 and row[:1] == ["token"] and "token" not in vocabulary:
-                levels = () if "parent" in row or len(set(row)) < len(row) else tuple(row[1:])
+                levels = [] if "parent" in row or len(set(row)) < len(row) else row[1:]
                 continue
             if not row:
                 continue
@@ -182,7 +160,9 @@ def read_csv(
                 f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice",
             )
             table[row[0]] = row[1:]
-    return table, levels
+    parents, names = table_parents(table, vocabulary, other)
+    named = len(levels) == len(names)
+    return parents, dict(zip(levels, names, strict=True)) if named else names
 
 
 def soft_memberships(

@@ -9,7 +9,13 @@ name; this package requires PyTorch alone.
 from ddlib.integrations.batches import DiffusionCollator, Targets
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import Positions, PositionSampler
-from ddlib.integrations.saved import load_process, process_file, save_process, write_samples
+from ddlib.integrations.saved import (
+    load_process,
+    process_file,
+    process_values,
+    save_process,
+    write_samples,
+)
 
 __all__ = [
     "DiffusionCollator",
@@ -20,6 +26,7 @@ __all__ = [
     "load_process",
     "mean_bound",
     "process_file",
+    "process_values",
     "save_process",
     "sequence_bounds",
     "write_samples",

@@ -11,10 +11,10 @@ from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Block, Observer, Part, Rows
 from ddlib.objective.training import LossInputs, Output
-from ddlib.parameterization.logits import TokenLogits, layout_of
-from ddlib.parameterization.tree_softmax import Children
+from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
+from ddlib.parameterization.tree_softmax import Children, has_tree
 from ddlib.processes import ForwardProcess
-from ddlib.typing import PerToken
+from ddlib.typing import PerToken, SplitDenoiser
 from ddlib.utils.compilation import uncompiled
 from ddlib.utils.validation import check_count, check_devices, check_shape, require
 
@@ -63,6 +63,21 @@ class Hidden(Output):
     batch, and their probabilities over these columns, which it must not change. It is not called
     for rows that other kernels compute: those of child logits, and on CUDA.
     """
+
+    @staticmethod
+    def layer(
+        denoiser: SplitDenoiser, parameterization: Parameterization
+    ) -> tuple[Float[Tensor, "K D"], Float[Tensor, "K"] | None]:
+        """Return the weight and bias of a network's output layer for this parameterization.
+
+        Their rows are in memory order if the network predicts the children of a tree and the
+        parameterization has ``rows``, as ``Children.of(denoiser)`` has, and otherwise in the order
+        of the tokens or states.
+        """
+        in_memory = isinstance(parameterization, Children) and parameterization.rows is not None
+        if in_memory and has_tree(denoiser):
+            return denoiser.siblings()[:2]
+        return denoiser.output_weights()
 
     @uncompiled
     def losses(self, inputs: LossInputs) -> PerToken:

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.parameterization.tree_softmax import Children, children_of, has_tree
+from ddlib.parameterization.tree_softmax import Children, children_of
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Logits, SplitDenoiser, Times, Tokens
+from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_devices, check_finite, check_logits, require
 
 _IMPOSSIBLE = -1e30  # finite, so that a cluster of impossible tokens alone has no NaN gradient
@@ -44,33 +44,6 @@ Parameterization = str | Children
 
 "cavity", "posterior", "children", or a ``Children`` of another tree.
 """
-
-
-def output_layer(
-    denoiser: SplitDenoiser, parameterization: Parameterization
-) -> tuple[Float[Tensor, "K D"], Float[Tensor, "K"] | None]:
-    """Return the matrix and bias that ``ddlib.Hidden`` takes with this
-    parameterization.
-
-    Their rows are in memory order if the network predicts the children of a tree and the
-    parameterization has ``rows``, as ``Children.of(denoiser)`` has, and otherwise in the order of
-    the tokens or states.
-    """
-    if (
-        isinstance(parameterization, Children)
-        and parameterization.rows is not None
-        and has_tree(denoiser)
-    ):
-        return denoiser.siblings()[:2]
-    return denoiser.output_weights()
-
-
-def meaning(denoiser: object, parameterization: str) -> Parameterization:
-    """Return the meaning of a network's logits.
-
-    ``Children`` of its tree if it has one, else the given one.
-    """
-    return Children.of(denoiser, parameterization) if has_tree(denoiser) else parameterization
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,13 @@ class Children:
         tree = Tree(parents) if parents else Flat(count)
         return cls(tree.to(weight.device), parameterization, rows)
 
+    @classmethod
+    def meaning(cls, denoiser: object, parameterization: str) -> Self | str:
+        """Return the meaning of a network's logits: ``Children`` of its tree if it has one, else
+        the given parameterization.
+        """
+        return cls.of(denoiser, parameterization) if has_tree(denoiser) else parameterization
+
     def token_logits(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
         """Compute log-probabilities of tokens from logits of states, see ``token_logits``."""
         return token_logits(self.tree, logits)

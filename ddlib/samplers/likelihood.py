@@ -35,6 +35,11 @@ class Likelihood(NamedTuple):
     0 at given positions and padding.
     """
 
+    @staticmethod
+    def check(process: ForwardProcess, order: Sampler) -> None:
+        """Raise TypeError or ValueError unless ``likelihood`` has a closed form for this order."""
+        check_likelihood(process, order)
+
 
 @torch.no_grad()
 def likelihood(

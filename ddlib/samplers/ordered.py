@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
 from ddlib.samplers.constrained import constrained_log_probs
@@ -15,9 +15,8 @@ from ddlib.samplers.reverse_step import Noise, child_log_probs, draw_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
-from ddlib.utils.validation import check_flag, check_number, require
+from ddlib.utils.validation import check_flag, check_number
 
-_RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_loss"
 _GRID = 257
 """Number of times at which the expected level is tabulated; in between it is interpolated."""
 
@@ -285,45 +284,3 @@ def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
     share = ((mean - edges[above - 1]) / torch.where(rise > 0, rise, 1.0)).clamp(0, 1)
     t = torch.lerp(times[above - 1], times[above], share)
     return torch.where(mean >= edges[-1], 1.0, t)
-
-
-def check_order(process: ForwardProcess, order: Sampler) -> None:
-    """Raise unless rows of the process can descend in this order.
-
-    The process starts at the mask alone.
-
-    Raises:
-        TypeError: a sampler without an order; a process without levels.
-        ValueError: a process that does not start at the mask, or whose edges act in windows of
-            time; an order whose choice depends on a time grid, or that edits tokens.
-    """
-    if not isinstance(order, Ordered):
-        raise TypeError(
-            f"order is {order!r}, must be a sampler that chooses the next position, such as "
-            "Confidence() or "
-            f"LeftToRight(); {_RANDOM_NOISE}"
-        )
-    if not isinstance(process, LevelProcess):
-        raise TypeError(
-            f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}"
-        )
-    require(
-        process.levels[-1] == 1 and process.exact_ends,
-        f"an order needs a process with only masks at t = 1, {process!r} has others; "
-        f"{_RANDOM_NOISE}",
-    )
-    require(
-        all(schedule.support == (0, 1) for schedule in process.schedules),
-        f"an order needs edges that act at all times, {process!r} has windows, where states of two "
-        "stages have no loss "
-        f"at one time; {_RANDOM_NOISE}",
-    )
-    require(
-        not order.replaces_tokens,
-        f"order is {order!r}, must keep drawn tokens: edit is only for sampling, omit it",
-    )
-    require(
-        not order.guarantees.by_times,
-        f"order is {order!r}, must choose without a time grid, which training does not have: omit "
-        "per_step",
-    )

@@ -4,7 +4,6 @@ The only package in which networks and processes meet: a pretrained network is t
 process. Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
-from ddlib_models.diagnostics.leave_one_out import Probe, leave_one_out_probe
 from ddlib_models.hub.choice import families
 from ddlib_models.hub.denoiser import Adapted, Padded
 from ddlib_models.hub.family import Family, Source
@@ -17,11 +16,9 @@ __all__ = [
     "Family",
     "Loaded",
     "Padded",
-    "Probe",
     "Source",
     "Special",
     "families",
-    "leave_one_out_probe",
     "load",
     "remote",
 ]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib.parameterization.logits import meaning
+import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser, WindowDenoiser, implements
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special_tokens import Special
@@ -249,7 +249,7 @@ class Padded(nn.Module):
 def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
     """Wrap a network by the adapter of its type, in evaluation mode."""
     if family.timed and not special.undrawn and not family.shift:  # no adapter is necessary
-        network.parameterization = meaning(network, family.parameterization)
+        network.parameterization = dd.Children.meaning(network, family.parameterization)
         return network.eval()
     blocks = bool(getattr(network, "block_size", 0)) and implements(network, BlockDenoiser)
     shift = family.shift - getattr(

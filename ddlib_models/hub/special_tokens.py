@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.samplers.controls import EndOfText
+import ddlib as dd
 from ddlib.utils.validation import visible
 from ddlib_models.hub.family import Config, Family
 
@@ -109,13 +109,13 @@ class Special:
             )
         return list(takewhile(lambda token: token not in self.ends, tokens[prompt:]))
 
-    def endings(self) -> tuple[EndOfText, ...]:
+    def endings(self) -> tuple[dd.controls.EndOfText, ...]:
         """Return the stopping rules for ``dd.sample``.
 
         Only padding follows a token that ends a sequence.
         """
         fill = self.pad if self.pad is not None and self.pad not in self.undrawn else None
-        return tuple(EndOfText(word, fill=fill) for word in self.ends)
+        return tuple(dd.controls.EndOfText(word, fill=fill) for word in self.ends)
 
 
 def find_mask(

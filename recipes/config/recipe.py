@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
+import ddlib as dd
 from ddlib import parts
-from ddlib.config.part import Part
-from ddlib.config.plain import values
 from recipes.config.paces import TOGETHER, Pace, make_pace
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import check_times
@@ -247,8 +246,8 @@ def read_part(name: str, given: Any) -> Values:
         ValueError, ImportError: as ``ddlib.parts.read``.
     """
     group, run = PARTS[name]
-    if isinstance(given, Part):
-        given = values(given)
+    if isinstance(given, parts.Part):
+        given = dd.values(given)
     if name == "loss" and isinstance(given, Mapping):
         given = {"kind": "bound"} | dict(given)
     return parts.read(group, given, run, name)

@@ -14,8 +14,6 @@ from rich.text import Text
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ddlib.__main__ import console
-
 MASK, CLUSTER = "_", "\u2039{}\u203a"
 """Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
 OURS = ("ddlib", "ddlib_models", "recipes")
@@ -29,7 +27,15 @@ def command(main: Callable[[], object]) -> NoReturn:
 
     Quietly, if the reader of its output has exited, as ``head`` does.
     """
-    raise SystemExit(console(main))
+    try:
+        try:
+            main()
+        finally:
+            sys.stdout.flush()  # also of a SystemExit, after --help
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    raise SystemExit(0)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddlib.vocabulary import fingerprint
+import ddlib as dd
 
 if TYPE_CHECKING:
     from recipes.data.prepared import Prepared
@@ -23,7 +23,7 @@ class Vocabulary:
     """Token -> id."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({len(self.ids)} tokens, fingerprint {fingerprint(self.ids)[:12]})"
+        return f"{self.name} ({len(self.ids)} tokens, fingerprint {dd.fingerprint(self.ids)[:12]})"
 
     def at(self, index: int) -> str:
         """The token of an id, quoted, or "no token"."""

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from ddlib.hierarchies.clusters import Clusters
+from ddlib.hierarchies import Clusters
 from ddlib_models import DiT
 
 Pairs = tuple[int, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]

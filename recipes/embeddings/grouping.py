@@ -7,11 +7,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters, table_parents
-from ddlib.hierarchies.builders import read_csv
-from ddlib.hierarchies.clusters import Clusters
-from ddlib.hierarchies.clusters.semantic import embeddings_hash
-from ddlib.hierarchies.level_names import NO_NAMES, Names
+from ddlib.hierarchies import (
+    Clusters,
+    Tree,
+    csv_parents,
+    load_clusters,
+    save_clusters,
+    semantic_clusters,
+)
 from recipes.data import Prepared
 from recipes.data.packaged import content_hash
 from recipes.embeddings.neighbours import unit_vectors
@@ -31,14 +34,13 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     """
     path = _path(wanted, data)
     if not clusters_there(wanted, data):
-        listed = (
-            _listed(wanted, data) if _is_list(wanted) else None
-        )  # raises before vectors are made
-        vectors = unit_vectors(data)
-        if listed is None:
-            found = semantic_clusters(vectors, wanted, nested="up", fingerprint=data.fingerprint)
+        if _is_list(wanted):
+            parents, names = csv_parents(str(wanted), data.tokenizer.get_vocab())
+            found = given_clusters(unit_vectors(data), parents, data.fingerprint, names)
         else:
-            found = given_clusters(vectors, listed[0], data.fingerprint, listed[1])
+            found = semantic_clusters(
+                unit_vectors(data), wanted, nested="up", fingerprint=data.fingerprint
+            )
         save_clusters(path, found)
     elif isinstance(wanted, str) and not Path(f"{path}.json").exists():
         raise FileNotFoundError(
@@ -61,7 +63,7 @@ def given_clusters(
     vectors: Float[Tensor, "V dim"],
     parents: Sequence[Int[Tensor, " n"]],
     fingerprint: str,
-    names: Names = NO_NAMES,
+    names: list[list[str]] | dict[str, list[str]] | None = None,
 ) -> Clusters:
     """Complete given clusters with their centroids among unit vectors of the tokens, by angle.
 
@@ -69,7 +71,7 @@ def given_clusters(
         vectors: (V, dim) unit vectors.
         parents: in the format of ``Tree``.
         fingerprint: fingerprint of the vocabulary.
-        names: names of the clusters and of their levels.
+        names: names of the clusters and of their levels, as ``Tree`` takes them.
     """
     centroids = []
     coherence = []
@@ -91,24 +93,15 @@ def given_clusters(
         tuple(objective),
         (0,) * len(parents),
         "cosine",
-        embeddings_hash(vectors),
+        Clusters.source_of(vectors),
         fingerprint,
-        names,
+        Tree(parents, names=names).names,
     )
 
 
 def _is_list(wanted: int | list[int] | str) -> bool:
     """Return whether clusters are the path of a CSV file."""
     return isinstance(wanted, str) and wanted.lower().endswith(".csv")
-
-
-def _listed(wanted: int | list[int] | str, data: Prepared) -> tuple[list[Int[Tensor, " n"]], Names]:
-    """Read the parents in a CSV file, and the names of clusters and levels."""
-    vocabulary = data.tokenizer.get_vocab()
-    table, levels = read_csv(str(wanted), vocabulary)
-    parents, names = table_parents(table, vocabulary)
-    levels = levels if len(levels) == len(parents) else ()
-    return parents, Names(levels, tuple(map(tuple, names)))
 
 
 def _path(wanted: int | list[int] | str, data: Prepared) -> Path:

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.hierarchies.clusters import Clusters
+from ddlib.hierarchies import Clusters
 from recipes.embeddings.embeddings import typical_words
 
 

@@ -13,8 +13,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.hierarchies import blosum62
-from ddlib.hierarchies.similarities import AMINO_ACIDS
 
+_ACIDS = "ARNDCQEGHILKMFPSTWYV"
+"""Amino acids in the order of ``blosum62``."""
 LISTED = 5
 """Number of symbols that an error message lists."""
 
@@ -185,7 +186,7 @@ def _array(path: Path) -> Similarity:
 
 
 NAMED: dict[str, Callable[[], Similarity]] = {
-    "blosum62": lambda: Similarity("blosum62", blosum62().numpy(), tuple(AMINO_ACIDS)),
+    "blosum62": lambda: Similarity("blosum62", blosum62(_ACIDS).numpy(), tuple(_ACIDS)),
 }
 """Similarities by name."""
 

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization, meaning, output_layer
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from recipes.engine.objectives.noisy import Noisy
 from recipes.metrics.conditioned import takes_labels
@@ -61,7 +60,7 @@ class Network(nn.Module):
         """
         if not self.split:
             return raw
-        return dd.Hidden(raw, *output_layer(self.model, self.parameterization), observe=observe)
+        return dd.Hidden(raw, *dd.Hidden.layer(self.model, self.parameterization), observe=observe)
 
     def lost(self, raw: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return NaN with NaN gradients, in place of a loss, if an output is not finite.
@@ -99,12 +98,12 @@ class Network(nn.Module):
         return called(self.model, self.half, self.predict)
 
     @cached_property
-    def parameterization(self) -> Parameterization:
+    def parameterization(self) -> str | dd.Children:
         """Parameterization of the network's output.
 
         Determined once the network is on its device.
         """
-        return meaning(self.model, self._parameterization)
+        return dd.Children.meaning(self.model, self._parameterization)
 
     def call(self, function: Callable[..., Any], noisy: Noisy, **options: Any) -> Any:
         """Call the network, or a part of it; the output for packed rows is that of one sequence for

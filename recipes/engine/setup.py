@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.hierarchies import random_parents
-from ddlib.hierarchies.clusters import Clusters
+from ddlib.hierarchies import Clusters, random_parents
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.embeddings.grouping import clusters_for, clusters_there

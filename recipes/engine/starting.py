@@ -11,8 +11,7 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.hierarchies import load_clusters
-from ddlib.hierarchies.clusters import Clusters
+from ddlib.hierarchies import Clusters, load_clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.json_files import is_there
 from ddlib_models.io.manifest import check_manifest

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
@@ -44,7 +43,7 @@ def validate(
     seed: int,
     replicate: int,
     density: dd.times.TimeDensity | None,
-    parameterization: Parameterization,
+    parameterization: str | dd.Children,
     steps: int | None = None,
     levels: str | None = None,
     pace: dd.paces.Pace | None = None,

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 
 Claim = Literal["exact", "bound", "neither"]
@@ -23,7 +22,7 @@ class Model:
     process: dd.processes.ForwardProcess
     network: Denoiser
     """``(z, t) -> logits``."""
-    parameterization: Parameterization = "cavity"
+    parameterization: str | dd.Children = "cavity"
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
     """``Together()``, or ``Blocks(n)`` for sequences that are generated block by block."""
 

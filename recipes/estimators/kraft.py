@@ -7,7 +7,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.processes import ForwardProcess
-from ddlib.testing.oracle import exact_cavity, sequences
+from ddlib.testing import oracle
 from ddlib.typing import Denoiser
 from recipes.estimators.base import Claim, Estimator, Model
 
@@ -49,7 +49,7 @@ def random_networks(process: ForwardProcess, length: int, seeds: int = 4) -> Ite
 
             shape = (process.vocab_size,) * length
             source = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-            exact = exact_cavity(process, source.exp() / source.exp().sum())
+            exact = oracle.exact_cavity(process, source.exp() / source.exp().sum())
 
             def leaning(z: Tensor, t: Tensor, exact: Denoiser = exact) -> Tensor:
                 evidence = process.token_evidence(z, t.double()).clamp_min(1e-9)
@@ -89,7 +89,7 @@ def small_model(model: Model) -> tuple[Model, int]:
 
 def kraft_sum(estimator: Estimator, model: Model, length: int) -> float:
     """Compute the sum of exp(-E(x)) over all sequences, E the expectation of the estimator."""
-    x = sequences(model.process.vocab_size, length)
+    x = oracle.sequences(model.process.vocab_size, length)
     return float((-estimator.expectation(model, x)).exp().sum())
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 import ddlib as dd
-from ddlib.samplers.likelihood import check_likelihood
 from recipes.estimators.base import Estimator, Model
 
 
 def _order(model: Model, length: int) -> str:
     try:
-        check_likelihood(model.process, dd.samplers.LeftToRight())
+        dd.Likelihood.check(model.process, dd.samplers.LeftToRight())
     except (TypeError, ValueError) as error:
         return str(error)
     return ""

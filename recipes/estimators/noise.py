@@ -11,7 +11,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
-from ddlib.testing.oracle import sequences
+from ddlib.testing import oracle
 from recipes.estimators.base import Draw, Estimator, Model
 from recipes.estimators.times import Moments, Times
 
@@ -90,7 +90,7 @@ class OverNoise(Estimator):
     @torch.no_grad()
     def expectation(self, model: Model, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
         length = x.shape[1]
-        states = sequences(model.process.num_states, length)
+        states = oracle.sequences(model.process.num_states, length)
         parts = model.pace.parts(length)
         total = torch.zeros(len(x), dtype=torch.float64)
         for term in self.terms:

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.paces.sequential import InTurn
 from recipes.estimators.base import Draw, Estimator, Model
 
 Reading = Callable[[Model, Int64[Tensor, "B L"], Bool[Tensor, "B L"]], Draw]
@@ -37,12 +36,14 @@ class AlongOrders(Estimator):
         return self.reading(model, x, torch.ones_like(x, dtype=torch.bool)).nats
 
 
-class Permuted(InTurn):
+class Permuted(dd.paces.RandomOrder):
     """Positions in a fixed order: 0 left to right, 1 right to left, others drawn by number.
 
     Args:
         number: number of the order.
     """
+
+    random = False
 
     def __init__(self, number: int) -> None:
         super().__init__()

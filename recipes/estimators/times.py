@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.testing.oracle import tanh_sinh
+from ddlib.testing import oracle
 
 
 class Moments(NamedTuple):
@@ -47,7 +47,7 @@ class Interval(Times):
 
     def nodes(self, process: ForwardProcess, points: int) -> Moments:
         ends = [self.low, *(end for end in process.breaks if self.low < end < self.high), self.high]
-        unit, weight = tanh_sinh(points)
+        unit, weight = oracle.tanh_sinh(points)
         t = torch.cat([low + (high - low) * unit for low, high in pairwise(ends)])
         weights = torch.cat([(high - low) * weight for low, high in pairwise(ends)])
         return Moments(t, t, weights)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import ddlib as dd
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
-from ddlib.samplers.likelihood import check_likelihood
 from recipes.data import Batch, Prepared
 from recipes.engine.parallel import World
 from recipes.engine.validation import over
@@ -66,7 +66,7 @@ def reader(
     size = length or saved.length
     size = size if blocks is None else blocks.block or size
     try:
-        check_likelihood(saved.process, order)
+        dd.Likelihood.check(saved.process, order)
         if _of_one_length(saved):
             order.check_length(size)
     except (TypeError, ValueError) as error:

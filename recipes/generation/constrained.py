@@ -16,8 +16,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 import ddlib as dd
 from ddlib.samplers import Sampler
-from ddlib.samplers.controls import Automaton, Forbidden
-from ddlib.samplers.controls import Constraint as ByAutomaton
 from recipes.generation.prompt import GAP, Row, masked, together
 from recipes.generation.sampling import Sampling
 from recipes.generation.schemas import served
@@ -107,7 +105,7 @@ class Constraint:
         """Value that determines a sample, for its protocol."""
         return {"regex": self.regex} if self.json_schema is None else {"json_schema": self.schema}
 
-    def automaton(self, saved: LoadedModel) -> Automaton:
+    def automaton(self, saved: LoadedModel) -> dd.controls.Automaton:
         """Return the automaton over the tokens of a model.
 
         A text ends by the end token of the model, and what fills its rows stands behind. For a
@@ -123,11 +121,13 @@ class Constraint:
         for token, piece in pieces(saved).items():
             tokens.setdefault(piece, []).append(token)
         transitions, first, accepting = _transitions(self.name, self.pattern, tokens, size)
-        return Automaton(
+        return dd.controls.Automaton(
             transitions, first, accepting, size, end, None if end is None else saved.behind
         )
 
-    def checked(self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]) -> Automaton:
+    def checked(
+        self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]
+    ) -> dd.controls.Automaton:
         """Return the automaton, after checking that the rows can be drawn by it.
 
         Raises:
@@ -145,9 +145,9 @@ class Constraint:
                     sampler,
                     prompt=masked(saved, row)[row.lead :].to(saved.process.device),
                     controls=[
-                        Forbidden(sampling.forbidden_tokens(saved)),
+                        dd.controls.Forbidden(sampling.forbidden_tokens(saved)),
                         *sampling.endings(saved),
-                        ByAutomaton(automaton.behind(start(saved, row))),
+                        dd.controls.Constraint(automaton.behind(start(saved, row))),
                     ],
                 )
         except (TypeError, ValueError) as error:

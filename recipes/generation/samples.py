@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ddlib.contrib import Film
 from recipes.config import own_times
 from recipes.generation.prompt import Row, drawn_length
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadedModel
-from recipes.visualization import Text
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
     steps: int = 0
     """Steps in which it had positions to fill; counted if a rule finds its length."""
-    film: Text | None = None
+    film: Film | None = None
 
     def shown(self, saved: LoadedModel) -> list[int]:
         """Return the tokens to show: without beginning and end; in a chat the answer."""

@@ -13,19 +13,6 @@ from ddlib.contrib import Cache, Length
 from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.samplers import UnsupportedError
-from ddlib.samplers.controls import (
-    Automaton,
-    Constraint,
-    Control,
-    Ending,
-    EndOfText,
-    Forbidden,
-    Memory,
-    RepetitionPenalty,
-    Settled,
-    Truncation,
-    WholeBatch,
-)
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace
 from recipes.engine.model_protocols import served
@@ -210,38 +197,38 @@ class Sampling:
             dd.plan(saved.process, network, (1, length), sampler, pace=pace, controls=controls)
         except UnsupportedError as error:
             option = f"sampler={self.sampler!r}"
-            if isinstance(error.part, Memory):
+            if isinstance(error.part, dd.controls.Memory):
                 option = "memory=True"
             if isinstance(error.part, Cache):
                 option = f"keep={self.keep!r}"
             raise ValueError(f"{option}: {error}") from error
         return pace
 
-    def controls(self, saved: LoadedModel) -> list[Control]:
+    def controls(self, saved: LoadedModel) -> list[dd.controls.Control]:
         """Return the controls of a call of ``dd.sample`` with these options.
 
         Raises:
             ValueError: as in ``endings`` and ``forbidden_tokens``.
         """
-        truncation = Truncation(
+        truncation = dd.controls.Truncation(
             _over_time(self.temperature), _over_time(self.top_p), self.top_k, self.min_p
         )
         return [
             truncation,
-            Forbidden(self.forbidden_tokens(saved)),
-            RepetitionPenalty(self.repetition_penalty),
+            dd.controls.Forbidden(self.forbidden_tokens(saved)),
+            dd.controls.RepetitionPenalty(self.repetition_penalty),
             *self.endings(saved),
-            *([Memory()] if self.memory else []),
+            *([dd.controls.Memory()] if self.memory else []),
             *([] if self.keep is None else [Cache(self.keep)]),
         ]
 
-    def endings(self, saved: LoadedModel) -> list[Ending]:
+    def endings(self, saved: LoadedModel) -> list[dd.controls.Ending]:
         """Return the rules for finishing a sequence of this model early.
 
         Raises:
             ValueError: a rule on its end, and the model has no end token.
         """
-        found = list[Ending]()
+        found = list[dd.controls.Ending]()
         last = self.end == "last"
         if last or self.min_tokens:
             ends = saved.special.ends
@@ -251,10 +238,14 @@ class Sampling:
                     "text"
                 )
             found += [
-                EndOfText(token, self.min_tokens, last=last, fill=saved.behind if last else None)
+                dd.controls.EndOfText(
+                    token, self.min_tokens, last=last, fill=saved.behind if last else None
+                )
                 for token in ends
             ]
-        return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
+        return (
+            found if self.stop_entropy is None else [*found, dd.controls.Settled(self.stop_entropy)]
+        )
 
     def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
         """Return the denoiser at the label of the options, guided towards it.
@@ -312,7 +303,7 @@ def draw(
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
     rule: Length | None = None,
-    constraint: Automaton | None = None,
+    constraint: dd.controls.Automaton | None = None,
 ) -> Int[Tensor, "B L"]:
     """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
@@ -346,13 +337,13 @@ def draw(
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
     controls = sampling.controls(saved)
     if constraint is not None:
-        controls += [Constraint(constraint)]
+        controls += [dd.controls.Constraint(constraint)]
         if constraint.end is not None and sampler.guarantees.supports_stopping:
-            controls += [EndOfText(constraint.end, fill=constraint.fill)]
+            controls += [dd.controls.EndOfText(constraint.end, fill=constraint.fill)]
     if rule is not None:
         controls += [rule]
     if lengths is not None or front is not None:  # the denoiser depends on the number of a row
-        controls += [WholeBatch()]
+        controls += [dd.controls.WholeBatch()]
     steps: int | torch.Tensor = sampling.steps
     if sampling.spacing == "jumps":
         steps = dd.samplers.equal_jump_times(saved.process, sampling.steps)

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.conditioned import given, given_labels
@@ -146,7 +145,7 @@ def measure(
     batches: Iterable[Batch],
     seed: int,
     replicate: int,
-    parameterization: Parameterization = "cavity",
+    parameterization: str | dd.Children = "cavity",
     density: dd.times.TimeDensity | None = None,
     steps: int | None = None,
     levels: str = "independent",

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.typing import Denoiser, Tokens, implements
+from ddlib.typing import Denoiser, TakesMemory, Tokens, implements
 
 TOLD = ("own_times", "block_size", "num_classes")
 """Attributes of a network that determine its optional arguments, see ``ddlib.typing``."""
@@ -35,6 +35,11 @@ class TakesLabels(Protocol):
 def takes_labels(network: object) -> bool:
     """Return whether the network is conditioned on a label."""
     return implements(network, TakesLabels) and network.num_classes > 0
+
+
+def takes_memory(network: object) -> bool:
+    """Return whether the network takes the features of its previous call."""
+    return implements(network, TakesMemory) and network.takes_memory
 
 
 def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.bound import Terms
@@ -21,7 +20,7 @@ def read(
     steps: int | None,
     wanted: int,
     packed: bool = False,
-    parameterization: Parameterization = "cavity",
+    parameterization: str | dd.Children = "cavity",
     alone: bool = False,
     group: int | None = None,
     pace: dd.paces.Pace | None = None,

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 import ddlib as dd
-from ddlib.hierarchies.clusters import Clusters
-from ddlib.parameterization.logits import Parameterization, meaning
+from ddlib.hierarchies import Clusters
 from ddlib.typing import Denoiser, implements
 from recipes.config import Recipe
 from recipes.data.sequences import Layout
@@ -82,9 +81,9 @@ class LoadedModel:
     """Layout of the sequences of symbols that it was trained on; None for text."""
 
     @cached_property
-    def parameterization(self) -> Parameterization:
+    def parameterization(self) -> str | dd.Children:
         """Meaning of the network's output."""
-        return meaning(self.model, self.token_parameterization)
+        return dd.Children.meaning(self.model, self.token_parameterization)
 
     @property
     def data(self) -> Path | None:

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ddlib.parameterization.capabilities import Capabilities
 from ddlib.typing import Denoiser, SplitDenoiser, implements
-from recipes.metrics.conditioned import telling
+from recipes.metrics.conditioned import takes_memory, telling
 
 
 def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
@@ -29,9 +28,7 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
         return telling(denoiser, model)
 
     found = wrapped(model if by is None else by)
-    if (
-        by is None and Capabilities.of(model).takes_memory
-    ):  # samplers call only its features with memory
+    if by is None and takes_memory(model):  # samplers call only its features with memory
         found.features = wrapped(model.features)
         found.output_weights = model.output_weights
         found.takes_memory = True

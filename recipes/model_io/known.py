@@ -7,9 +7,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ddlib.hierarchies import load_clusters
-from ddlib.hierarchies.clusters import Clusters
-from ddlib.vocabulary import fingerprint
+import ddlib as dd
+from ddlib.hierarchies import Clusters, load_clusters
 from recipes.config import RunContext
 from recipes.data.sequences import Layout
 from recipes.model_io.names import CLUSTERS, COUNTS
@@ -34,7 +33,7 @@ class Published(RunContext):
         return self._vocabulary
 
     def fingerprint(self) -> str:
-        return fingerprint(self._vocabulary)
+        return dd.fingerprint(self._vocabulary)
 
     def counts(self) -> Int[Tensor, " V"]:
         return load_file(self._folder / COUNTS)["counts"]

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 import ddlib as dd
-from ddlib.integrations.saved import process_values
+from ddlib.integrations import process_values
 from recipes.config import fitting, numbers, read_recipe, recipe_of
 from recipes.data import Corpus, Layout, Prepared, Source, corpus_of, open_prepared
 from recipes.data.agreement import check_lengths

@@ -13,8 +13,7 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ddlib.hierarchies import save_clusters
-from ddlib.hierarchies.clusters import Clusters
+from ddlib.hierarchies import Clusters, save_clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import writing
 from ddlib_models.io.tensors import save_tensors

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from ddlib.plot.colors import level_names
+from ddlib.contrib import Event, Film
+from ddlib.plot import level_names
 from ddlib.processes import ForwardProcess
 from recipes.console import sign
 from recipes.domains.pictures.drawing import Picture, check_shape, palette
 from recipes.embeddings.naming import cluster_names
 from recipes.model_io import LoadedModel
-from recipes.visualization.filmed import Event, Text
 
 
 class Spelt(NamedTuple):
@@ -38,7 +38,7 @@ ESCAPED = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 def write_page(
     path: Path,
     saved: LoadedModel,
-    shown: Sequence[tuple[int | str, Text, int]],
+    shown: Sequence[tuple[int | str, Film, int]],
     title: str,
     about: Mapping[str, Any],
 ) -> None:
@@ -92,7 +92,7 @@ def in_script(value: Any) -> str:
 
 
 def pack(
-    texts: Sequence[Text],
+    texts: Sequence[Film],
     ends: Sequence[int],
     process: ForwardProcess,
     spell: Spell,
@@ -159,7 +159,7 @@ def pack(
 
 
 def coloured(
-    picture: Picture, texts: Sequence[Text], process: ForwardProcess, states: Sequence[int]
+    picture: Picture, texts: Sequence[Film], process: ForwardProcess, states: Sequence[int]
 ) -> dict[str, Any]:
     """Return the colours of a picture's states and levels for the page's script.
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from ddlib.contrib import Film
 from ddlib.processes import ForwardProcess
 from recipes.data.sequences import Layout, spelt
 from recipes.domains.molecules.drawing import draw
 from recipes.domains.music.drawing import piano_rolls, write_midi
 from recipes.domains.music.pitches import midi_of
 from recipes.domains.pictures.drawing import film, grid
-from recipes.visualization.filmed import Text, trajectory
 from recipes.visualization.lines import write_fasta, write_lines
 
 FASTA = (".fasta", ".fa")
@@ -74,7 +74,7 @@ def write_samples(
     *,
     steps: int = 4,
     process: ForwardProcess | None = None,
-    films: Sequence[Text] = (),
+    films: Sequence[Film] = (),
 ) -> list[Path]:
     """Write samples into a file of the kind that its suffix names, and return the files.
 
@@ -145,3 +145,23 @@ def is_music(symbols: Sequence[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def trajectory(texts: Sequence[Film]) -> Int[np.ndarray, "K N L"]:
+    """Return the states of recorded samples at all times, for ``film``.
+
+    A sample that ended earlier keeps its last.
+
+    Raises:
+        ValueError: no samples, or samples of different lengths.
+    """
+    if not texts or len({len(text.start) for text in texts}) > 1:
+        raise ValueError(f"texts: must be one or more samples of one length, got {len(texts)}")
+    steps = max(len(text.frames) for text in texts)
+    states = np.empty((steps + 1, len(texts), len(texts[0].start)), dtype=np.int64)
+    for number, text in enumerate(texts):
+        states[:, number] = text.start
+        for step, frame in enumerate(text.frames, start=1):
+            for event in frame.events:
+                states[step:, number, event.position] = event.state
+    return states

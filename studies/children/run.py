@@ -28,7 +28,6 @@ import ddlib as dd
 from benchmarks.measuring import in_its_own_process, machine, medians, seconds
 from benchmarks.run import KEEP
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
-from ddlib.parameterization.logits import output_layer
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
 from recipes.config import Optimizer
@@ -143,7 +142,7 @@ class Model:
 
     def layer(self, z: Tensor, t: Tensor) -> tuple[Tensor, ...]:
         """Return features, matrix, bias."""
-        return self.net.features(z, t), *output_layer(self.net, self.meaning)
+        return self.net.features(z, t), *dd.Hidden.layer(self.net, self.meaning)
 
     def loss(self, x: Tensor, noise: dd.KeyedGenerator) -> Tensor:
         """Compute the training loss."""

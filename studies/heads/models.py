@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.parameterization.logits import Parameterization, output_layer
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
 from recipes.embeddings.starting import log_probs, state_vectors
@@ -48,14 +48,14 @@ class Linear:
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, "B L"]:
         """Return the integrand of the bound."""
-        output = dd.Hidden(hidden, *output_layer(self.net, self.parameterization))
+        output = dd.Hidden(hidden, *dd.Hidden.layer(self.net, self.parameterization))
         return dd.nelbo(process, output, x, z, t, parameterization=self.parameterization)
 
     def loss(
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, ""]:
         """Return the training loss."""
-        output = dd.Hidden(hidden, *output_layer(self.net, self.parameterization))
+        output = dd.Hidden(hidden, *dd.Hidden.layer(self.net, self.parameterization))
         return dd.training_loss(
             process, output, x, z, t, CLIP, parameterization=self.parameterization
         )

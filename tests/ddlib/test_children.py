@@ -24,7 +24,6 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree
-from ddlib.parameterization.logits import meaning
 from ddlib.processes import GIDD, Masked
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
@@ -395,7 +394,7 @@ def test_a_used_parameterization_is_pickled():
 @pytest.mark.parametrize("given", ["cavity", "posterior"])
 def test_the_given_parameterization_is_kept_with_the_tree_of_a_network(given):
     network = Halves(NOISE["masked"], TREES["two"])
-    assert meaning(network, given) == given  # it has no tree
+    assert dd.Children.meaning(network, given) == given  # it has no tree
     network.tree = [m.parents.tolist() for m in TREES["two"].maps[:-1]]
-    found = meaning(network, given)
+    found = dd.Children.meaning(network, given)
     assert found.parameterization == given and found.tree.levels == TREES["two"].levels

@@ -26,8 +26,8 @@ from ddlib.hierarchies import (
     semantic_clusters,
     table_parents,
 )
+from ddlib.hierarchies.clusters import Clusters
 from ddlib.hierarchies.clusters.kmeans import Points, lloyd, seeds
-from ddlib.hierarchies.clusters.semantic import embeddings_hash
 from ddlib.hierarchies.clusters.sizes import bounded_assignment
 from ddlib.vocabulary import fingerprint
 
@@ -409,9 +409,10 @@ def test_files_that_do_not_belong_together_are_refused(saved):
 def test_the_hash_depends_on_values_shape_and_dtype():
     rows = torch.zeros(2, 3)
     hashes = [
-        embeddings_hash(x) for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())
+        Clusters.source_of(x)
+        for x in (rows, rows + 1, rows.view(3, 2), rows.half(), rows.bfloat16())
     ]
-    assert len(set(hashes)) == 5 and embeddings_hash(rows.T.contiguous().T) == hashes[0]
+    assert len(set(hashes)) == 5 and Clusters.source_of(rows.T.contiguous().T) == hashes[0]
 
 
 @given(st.integers(2, 60), st.data())

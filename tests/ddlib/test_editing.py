@@ -174,7 +174,7 @@ test_refused = refuses(r"""
     Confidence(edit=0.5, edit_steps=-1) | ValueError | edit_steps is -1
     dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
         | order is Confidence\(.*edit=0.5.*\), must keep drawn tokens: where edit replaces some
-    dd.samplers.ordered.check_order(PROCESS, Confidence(edit=0.5)) | ValueError
+    dd.contrib.TrainingRows.check(PROCESS, Confidence(edit=0.5)) | ValueError
         | keep drawn tokens: edit is only for
     dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError
         | must keep drawn tokens

@@ -9,7 +9,6 @@ from saving import same
 from tiny import STATES, WORDS, build, inputs, trained
 
 import ddlib as dd
-from ddlib.parameterization.logits import output_layer
 from ddlib.typing import ChildDenoiser
 from ddlib_models import ChildHead, DiT, ManifestError
 
@@ -46,11 +45,11 @@ def test_the_output_layer_has_the_layout_of_its_meaning(tree):
         else [meaning(model), dd.Children(meaning(model).tree), "children"]
     )
     for one in meanings:
-        weight, bias = output_layer(model, one)
+        weight, bias = dd.Hidden.layer(model, one)
         logits = model.features(z, t) @ weight.T + bias
         rows = getattr(one, "rows", None)
         torch.testing.assert_close(logits if rows is None else logits[..., rows], model(z, t))
-    assert tree is None or output_layer(model, meanings[0])[0] is model.head.weight, "no copy"
+    assert tree is None or dd.Hidden.layer(model, meanings[0])[0] is model.head.weight, "no copy"
 
 
 def test_siblings_lie_next_to_each_other():

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from safetensors.torch import save_file
 
 from ddlib.hierarchies import load_clusters
-from ddlib.hierarchies.clusters import embeddings_hash
+from ddlib.hierarchies.clusters import Clusters
 from ddlib.vocabulary import fingerprint
 from recipes import clusters
 from recipes.data import text
@@ -68,7 +68,7 @@ def test_vectors_of_a_model_need_its_tokenizer(run, tmp_path, tokenizer):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     second = run("--clusters", 10, "--vectors", tmp_path)
     assert torch.equal(first.parents[0], second.parents[0])
-    assert first.source == second.source == embeddings_hash(rows[:400])
+    assert first.source == second.source == Clusters.source_of(rows[:400])
 
 
 def test_no_name_in_the_plot_covers_another_one_or_leaves_the_frame():

@@ -10,7 +10,7 @@ from cases import examples
 from hypothesis import given, settings
 
 import ddlib as dd
-from ddlib.contrib import Overshoot, Psi, ThetaTrapezoidal
+from ddlib.contrib import Filmed, Mark, Overshoot, Psi, ThetaTrapezoidal
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -24,7 +24,6 @@ from ddlib.samplers import (
     State,
 )
 from ddlib.testing import strategies
-from recipes.visualization import Filmed, Mark
 
 F64 = torch.float64
 WORDS = 6

@@ -9,7 +9,7 @@ from browser import CHROMIUM, Browser
 from test_film_page import EVIL
 
 import ddlib as dd
-from recipes.visualization import Filmed
+from ddlib.contrib import Filmed
 from recipes.visualization.page import Spelt, pack, page
 
 pytestmark = [

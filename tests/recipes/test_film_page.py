@@ -11,10 +11,10 @@ from published import LENGTH, publish_tiny
 from test_console import byte_level, word_pieces
 
 import ddlib as dd
+from ddlib.contrib import Event, Film, Filmed, Frame, Mark
 from recipes.console import make_console
 from recipes.generate import FILMED, Options, generate, main
 from recipes.generation.sampling import Sampling
-from recipes.visualization import Event, Filmed, Frame, Mark, Text
 from recipes.visualization.page import Spelt, pack, page, speller
 
 PROCESS = dd.presets.hdlm_levels(
@@ -66,7 +66,7 @@ def quiet():
 
 def test_states_are_spelt_once_and_only_changes_are_packed():
     down = Event(1, 9, Mark.DOWN, 0.123456, ((10, 0.876544), (9, 0.123456)))
-    text = Text([MASK, MASK], [0], [Frame(0.75, 1, [down]), Frame(0.5, 1, []), Frame(0.0, 2, [])])
+    text = Film([MASK, MASK], [0], [Frame(0.75, 1, [down]), Frame(0.5, 1, []), Frame(0.0, 2, [])])
     packed = pack([text], [2], PROCESS, lambda state: Spelt(f"s{state}", state == 9))
     assert packed["levels"] == [["token", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
     assert packed["states"] == [[f"s{MASK}", 3, 0], ["s9", 2, 1], ["s10", 2, 0]]
@@ -96,7 +96,7 @@ EVIL = (
 
 
 def test_nothing_breaks_out_of_the_page():
-    text = Text([MASK], [], [Frame(0.0, 1, [Event(0, 0, Mark.DOWN, 1.0, ())])])
+    text = Film([MASK], [], [Frame(0.0, 1, [Event(0, 0, Mark.DOWN, 1.0, ())])])
     film = pack([text], [1], PROCESS, lambda state: Spelt(EVIL if state == 0 else "_"))
     whole = page(EVIL, {"prompt": EVIL, "top_p": None}, film)
     read = Reader(whole)

@@ -15,11 +15,11 @@ from PIL import Image
 from refusals import refuses
 
 import ddlib as dd
+from ddlib.contrib import Event, Film, Filmed, Frame, Mark
 from recipes.domains.pictures import metrics as metrics
 from recipes.domains.pictures.drawing import MASK, Picture, film, grid, palette, pixels
-from recipes.visualization import Event, Filmed, Frame, Mark, Text
-from recipes.visualization.filmed import trajectory
 from recipes.visualization.page import Spelt, pack, page
+from recipes.visualization.saving import trajectory
 
 V = 8
 VALUES = tuple(range(0, 256, 36))[:V]
@@ -183,7 +183,7 @@ def test_a_trajectory_is_that_of_the_recorded_samples():
         for k in range(len(text.frames) + 1):
             assert states[k, number].tolist() == text.states(k)
     early = trajectory(
-        [*texts, Text([3] * 6, [], [Frame(0.5, 1, [Event(0, 1, Mark.DOWN, None, ())])])]
+        [*texts, Film([3] * 6, [], [Frame(0.5, 1, [Event(0, 1, Mark.DOWN, None, ())])])]
     )
     assert (early[1:, 2] == [1, 3, 3, 3, 3, 3]).all()
     for bad in ([], [texts[0], texts[0].first(3)]):

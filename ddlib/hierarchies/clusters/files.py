@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash
+from ddlib.hierarchies.clusters.semantic import Clusters
 from ddlib.hierarchies.level_names import checked_names
 from ddlib.utils.validation import require
 
@@ -69,7 +69,7 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
     Args:
         path: path of both files, without suffix.
         fingerprint: fingerprint of the vocabulary in use,
-            ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
+            ``ddlib.fingerprint(tokenizer.get_vocab())``.
         embeddings: if given, must be the embeddings that were clustered.
 
     Raises:
@@ -94,7 +94,7 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
         f"{facts['tokenizer'][:12]}: another tokenizer",
     )
     if embeddings is not None:
-        given = embeddings_hash(embeddings)
+        given = Clusters.source_of(embeddings)
         require(
             facts["embeddings"] == given,
             f"embeddings have hash {given[:12]}, but {described} was made from "

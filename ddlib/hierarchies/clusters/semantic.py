@@ -41,7 +41,7 @@ class Clusters:
         iterations: number of k-means iterations from the best start; the longest run of the level.
         metric: "cosine" or "euclidean".
         source: SHA-256 of the embeddings, as hex.
-        fingerprint: fingerprint of the vocabulary (``ddlib.vocabulary.fingerprint``), or None.
+        fingerprint: fingerprint of the vocabulary (``ddlib.fingerprint``), or None.
         names: names of the clusters and of their levels; empty if they have none.
     """
 
@@ -63,6 +63,13 @@ class Clusters:
         return (
             f"Clusters({len(self.parents[0])} tokens in {levels} clusters, metric={self.metric!r})"
         )
+
+    @staticmethod
+    def source_of(embeddings: Tensor) -> str:
+        """Return the SHA-256 of dtype, shape and values of a tensor, as hex."""
+        data = embeddings.detach().cpu().contiguous()
+        head = f"{data.dtype} {tuple(data.shape)} ".encode()
+        return hashlib.sha256(head + data.view(torch.uint8).numpy().tobytes()).hexdigest()
 
     @property
     def sizes(self) -> tuple[Tensor, ...]:
@@ -177,16 +184,9 @@ def semantic_clusters(
         ),
         iterations=tuple(iterations),
         metric=metric,
-        source=embeddings_hash(embeddings),
+        source=Clusters.source_of(embeddings),
         fingerprint=fingerprint,
     )
-
-
-def embeddings_hash(embeddings: Tensor) -> str:
-    """Return the SHA-256 of dtype, shape and values of a tensor, as hex."""
-    data = embeddings.detach().cpu().contiguous()
-    head = f"{data.dtype} {tuple(data.shape)} ".encode()
-    return hashlib.sha256(head + data.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _check_counts(num_clusters: Any) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int
 
-from ddlib.plot.colors import BLUE, GREEN, ORANGE, VERMILION
+from ddlib.plot import BLUE, GREEN, ORANGE, VERMILION
 from recipes.domains.music.pitches import NOISY, sounding, symbol_of
 
 if TYPE_CHECKING:

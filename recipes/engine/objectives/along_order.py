@@ -9,10 +9,8 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
-from ddlib.samplers.ordered import check_order
 from recipes.config import Recipe, at_least, own_times
 from recipes.data import Batch
 from recipes.engine.network import Network
@@ -78,7 +76,7 @@ class AlongOrder(Bound):
     def check_process(self, process: ForwardProcess) -> None:
         super().check_process(process)
         try:
-            check_order(process, self.order)
+            dd.contrib.TrainingRows.check(process, self.order)
         except (TypeError, ValueError) as error:
             raise ValueError(f"loss.order={self.order!r}: {error}") from error
 
@@ -168,7 +166,7 @@ class _Shared:
     """Function that returns the examples at some positions of the global order."""
     random: Bool[Tensor, " batch"]
     """True at the rows of the whole batch that are at random noise."""
-    parameterization: Parameterization
+    parameterization: str | dd.Children
     objective: AlongOrder
     counted: bool
     device: torch.device

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.config.part import Part
 from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
@@ -37,7 +36,7 @@ class Setting:
     """Whether the vocabulary has padding, which a loss may count."""
 
 
-class Objective(Part):
+class Objective(dd.parts.Part):
     """Training objective of a recipe, ``loss.kind``; its arguments are the other keys of ``loss``.
 
     A subclass implements ``prepare`` and ``loss``. The engine calls ``check`` when the recipe is

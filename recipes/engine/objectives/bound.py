@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.objective.training import check_mode, check_weighting
-from ddlib.parameterization.capabilities import Capabilities
+from ddlib.integrations import DiffusionLoss
 from ddlib.processes import ForwardProcess, unsqueeze_times
-from ddlib.times.base import check_interval
 from ddlib.weightings import Clip, Weighting
 from recipes.config import Recipe, at_once, check_times, own_times, time_density
 from recipes.config.times import OPTIMAL, UNIFORM
@@ -23,6 +21,7 @@ from recipes.engine.non_finite import cause
 from recipes.engine.objectives.base import Objective, Setting
 from recipes.engine.objectives.noising import NoiseOptions, noised
 from recipes.engine.objectives.noisy import Noisy
+from recipes.metrics.conditioned import takes_memory
 
 
 @dataclass(kw_only=True, repr=False)
@@ -65,7 +64,7 @@ class Bound(Objective):
         if self.times is not None:
             check_times("times", self.times)
         self.interval = tuple(self.interval)
-        check_interval(self.interval)
+        dd.sample_times(1, generator=torch.Generator(), interval=self.interval)
 
     @classmethod
     def written_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
@@ -122,13 +121,12 @@ class Bound(Objective):
         except TypeError as error:
             raise ValueError(f"loss.{error}") from error
         try:
-            check_mode(process, self.mode)
-            check_weighting(process, self.rule)
+            DiffusionLoss(process, self.rule, self.mode)
         except (TypeError, ValueError) as error:
             raise ValueError(f"loss: {error}") from error
 
     def check_network(self, model: nn.Module, recipe: Recipe) -> None:
-        if Capabilities.of(model).takes_memory:
+        if takes_memory(model):
             raise ValueError(
                 f"loss.kind: must be memory with this {type(model).__name__}, whose takes_memory "
                 "is True and is not trained otherwise"

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import ddlib as dd
-from ddlib.parameterization.logits import output_layer
 from ddlib.typing import Times
 from recipes.config import Recipe, at_least
 from recipes.data import Batch
@@ -130,7 +129,7 @@ class Consistency(Bound):
         backward pass repeats.
         """
         meaning = network.parameterization
-        layer = output_layer(network.model, meaning) if network.split else None
+        layer = dd.Hidden.layer(network.model, meaning) if network.split else None
         options: dict[str, Any] = {"parameterization": meaning, "reduction": "none"}
 
         def of_rows(

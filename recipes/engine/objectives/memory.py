@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.parameterization.capabilities import Capabilities
 from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
 from recipes.engine.objectives.noisy import Noisy
+from recipes.metrics.conditioned import takes_memory
 
 _STREAM = 2**59
 """Added to the index of an example, so that its chance is independent of its noise."""
@@ -49,7 +49,7 @@ class Memory(Bound):
         training gives them.
         """
         pace = recipe.order()
-        if not Capabilities.of(model).takes_memory:
+        if not takes_memory(model):
             raise ValueError(
                 f"loss.kind=memory: not with {type(model).__name__}, which does not set "
                 "takes_memory = True; a DiT does with model.memory=True"

@@ -8,7 +8,6 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.typing import Times
-from ddlib.utils.random import Generator
 from recipes.data import Batch
 from recipes.engine.objectives.noisy import Noisy
 
@@ -93,7 +92,7 @@ def _turns(batch: Batch) -> Int[Tensor, " N"]:
 
 def _timed(
     pace: dd.paces.Pace,
-    noise: Generator,
+    noise: dd.KeyedGenerator,
     x: Int[Tensor, "B L"],
     options: NoiseOptions,
     density: dd.times.TimeDensity | None,

@@ -13,7 +13,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.base import level_process
-from ddlib.samplers.likelihood import check_likelihood, likelihood
+from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.ordered import model_time
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.blocks import CausalDenoiser, ExactDenoiser
@@ -34,7 +34,7 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
     # the claims about samplers report errors that are not refusals
     return served(
-        sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,)
+        sampler, processes, lambda process: Likelihood.check(process, sampler), (Exception,)
     )
 
 

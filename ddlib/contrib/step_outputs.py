@@ -89,4 +89,5 @@ def listen(network: Model, recorder: StepOutputs) -> None:
     """Record all outputs of this model in ``recorder``."""
     # in place, not by another model: other code around the sampler uses the same object
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
+    assert isinstance(network, Listening)
     network.heard = recorder

@@ -3,21 +3,20 @@
 The changes of each position, and the network's probability of each.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.samplers import Guarantees, Sampler, SamplingContext, State
+from ddlib.contrib.step_outputs import StepOutputs, listen
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.reverse_step import child_log_probs
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import HasLevelWeights, Times, Tokens
-from recipes.visualization.listening import StepOutputs, listen
 
 OnStep = Callable[[int, Tensor, Tensor], None]
 
@@ -61,7 +60,7 @@ class Frame(NamedTuple):
 
 
 @dataclass
-class Text:
+class Film:
     """Denoising trajectory of one sequence."""
 
     start: list[int]
@@ -71,13 +70,13 @@ class Text:
     frames: list[Frame] = field(default_factory=list)
     """Changes of each step; one more where the sampler's finalisation changed something."""
 
-    def first(self, length: int) -> "Text":
+    def first(self, length: int) -> "Film":
         """Return the trajectory of the first ``length`` positions only."""
         frames = [
             Frame(t, calls, [one for one in events if one.position < length])
             for t, calls, events in self.frames
         ]
-        return Text(self.start[:length], [place for place in self.given if place < length], frames)
+        return Film(self.start[:length], [place for place in self.given if place < length], frames)
 
     def states(self, frame: int) -> list[int]:
         """Return the states after the given number of frames."""
@@ -109,8 +108,8 @@ class Filmed(Sampler):
         self.sampler = sampler
         self.most = most
         self._told = on_step
-        self._texts: list[Text] = []
-        self._heard: StepOutputs | None = None
+        self._texts: list[Film] = []
+        self._counts = torch.zeros((), dtype=torch.int64)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -119,8 +118,8 @@ class Filmed(Sampler):
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""
         recorder = StepOutputs(run.free.shape, run.free.device)
-        if self._heard is not None:
-            recorder.calls += self._heard.calls
+        recorder.calls += self._counts
+        self._counts = recorder.calls
         self._run = run
         self._heard = recorder
         listen(run.network, self._heard)
@@ -145,14 +144,14 @@ class Filmed(Sampler):
             stands[:, self._window] = ~self._run.free[: self.most]
             given = stands.tolist()
             self._texts = [
-                Text(start, [i for i, stands in enumerate(row) if stands])
+                Film(start, [i for i, stands in enumerate(row) if stands])
                 for start, row in zip(z.tolist(), given, strict=True)
             ]
         else:
             self._keep(t, z)
         self._before, self._t, self._calls = z, t, self._heard.calls.clone()
 
-    def end(self, tokens: Tokens) -> list[Text]:
+    def end(self, tokens: Tokens) -> list[Film]:
         """Return the trajectories, given the result of ``dd.sample``."""
         tokens = tokens[: self.most]
         if not torch.equal(tokens, self._before) or not torch.equal(self._heard.calls, self._calls):
@@ -242,29 +241,9 @@ def _distributions(
         log_probs = (
             predictions.take(rows).token_logits(torch.zeros_like(rows))[:, 0].log_softmax(-1)
         )
-        if i > 0 and process.hierarchy is None:  # a noise state without members
-            continue
         if i > 0:
+            if process.hierarchy is None:  # a noise state without members
+                continue
             log_probs = process.hierarchy.between(0, i).log_push(log_probs)
         states = torch.arange(log_probs.shape[1], device=log_probs.device) + sum(process.levels[:i])
         yield rows, states.expand(len(rows), -1), log_probs
-
-
-def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
-    """Return the states of recorded samples at all times, for ``film``.
-
-    A sample that ended earlier keeps its last.
-
-    Raises:
-        ValueError: no samples, or samples of different lengths.
-    """
-    if not texts or len({len(text.start) for text in texts}) > 1:
-        raise ValueError(f"texts: must be one or more samples of one length, got {len(texts)}")
-    steps = max(len(text.frames) for text in texts)
-    states = np.empty((steps + 1, len(texts), len(texts[0].start)), dtype=np.int64)
-    for number, text in enumerate(texts):
-        states[:, number] = text.start
-        for step, frame in enumerate(text.frames, start=1):
-            for event in frame.events:
-                states[step:, number, event.position] = event.state
-    return states

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tiny import build
 
 import ddlib as dd
+from ddlib.contrib import leave_one_out_probe
 from ddlib.testing.oracle import exact_cavity, exact_posterior
-from ddlib_models.hub import leave_one_out_probe
 
 V = 4
 PROCESSES = {
