@@ -114,5 +114,16 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
         raise AttributeError(missing(name, module))
 
     # set here, since the search for suggestions imports packages that are above these
-    for _package in (guidance, hierarchies, paces, plot, presets, processes, samplers, times):
+    for _package in (
+        controls,
+        guidance,
+        hierarchies,
+        paces,
+        plot,
+        presets,
+        processes,
+        samplers,
+        times,
+        weightings,
+    ):
         _package.__getattr__ = partial(_raise_unknown, _package.__name__)

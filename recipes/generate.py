@@ -251,7 +251,7 @@ def draw_all(
     options: Options,
     samples: Sequence[Sample],
     console: Console,
-    constraint: dd.controls.Automaton | None,
+    constraint: dd.contrib.Automaton | None,
 ) -> None:
     """Draw the samples, in batches as large as possible."""
     names = (

@@ -46,6 +46,7 @@ HELPERS = {  # public classes that are not parts
     "SamplingContext",
     "Ending",
     "Automaton",
+    "Constraint",
     "EndOfText",
     "Settled",
     "Length",

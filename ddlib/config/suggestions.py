@@ -76,9 +76,8 @@ def _places(ddlib: ModuleType) -> Iterator[tuple[str, str]]:
             names = [name for name in _public(module) if name not in ddlib.__all__]
             yield from ((name, f"dd.{package}.{name}") for name in names)
     for kind in registry.GROUPS:
-        package = registry.package_of(kind)
         for name, point in registry.available(kind).items():
-            home = package.replace("ddlib", "dd", 1) if point.module == package else point.module
+            home = point.module.replace("ddlib.", "dd.", 1)
             yield from ((called, f"{home}.{point.attr}") for called in (name, point.attr))
 
 

@@ -6,6 +6,8 @@ The core never imports this package. Their names in recipes are those of the ent
 from ddlib.contrib.caches import Cache
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
+from ddlib.contrib.constraints.automaton import Automaton
+from ddlib.contrib.constraints.constraint import Constraint
 from ddlib.contrib.filmed import Event, Film, Filmed, Frame, Mark
 from ddlib.contrib.halton import Halton
 from ddlib.contrib.lanes import Lanes
@@ -21,9 +23,11 @@ from ddlib.contrib.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.contrib.training_rows import TrainingRows
 
 __all__ = [
+    "Automaton",
     "Cache",
     "Canvas",
     "Checkerboard",
+    "Constraint",
     "Daedal",
     "Event",
     "Film",

@@ -4,7 +4,7 @@ The changes of each position, and the network's probability of each.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ddlib.contrib.step_outputs import StepOutputs, listen
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
-from ddlib.samplers.reverse_step import child_log_probs
 from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.state_draws import child_log_probs
 from ddlib.typing import HasLevelWeights, Times, Tokens
 
 OnStep = Callable[[int, Tensor, Tensor], None]
@@ -195,7 +195,7 @@ def _events(
     ]  # an ascending position is noised, whatever the network
     for mine, predictions in recorder.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
-        for rows, states, log_probs in _distributions(run, predictions, state[places]):
+        for rows, states, log_probs in _distributions(predictions, state[places]):
             some = places[rows]
             hit = states == state[some][:, None]
             chance[some] = torch.where(hit, log_probs.to(torch.float64).exp(), 0.0).sum(-1)
@@ -214,7 +214,7 @@ def _events(
 
 
 def _distributions(
-    run: SamplingContext, predictions: Predictions, state: Int64[Tensor, "N"]
+    predictions: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """Yield the distributions from which positions got their states, from the network's outputs
     before.
@@ -223,7 +223,7 @@ def _distributions(
         The indices of the positions among the N, the states of the level, and their normalised
         log-probabilities.
     """
-    process = run.process
+    process = predictions.network.process
     level, above = (process.level_of(z[:, None])[:, 0] for z in (state, predictions.z))
     # where the level chain depends on the state, the states below one are not all that it can
     # descend to
@@ -231,9 +231,8 @@ def _distributions(
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
-        by = replace(run, network=predictions.network)
         for some, first, which, log_probs in child_log_probs(
-            by, predictions.take(rows), level[rows], False
+            predictions.take(rows), level[rows], False
         ):
             yield rows[some], which + first, log_probs
     for i in level[~comes_down].unique().tolist():

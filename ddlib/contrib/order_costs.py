@@ -22,7 +22,7 @@ from ddlib.samplers.likelihood import (
     read_steps,
 )
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.reverse_step import transition_log_prob
+from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 
 
@@ -198,6 +198,6 @@ def _chain(order: Ordered, run: SamplingContext, x: Tokens, start: State, moves:
         here[rows[alone], position[alone]] = True
         after = ancestors[target, rows, position]
         for part in run.network.at(z, model_time(run, z, start.memo), here):
-            terms[part.b, m] = transition_log_prob(run, part, after[part.b], order.force_transition)
+            terms[part.b, m] = transition_log_prob(part, after[part.b], order.force_transition)
         z[rows[valid], position[valid]] = after[valid]
     return moves._replace(log_prob=terms)

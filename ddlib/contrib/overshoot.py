@@ -43,7 +43,7 @@ class Overshoot(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(consistent_joint=self.amount == 0, supports_constraint=True)
+        return Guarantees(consistent_joint=self.amount == 0, supports_joint_draws=True)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         z = state.z

@@ -46,7 +46,7 @@ class Psi(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(own_times=True, supports_constraint=True)
+        return Guarantees(own_times=True, supports_joint_draws=True)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:

@@ -19,7 +19,7 @@ from ddlib.samplers.base import (
     joint,
     level_process,
 )
-from ddlib.samplers.reverse_step import Noise, draw_states
+from ddlib.samplers.reverse_step import draw_noise, draw_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand
@@ -150,7 +150,7 @@ class ThetaTrapezoidal(Sampler):
         last = torch.where(run.free, process.sample_level(members, u, s, run.generator), first)
         moves = first != process.level_of(z)
         moves_later = last != first
-        noise = Noise.draw(run, False)
+        noise = draw_noise(run, False)
         later_noise = rand(z.shape, run.generator, z.device)
         predicted = list(run.network.at(z, t, moves | moves_later))
         moving = (

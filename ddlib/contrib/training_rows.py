@@ -253,7 +253,7 @@ class TrainingRows:
                 self._t[b],
                 self.z[b, :0],
             )
-            score = self.order.scores(self._current, part, self.levels)
+            score = self.order.scores(self._current, [part], self.z, self.levels)[b, i]
         else:
             return
         self._score[b, i] = score
@@ -280,7 +280,8 @@ class TrainingRows:
         self._score = self._unknown()
         if self.order.scoring.reads:
             for part in self._predictions(output, denoiser, (level > 0) & score.isnan()):
-                score[part.b, part.i] = self.order.scores(run, part, level)
+                scores = self.order.scores(run, [part], self.z, level)
+                score[part.b, part.i] = scores[part.b, part.i]
         score = score.nan_to_num(0.0)
         least = torch.full_like(self.index[:, None], self.per_step)
         chosen = self.order.choose(score, level, least, noise)

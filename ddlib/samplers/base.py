@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 from ddlib.config.part import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.runtime.model import Model, Predictions
+from ddlib.samplers.state_draws import Draws, Independent
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
@@ -66,8 +66,8 @@ class SamplingContext:
 
     None without a pace.
     """
-    constraint: Automaton | None = None
-    """Condition that the drawn sequences satisfy; ``draw_states`` draws by it."""
+    draws: Draws = field(default_factory=Independent)
+    """Distribution from which ``draw_states`` draws the states of a step."""
     on_draw: Callable[[Predictions, Int64[Tensor, "N"]], None] = ignore
     """Called with the network's output at positions that descend and the states drawn there."""
 
@@ -119,10 +119,11 @@ class Guarantees:
     """True if sequences may be finished early (``Ending``), False if a row represents several
     sequences.
     """
-    supports_constraint: bool = False
-    """True if ``draw_states`` draws all tokens and tokens are replaced only by way of masks.
+    supports_joint_draws: bool = False
+    """True if ``SamplingContext.draws`` draws all tokens and tokens are replaced only by way of
+    masks.
 
-    Then each state has a completion that satisfies the constraint of ``sample``.
+    Then a condition on the sequence holds, if each of these draws keeps it.
     """
     supports_step_distribution: bool = False
     """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by

@@ -44,8 +44,8 @@ class Needs(Flag):
     """The rows of the network begin at the same column."""
     ONE_SEQUENCE = auto()
     """A row of the sampler is one sequence."""
-    CONSTRAINED_DRAWS = auto()
-    """The sampler draws tokens from masks alone, by ``draw_states``."""
+    JOINT_DRAWS = auto()
+    """The sampler draws tokens from masks alone, and by ``SamplingContext.draws`` alone."""
     TIMES = auto()
     """The times of the steps matter."""
     NO_TIMES = auto()

@@ -31,7 +31,7 @@ class FirstHitting(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(on_time_grid=False, by_times=False, supports_constraint=True)
+        return Guarantees(on_time_grid=False, by_times=False, supports_joint_draws=True)
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of

@@ -14,8 +14,8 @@ from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
 from ddlib.samplers.ordered import levels, model_time
-from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.samplers.sampling import plan
+from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 
@@ -153,7 +153,7 @@ def read_steps(
         terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         for part in predictions:
             terms[part.b, part.i] = transition_log_prob(
-                run, part, z[part.b, part.i], order.force_transition
+                part, z[part.b, part.i], order.force_transition
             )
         yield Step(state, target, preference, terms)
         state = State(z, model_time(run, z, state.memo), state.memo)

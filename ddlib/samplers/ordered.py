@@ -10,8 +10,7 @@ from torch import Tensor
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
 from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
-from ddlib.samplers.constrained import constrained_log_probs
-from ddlib.samplers.reverse_step import Noise, child_log_probs, draw_states
+from ddlib.samplers.reverse_step import draw_noise, draw_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import rand
@@ -84,7 +83,7 @@ class Ordered(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            on_time_grid=False, by_times=self.counting.by_times, supports_constraint=True
+            on_time_grid=False, by_times=self.counting.by_times, supports_joint_draws=True
         )
 
     @property
@@ -196,7 +195,7 @@ class Ordered(Sampler):
         predictions: Iterable[Predictions]
         if self.scoring.reads:
             evaluated = list(run.network.at(z, state.t, level > 0))
-            self._put_scores(score, run, evaluated, z, level)
+            score = self.scores(run, evaluated, z, level)
             chosen = self.choose(score, level, least, offset)
             predictions = (
                 part.take(chosen[part.b, part.i])
@@ -212,7 +211,7 @@ class Ordered(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         # both are drawn at all positions, so that a sequence's noise does not depend on its states
         ties = self.noise(run, state.z)
-        noise = Noise.draw(run, self.force_transition, single=run.steps - k > 1)
+        noise = draw_noise(run, self.force_transition, single=run.steps - k > 1)
         predictions, target, _ = self.plan_step(run, state, k, ties)
         z = draw_states(run, predictions, state.z, target, noise, self.force_transition)
         return State(z, model_time(run, z, state.memo), state.memo)
@@ -224,35 +223,21 @@ class Ordered(Sampler):
         """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
 
-    def _put_scores(
+    def scores(
         self,
-        score: Float64[Tensor, "B L"],
         run: SamplingContext,
         predictions: Sequence[Predictions],
         z: Tokens,
         level: Int64[Tensor, "B L"],
-    ) -> None:
-        """Write the scores of the positions of the predictions, given a constraint."""
-        if run.constraint is None:
-            for part in predictions:
-                score[part.b, part.i] = self.scores(run, part, level)
-            return
-        for rows, columns, log_probs in constrained_log_probs(
-            run, predictions, z, level - 1, self.force_transition
+    ) -> Float64[Tensor, "B L"]:
+        """Compute the scores of the child distributions at the positions of the predictions, 0 at
+        others, given the remaining edges (B, L) of all.
+        """
+        score = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        for rows, columns, log_probs in run.draws.log_probs(
+            predictions, z, level - 1, self.force_transition
         ):
             score[rows, columns] = self.scoring.of_log_probs(log_probs).to(torch.float64)
-
-    def scores(
-        self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]
-    ) -> Float64[Tensor, "N"]:
-        """Compute the scores of the child distributions at N positions, given the remaining edges
-        of all, (B, L).
-        """
-        score = torch.zeros(len(part.b), dtype=torch.float64, device=part.b.device)
-        for rows, _, _, log_probs in child_log_probs(
-            run, part, level[part.b, part.i] - 1, self.force_transition
-        ):
-            score[rows] = self.scoring.of_log_probs(log_probs).to(torch.float64)
         return score
 
 

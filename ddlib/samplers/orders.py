@@ -150,7 +150,7 @@ class Confidence(Ordered):
             super().guarantees,
             exact_marginals=keeps_tokens,
             consistent_joint=keeps_tokens and single,
-            supports_constraint=keeps_tokens,
+            supports_joint_draws=keeps_tokens,
         )
 
     @property

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, level_process
-from ddlib.samplers.reverse_step import move, shift, transition_log_prob
+from ddlib.samplers.reverse_step import move, shift
 from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.typing import Times
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_flag, check_number, require
@@ -115,7 +116,7 @@ class Remask(Sampler):
             on_time_grid=self.rule != "confidence",
             consistent_joint=keeps_levels,
             own_times=keeps_levels,
-            supports_constraint=True,
+            supports_joint_draws=True,
         )
 
     def init(self, run: SamplingContext) -> State:
@@ -154,7 +155,7 @@ class Remask(Sampler):
         target = torch.where(ascends & (target == level), level + 1, target)
 
         def remember(part: Predictions, states: Tensor) -> None:
-            log_probs = transition_log_prob(run, part, states, self.force_transition)
+            log_probs = transition_log_prob(part, states, self.force_transition)
             psi[part.b, part.i] = log_probs.exp()
 
         z = shift(replace(run, on_draw=remember), z, t, target, self.force_transition)

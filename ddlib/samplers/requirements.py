@@ -134,8 +134,8 @@ TABLE = (
         ),
     ),
     Requirement(
-        Needs.CONSTRAINED_DRAWS,
-        lambda call: call.sampler.guarantees.supports_constraint,
+        Needs.JOINT_DRAWS,
+        lambda call: call.sampler.guarantees.supports_joint_draws,
         lambda call, option: (
             f"{option}, which {call.sampler!r} does not support: a sampler must draw each token "
             "when it is unmasked and keep it or remask it, as LeftToRight(), Confidence() and "

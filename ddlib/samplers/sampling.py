@@ -206,9 +206,9 @@ def sample(
         parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
             attribute of that name, or "cavity" without one.
         controls: what else acts on the call, in this order: parts of ``ddlib.controls`` such as
-            ``Truncation``, ``Forbidden``, ``EndOfText``, ``Constraint``, ``Memory`` or ``Cache``,
-            or a rule for lengths of ``ddlib.contrib``. ``temperature`` and ``top_p`` act before
-            them.
+            ``Truncation``, ``Forbidden``, ``EndOfText`` or ``Memory``, and those of
+            ``ddlib.contrib``, such as ``Constraint``, ``Cache`` or a rule for lengths.
+            ``temperature`` and ``top_p`` act before them.
         generator: source of randomness; or a list of B seeds, one for each row: a sequence then
             depends on its seed and not on the batch.
         on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L)

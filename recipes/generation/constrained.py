@@ -105,7 +105,7 @@ class Constraint:
         """Value that determines a sample, for its protocol."""
         return {"regex": self.regex} if self.json_schema is None else {"json_schema": self.schema}
 
-    def automaton(self, saved: LoadedModel) -> dd.controls.Automaton:
+    def automaton(self, saved: LoadedModel) -> dd.contrib.Automaton:
         """Return the automaton over the tokens of a model.
 
         A text ends by the end token of the model, and what fills its rows stands behind. For a
@@ -121,13 +121,13 @@ class Constraint:
         for token, piece in pieces(saved).items():
             tokens.setdefault(piece, []).append(token)
         transitions, first, accepting = _transitions(self.name, self.pattern, tokens, size)
-        return dd.controls.Automaton(
+        return dd.contrib.Automaton(
             transitions, first, accepting, size, end, None if end is None else saved.behind
         )
 
     def checked(
         self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]
-    ) -> dd.controls.Automaton:
+    ) -> dd.contrib.Automaton:
         """Return the automaton, after checking that the rows can be drawn by it.
 
         Raises:
@@ -147,7 +147,7 @@ class Constraint:
                     controls=[
                         dd.controls.Forbidden(sampling.forbidden_tokens(saved)),
                         *sampling.endings(saved),
-                        dd.controls.Constraint(automaton.behind(start(saved, row))),
+                        dd.contrib.Constraint(automaton.behind(start(saved, row))),
                     ],
                 )
         except (TypeError, ValueError) as error:
@@ -227,7 +227,7 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
                 "between them, so a "
                 "constraint on text cannot be converted to one on tokens. It must be byte-level, "
                 "have byte fallback "
-                "or be one of symbols; in Python dd.controls.Constraint takes an Automaton over "
+                "or be one of symbols; in Python dd.contrib.Constraint takes an Automaton over "
                 "tokens"
             )
     found |= {word: text.encode() for word, text in added.items() if word in entries}

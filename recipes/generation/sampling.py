@@ -303,7 +303,7 @@ def draw(
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
     rule: Length | None = None,
-    constraint: dd.controls.Automaton | None = None,
+    constraint: dd.contrib.Automaton | None = None,
 ) -> Int[Tensor, "B L"]:
     """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
@@ -337,7 +337,7 @@ def draw(
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
     controls = sampling.controls(saved)
     if constraint is not None:
-        controls += [dd.controls.Constraint(constraint)]
+        controls += [dd.contrib.Constraint(constraint)]
         if constraint.end is not None and sampler.guarantees.supports_stopping:
             controls += [dd.controls.EndOfText(constraint.end, fill=constraint.fill)]
     if rule is not None:

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.contrib import Lanes, Overshoot, Psi
+from ddlib.contrib import Automaton, Constraint, Lanes, Overshoot, Psi
+from ddlib.contrib.constraints import joint
+from ddlib.contrib.constraints.constraint import token_ancestors
+from ddlib.contrib.constraints.joint import JointDraw
 from ddlib.guidance import ClassifierFree
 from ddlib.hierarchies import Tree
 from ddlib.paces import Blocks
@@ -40,17 +43,12 @@ from ddlib.samplers import (
     State,
     reverse_step,
 )
-from ddlib.samplers.constraints import joint
-from ddlib.samplers.constraints.joint import JointDraw
 from ddlib.samplers.controls import (
-    Automaton,
-    Constraint,
     EndOfText,
     Forbidden,
     RepetitionPenalty,
     Truncation,
 )
-from ddlib.samplers.controls.constraint import token_ancestors
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -609,7 +607,7 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
     if not issubclass(cls, Sampler) or inspect.isabstract(cls):
         return
     for sampler in cls.examples():
-        if sampler.guarantees.supports_constraint:
+        if sampler.guarantees.supports_joint_draws:
             dd.sample(PROCESS, Table(), (9, 4), sampler, 5, controls=[Constraint(WORDS)])
         else:
             with pytest.raises(TypeError, match=r"does not support|needs"):
@@ -619,7 +617,7 @@ def test_a_sampler_states_whether_it_draws_by_constraints(name):
 class Claims(Sampler):
     """A sampler of another author that does not keep what it states."""
 
-    guarantees = Guarantees(supports_constraint=True)
+    guarantees = Guarantees(supports_joint_draws=True)
 
     def step(self, run, state, k):
         return State(torch.where(run.free, 2, state.z), state.t - 1 / run.steps)
@@ -627,7 +625,7 @@ class Claims(Sampler):
 
 def test_a_sampler_that_breaks_the_constraint_is_found():
     with pytest.raises(
-        RuntimeError, match="has supports_constraint = True and drew a sequence that Automaton"
+        RuntimeError, match="has supports_joint_draws = True and drew a sequence that Automaton"
     ):
         dd.sample(PROCESS, Table(), (2, 4), Claims(), 2, controls=[Constraint(WORDS)])
 
@@ -674,7 +672,7 @@ test_refused = refuses(r"""
     Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
-    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.controls.Automaton
+    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.contrib.Automaton
     draw(process=Uniform(V, Linear())) | TypeError
         | which needs masks, clusters that .* Uniform.* does not support it
     draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* does not support it

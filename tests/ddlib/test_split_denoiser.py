@@ -29,7 +29,7 @@ import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
 from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Ancestral, Confidence, FirstHitting
-from ddlib.samplers.reverse_step import child_log_probs
+from ddlib.samplers.state_draws import child_log_probs
 from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
@@ -321,7 +321,7 @@ def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, fo
     (part,) = run.network.at(
         z, torch.tensor([0.5], dtype=F64), torch.ones_like(z, dtype=torch.bool)
     )
-    for rows, _, members, log_probs in child_log_probs(run, part, torch.zeros_like(part.z), force):
+    for rows, _, members, log_probs in child_log_probs(part, torch.zeros_like(part.z), force):
         level = int(process.level_of(part.z[None, rows[:1]]))
         drawn = process.descendant_logits(
             logits.expand(len(rows), 4), part.z[rows], level, 0, force

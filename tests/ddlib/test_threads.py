@@ -18,10 +18,10 @@ from fixtures import F64
 from tokenizers import Tokenizer, models
 
 import ddlib as dd
+from ddlib.contrib import Automaton
 from ddlib.integrations.positions import Positions
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import MatrixExponential, RateMatrix
-from ddlib.samplers.constraints.automaton import Automaton
 from ddlib.schedules.symbolic import digits
 from recipes.data.unknown import Symbols
 

@@ -267,7 +267,8 @@ def test_scores_read_from_the_loss_give_the_same_choices_and_the_same_loss(
             read = ~watched._score.isnan()
             score = watched._unknown()
             for part in watched._predictions(logits, None, watched.levels > 0):
-                score[part.b, part.i] = watched.order.scores(watched._current, part, watched.levels)
+                scores = watched.order.scores(watched._current, [part], watched.z, watched.levels)
+                score[part.b, part.i] = scores[part.b, part.i]
             torch.testing.assert_close(watched._score[read], score[read], rtol=1e-9, atol=1e-9)
         alone.step(logits)
         watched.step(logits)

@@ -9,8 +9,8 @@ from planting import fault
 
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.choices import entropy
-from ddlib.samplers.reverse_step import transition_log_prob
 from ddlib.samplers.runtime.context import BlockContexts
+from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.utils.random import rand
 from ddlib.verification.claims.samplers import likelihood as READING
 
@@ -27,8 +27,11 @@ def choosing(patch, look):
 
     def likelihood(process, denoiser, x, order, **options):
         class Broken(type(order)):
-            def scores(self, run, out, level):
-                return look(run, out, level, x)
+            def scores(self, run, predictions, z, level):
+                score = torch.zeros(z.shape, dtype=torch.float64)
+                for out in predictions:
+                    score[out.b, out.i] = look(run, out, level, x).to(torch.float64)
+                return score
 
         peeking = object.__new__(Broken)
         vars(peeking).update(vars(order))
@@ -42,7 +45,7 @@ def choosing(patch, look):
 def the_order_scores_positions_by_the_probability_of_their_true_descendants(patch):
     def scores(run, out, level, x):
         below = run.process.ascend(x, (level - 1).clamp_min(0))
-        return transition_log_prob(run, out, below[out.b, out.i], False)
+        return transition_log_prob(out, below[out.b, out.i], False)
 
     return choosing(patch, scores)
 
@@ -57,16 +60,14 @@ def the_order_scores_positions_by_predictions_from_the_true_tokens(patch):
 
 
 @fault("the probability of a cluster is the sum over its tokens", Confidence, within=READS)
-def the_likelihood_of_a_cluster_is_that_of_its_first_token(
-    transition_log_prob, run, out, landed, force
-):
-    level = run.process.level_of(landed[:, None])[:, 0]
+def the_likelihood_of_a_cluster_is_that_of_its_first_token(transition_log_prob, out, landed, force):
+    level = out.network.process.level_of(landed[:, None])[:, 0]
     words = out.token_logits(torch.zeros_like(level))[:, 0].log_softmax(-1)
     everyone = torch.arange(words.shape[1]).expand_as(words)
-    parents = run.process.ascend(everyone, level[:, None].expand_as(words))
+    parents = out.network.process.ascend(everyone, level[:, None].expand_as(words))
     own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
     return torch.where(
-        level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, out, landed, force)
+        level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(out, landed, force)
     )
 
 
@@ -74,25 +75,25 @@ def the_likelihood_of_a_cluster_is_that_of_its_first_token(
     "the probability of a token is conditioned on its cluster", EntropyBounded, 0.0, within=READS
 )
 def the_likelihood_of_a_token_is_normalised_over_all_tokens(
-    transition_log_prob, run, out, landed, force
+    transition_log_prob, out, landed, force
 ):
     words = out.token_logits(torch.zeros_like(landed))[:, 0].log_softmax(-1)
-    word = landed < run.process.vocab_size
+    word = landed < out.network.process.vocab_size
     found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
-    return torch.where(word, found, transition_log_prob(run, out, landed, force))
+    return torch.where(word, found, transition_log_prob(out, landed, force))
 
 
 @fault("the likelihood includes the descents over all edges", LeftToRight, within=READS)
-def the_likelihood_omits_descents_from_the_mask(transition_log_prob, run, out, landed, force):
+def the_likelihood_omits_descents_from_the_mask(transition_log_prob, out, landed, force):
     return torch.where(
-        out.z == run.process.num_states - 1, 0.0, transition_log_prob(run, out, landed, force)
+        out.z == out.network.process.num_states - 1, 0.0, transition_log_prob(out, landed, force)
     )
 
 
 @fault("the likelihood includes the descents over all edges", Confidence, within=READS)
-def the_likelihood_omits_descents_to_clusters(transition_log_prob, run, out, landed, force):
+def the_likelihood_omits_descents_to_clusters(transition_log_prob, out, landed, force):
     return torch.where(
-        landed < run.process.vocab_size, transition_log_prob(run, out, landed, force), 0.0
+        landed < out.network.process.vocab_size, transition_log_prob(out, landed, force), 0.0
     )
 
 

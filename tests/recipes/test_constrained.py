@@ -94,7 +94,7 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
         state: {tokens[letter]: to for letter, to in row.items()} for state, row in states.items()
     }
     automaton = Constraint(pattern).automaton(saved)
-    letters = dd.controls.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
+    letters = dd.contrib.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
     rows = torch.tensor([line["tokens"][1:] for line in lines(out)])
     assert bool(automaton.accepts(rows).all())
     spelled = [
@@ -111,7 +111,7 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
         dd.samplers.LeftToRight(),
         LENGTH,
         torch.tensor([saved.special.bos]),
-        controls=[dd.controls.EndOfText(ends), dd.controls.Constraint(automaton.behind(1))],
+        controls=[dd.controls.EndOfText(ends), dd.contrib.Constraint(automaton.behind(1))],
         parameterization="posterior",
         generator=dd.KeyedGenerator(2, NOISE, torch.arange(3)),
     )

@@ -5,7 +5,7 @@ import re
 import torch
 
 import ddlib as dd
-from ddlib.contrib import Cache, Psi, RhoEOS
+from ddlib.contrib import Automaton, Cache, Constraint, Psi, RhoEOS
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.processes import GIDD, Masked, Uniform
 from ddlib.samplers import (
@@ -21,8 +21,6 @@ from ddlib.samplers import (
     SelfCorrection,
 )
 from ddlib.samplers.controls import (
-    Automaton,
-    Constraint,
     EndOfText,
     Forbidden,
     Memory,

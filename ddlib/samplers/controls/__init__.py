@@ -1,16 +1,12 @@
-"""Controls of sampling: truncation, forbidden tokens, endings, constraints, memory, batches."""
+"""Controls of sampling: truncation, forbidden tokens, endings, memory, batches."""
 
-from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.control import Control, Needs, NetworkControl, SamplingCall
-from ddlib.samplers.controls.constraint import Constraint
 from ddlib.samplers.controls.endings import Ending, EndOfText, Settled
 from ddlib.samplers.controls.network import Memory, WholeBatch
 from ddlib.samplers.controls.tokens import Forbidden, RepetitionPenalty
 from ddlib.samplers.controls.truncation import Truncation
 
 __all__ = [
-    "Automaton",
-    "Constraint",
     "Control",
     "EndOfText",
     "Ending",

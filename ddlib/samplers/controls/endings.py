@@ -13,7 +13,6 @@ from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.choices import entropy
-from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, check_flag, check_number, require
@@ -28,15 +27,6 @@ class Ending(Control):
     @property
     def needs(self) -> Needs:
         return Needs.ONE_SEQUENCE
-
-    def check_constraint(self, constraint: Automaton) -> None:
-        """Raise TypeError unless the tokens that it fixes keep a constraint, as ``EndOfText`` with
-        its ``end`` does.
-        """
-        raise TypeError(
-            f"constraint is {constraint!r}, which {self!r} does not support: it sets tokens "
-            "without the constraint"
-        )
 
     def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
         return run, state, (run.free, None)
@@ -129,20 +119,6 @@ class EndOfText(Ending):
         for name, given in (("token", self.token), ("fill", self.fill)):
             size = call.process.vocab_size
             require(given < size, f"{name} of {self!r} is {given}, must be a token in [0, {size})")
-
-    def check_constraint(self, constraint: Automaton) -> None:
-        if self.least:
-            raise TypeError(
-                f"constraint is {constraint!r} and least of {self!r} is {self.least}, must be 0: a "
-                "minimum length is "
-                "part of the constraint"
-            )
-        if self.last and not constraint.ends_by(self.token, self.fill):
-            raise TypeError(
-                f"constraint is {constraint!r}, which {self!r} does not support: the constraint "
-                "must accept any "
-                "number of fill tokens after the token, as after its own end"
-            )
 
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any

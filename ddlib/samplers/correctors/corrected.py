@@ -84,7 +84,7 @@ class Corrected(Sampler):
         return Guarantees(
             exact_marginals=first.exact_marginals and then.exact_marginals,
             consistent_joint=first.consistent_joint and then.consistent_joint,
-            supports_constraint=first.supports_constraint and then.supports_constraint,
+            supports_joint_draws=first.supports_joint_draws and then.supports_joint_draws,
             max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
             max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,
         )

@@ -36,7 +36,7 @@ class ForwardBackward(Corrector):
 
     @property
     def guarantees(self) -> Guarantees:
-        return replace(super().guarantees, supports_constraint=True)
+        return replace(super().guarantees, supports_joint_draws=True)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.classes import class_groups, log_sums, numbered, token_classes
+from ddlib.contrib.constraints.classes import class_groups, log_sums, numbered, token_classes
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 

@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from ddlib.contrib.constraints.accepted_draws import AcceptedDraws
+from ddlib.contrib.constraints.automaton import Automaton
 from ddlib.hierarchies.maps import Map
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers.constraints import Automaton
 from ddlib.samplers.control import Control, Needs, SamplingCall
-from ddlib.samplers.controls.endings import Ending
+from ddlib.samplers.controls.endings import Ending, EndOfText
 from ddlib.samplers.controls.tokens import Forbidden
 from ddlib.typing import Tokens
 from ddlib.utils.validation import require
@@ -22,7 +23,7 @@ class Constraint(Control):
 
     It excludes tokens first; forbidden tokens, temperature and truncation act on the others. For
     masks, and trees whose clusters keep their tokens (xi = 1), and samplers that draw by
-    ``draw_states`` (``Guarantees.supports_constraint``).
+    ``SamplingContext.draws`` alone (``Guarantees.supports_joint_draws``).
 
     Args:
         automaton: over the tokens of the process.
@@ -36,17 +37,14 @@ class Constraint(Control):
     def __init__(self, automaton: Automaton) -> None:
         if not isinstance(automaton, Automaton):
             raise TypeError(
-                f"constraint is {automaton!r}, must be a ddlib.controls.Automaton object"
+                f"constraint is {automaton!r}, must be a ddlib.contrib.Automaton object"
             )
         self.automaton = automaton
 
     @property
     def needs(self) -> Needs:
         return (
-            Needs.MASKED_TREE
-            | Needs.CONSTRAINED_DRAWS
-            | Needs.TOKEN_DISTRIBUTIONS
-            | Needs.FIXED_LENGTH
+            Needs.MASKED_TREE | Needs.JOINT_DRAWS | Needs.TOKEN_DISTRIBUTIONS | Needs.FIXED_LENGTH
         )
 
     def check(self, call: SamplingCall) -> None:
@@ -59,7 +57,7 @@ class Constraint(Control):
         states = call.fixed.masked_fill(call.free, call.process.num_states - 1)
         endings = [control for control in call.controls if isinstance(control, Ending)]
         for ending in endings:
-            ending.check_constraint(constraint)
+            self._check_ending(ending)
         require(
             not endings or not bool((states[:, : constraint.skip] >= constraint.vocab_size).any()),
             f"constraint is {constraint!r}, whose first {constraint.skip} positions must be given "
@@ -68,15 +66,34 @@ class Constraint(Control):
         _check_satisfiable(self._reduced(call), states)
 
     def prepare(self, run: SamplingCall) -> SamplingCall:
-        return replace(run, constraint=self._reduced(run))
+        return replace(run, draws=AcceptedDraws(self._reduced(run)))
 
     def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
         if not bool(self.automaton.to(tokens.device).accepts(tokens).all()):
             raise RuntimeError(
-                f"{run.sampler!r} has supports_constraint = True and drew a sequence that "
+                f"{run.sampler!r} has supports_joint_draws = True and drew a sequence that "
                 f"{self.automaton!r} rejects"
             )
         return tokens
+
+    def _check_ending(self, ending: Ending) -> None:
+        """Raise TypeError unless the constraint accepts the tokens that an ending sets."""
+        constraint = self.automaton
+        if not isinstance(ending, EndOfText):
+            raise TypeError(
+                f"constraint is {constraint!r}, which {ending!r} does not support: it sets tokens "
+                "without the constraint"
+            )
+        if ending.least:
+            raise TypeError(
+                f"constraint is {constraint!r} and least of {ending!r} is {ending.least}, must be "
+                "0: a minimum length is part of the constraint"
+            )
+        if ending.last and not constraint.ends_by(ending.token, ending.fill):
+            raise TypeError(
+                f"constraint is {constraint!r}, which {ending!r} does not support: the constraint "
+                "must accept any number of fill tokens after the token, as after its own end"
+            )
 
     def _reduced(self, call: SamplingCall) -> Automaton:
         """Return the automaton without forbidden tokens, over the states of the process."""

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.constraints.automaton import Automaton
-from ddlib.samplers.constraints.classes import log_sums
+from ddlib.contrib.constraints.automaton import Automaton
+from ddlib.contrib.constraints.classes import log_sums
 from ddlib.typing import Sharpen, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.validation import require

@@ -1,0 +1,1 @@
+"""Constraints: automata over tokens that accept the drawn sequences."""
