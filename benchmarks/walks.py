@@ -4,12 +4,13 @@
     python -m benchmarks.walks --files    # also the files, in order
 
 A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
-logits; and a training run of ``recipes.owt hdlm-levels --smoke``, of which the files of all
-packages count. Each call runs once before it is counted, so that imports and caches of the first
+logits; and a training run of ``recipes.owt hdlm-levels --smoke`` and samples from its weights, two
+in four steps, of which the files of all packages count. Each call runs once before it is counted, so that imports and caches of the first
 run do not count.
 """
 
 import argparse
+import io
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,12 +20,16 @@ from types import FrameType
 from typing import NamedTuple
 
 import torch
+from rich.console import Console
 
 import ddlib as dd
 from recipes import owt
 from recipes.data import prepare
+from recipes.engine.export import publish
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
+from recipes.generate import Options, generate
+from recipes.generation.sampling import Sampling
 from recipes.papers import smoke
 
 SHAPE = (4, 8)
@@ -117,7 +122,7 @@ def calls() -> dict[str, Callable[[], object]]:
 
 
 def training(folder: Path) -> dict[str, Callable[[], object]]:
-    """The beginning of a training run and one of its steps, on text in ``folder``."""
+    """The beginning of a training run, one of its steps, and samples, on text in ``folder``."""
     recipe = smoke(owt.recipes()["hdlm-levels"][1])
     prepare(recipe.data.corpus, folder / "data")
     recipe = replace(
@@ -128,9 +133,14 @@ def training(folder: Path) -> dict[str, Callable[[], object]]:
     alone = World(0, 1, torch.device("cpu"))
     run = Run.prepare(recipe, alone)
     batches = next(iter(run.batches()))
+    weights = folder / "weights"
+    publish(run, weights)
+    samples = Options(run=str(weights), samples=2, sampling=Sampling(steps=4))
+    console = Console(file=io.StringIO())
     return {
         "Run.prepare": lambda: Run.prepare(recipe, alone),
         "Run.step": lambda: run.step(batches, stop=False),
+        "recipes.generate": lambda: generate(samples, console),
     }
 
 
