@@ -5,8 +5,8 @@
 
 A tree of three levels, four sequences of length L = 8, four sampling steps, a network with constant
 logits; and a training run of ``recipes.owt hdlm-levels --smoke`` and samples from its weights, two
-in four steps, of which the files of all packages count. Each call runs once before it is counted, so that imports and caches of the first
-run do not count.
+in four steps, of which the files of all packages count. Each call runs once before it is counted,
+so that imports and caches of the first run do not count.
 """
 
 import argparse

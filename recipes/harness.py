@@ -24,8 +24,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
-from recipes.generation.batches import batches
-from recipes.generation.prompt import check_known
+from recipes.generation.prompt import batches, check_known
 from recipes.generation.samples import protocol
 from recipes.generation.sampling import Sampling, draw
 from recipes.metrics import given

@@ -4,9 +4,12 @@ A run that is killed at any moment resumes with identical results.
 """
 
 import math
+import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
+from types import FrameType, TracebackType
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,12 +31,39 @@ from recipes.engine.parallel import joined
 from recipes.engine.profiling import profiled
 from recipes.engine.provenance import record
 from recipes.engine.run import Run
-from recipes.engine.signals import Signals
 from recipes.engine.utilisation import fastest
 from recipes.logging import Watch
 from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
 from recipes.visualization.saving import picture_of, write_samples
+
+
+class Signals:
+    """Context in which SIGTERM and SIGINT are recorded instead of killing.
+
+    A second SIGINT kills as usual.
+    """
+
+    requested = False
+    """Whether a signal arrived."""
+
+    def __enter__(self) -> Self:
+        self._before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(
+        self, kind: type | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+
 
 DIVERGED = 3
 """Multiple of the uniform model's loss above which a run reports that it diverges."""

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
 from recipes.engine.model_protocols import Blocks
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.setup import Rehearsal, micro_batch

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 from recipes.metrics.conditioned import takes_labels
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
 from ddlib.weightings import Weighting, weighted
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 
 
 def cause(

@@ -15,7 +15,6 @@ from torch.profiler import record_function
 
 import ddlib as dd
 from ddlib.plot import level_names
-from ddlib.processes import unsqueeze_times
 from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
@@ -25,8 +24,7 @@ from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
-from recipes.engine.objectives.noising import level_sums
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy, level_sums, loss_weights
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World
 from recipes.engine.setup import (
@@ -295,12 +293,7 @@ class Run:
 
     def weights(self) -> Float[Tensor, " n"]:
         """Return the loss weights, not clipped, of the last noisy tokens."""
-        if self.last is None:
-            return torch.zeros(0)
-        weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
-        return weights[
-            (self.process.level_of(self.last.z) > 0) & (unsqueeze_times(self.last.measure) > 0)
-        ]
+        return torch.zeros(0) if self.last is None else loss_weights(self.process, self.last)
 
     def remarks(self) -> list[str]:
         """Return messages of the objective about the last noisy tokens."""

@@ -2,10 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -14,7 +15,6 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, listed
-from recipes.generation.batches import batches
 from recipes.model_io import LoadedModel
 from recipes.model_io.reading import check_length
 
@@ -344,3 +344,14 @@ def stacked(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
         for own in states
     ]
     return Batch(torch.stack(filled), longest, lengths)
+
+
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
+    """Yield the indices of items that are alike, at most ``size`` together."""
+    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
+    for _, members in groupby(order, key=lambda number: alike(items[number])):
+        group = list(members)
+        yield from (group[first : first + size] for first in range(0, len(group), size))

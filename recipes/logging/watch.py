@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self
 
@@ -17,8 +17,27 @@ from recipes.console import TrainingBar, make_console, on_its_way
 from recipes.data import Prepared, SymbolCorpus
 from recipes.logging.boards import chosen
 from recipes.logging.metrics import METRICS, Metrics
-from recipes.logging.step import Step
 from recipes.metrics import References, Terms, basis, bits
+
+
+@dataclass(frozen=True)
+class Step:
+    """Results of a step, the same on every process."""
+
+    loss: float
+    """Nats per token, over all processes."""
+    norm: float
+    """Norm of the gradient before clipping."""
+    rate: float
+    levels: Float[Tensor, "n 2"]
+    """Sum of the loss and number of tokens at every level of the noise."""
+    names: Sequence[str]
+    """Names of these levels."""
+    stop: bool
+    """Whether any process received a signal to stop."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers of the training objective by name."""
+
 
 P = ParamSpec("P")
 

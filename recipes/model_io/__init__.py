@@ -5,8 +5,7 @@ own.
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
-from recipes.model_io.opening import one_of, open_saved
-from recipes.model_io.options import LoadOptions
+from recipes.model_io.opening import LoadOptions, one_of, open_saved
 from recipes.model_io.publishing import publish
 from recipes.model_io.reading import held_out, measured_length
 from recipes.model_io.samplers import check_sampler, make_sampler

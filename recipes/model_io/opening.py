@@ -4,21 +4,25 @@ import hashlib
 import json
 from collections.abc import Collection
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from jaxtyping import Int
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts, registry
+from ddlib.hierarchies import Clusters, load_clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import MANIFEST, check_manifest
 from ddlib_models.io.tensors import fill
-from recipes.config import ModelContext, Recipe, at_least, plugins, read_recipe
+from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, read_recipe
 from recipes.data import Layout, SymbolCorpus
 from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
@@ -26,8 +30,54 @@ from recipes.data.tokens import add_special
 from recipes.model_io.base import LoadedModel, Precision, Rows
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
-from recipes.model_io.known import Published
-from recipes.model_io.names import RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
+
+
+class Published(RunContext):
+    """Run context of a folder whose manifest was checked.
+
+    Args:
+        folder: folder of the weights.
+        tokenizer: their tokenizer.
+        layout: layout of the sequences of symbols; None for text.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, layout: Layout | None = None) -> None:
+        self._folder, self._vocabulary, self._layout = folder, tokenizer.get_vocab(), layout
+
+    def vocab_size(self) -> int:
+        return len(self._vocabulary)
+
+    def vocabulary(self) -> dict[str, int]:
+        return self._vocabulary
+
+    def fingerprint(self) -> str:
+        return dd.fingerprint(self._vocabulary)
+
+    def counts(self) -> Int[Tensor, " V"]:
+        return load_file(self._folder / COUNTS)["counts"]
+
+    def classes(self) -> tuple[str, ...]:
+        return () if self._layout is None else self._layout.classes
+
+    def shape(self) -> list[int]:
+        return (
+            super().shape()
+            if self._layout is None or not self._layout.shape
+            else list(self._layout.shape)
+        )
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)
+
+    def names(self) -> dict[str, list[str]] | list[list[str]]:
+        return super().names() if (found := self.saved_clusters()) is None else found.names.plain()
+
+    def saved_clusters(self) -> Clusters | None:
+        """Clusters of the process, if it has any."""
+        there = (self._folder / f"{CLUSTERS}.json").exists()
+        return load_clusters(self._folder / CLUSTERS, self.fingerprint()) if there else None
+
 
 CONFIG = "config.json"
 """Configuration file that transformers writes beside weights."""
@@ -237,3 +287,46 @@ def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module
     model = parts.build("backbones", recipe.network, known, "model")
     fill(model, folder / "model.safetensors")
     return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Options for loading a model."""
+
+    family: str | None = None
+    """Format of a third-party model, a name in ddlib_models.hub.
+
+    By default detected from its files.
+    """
+    mask_token: str | None = None
+    """Mask token of a third-party model, or its id if no token is spelled so.
+
+    By default detected from its files.
+    """
+    block_size: int | None = None
+    """Positions of a block in the training of a third-party model, which determines its pace; 0.
+
+    Full attention; by
+    default detected from its files."""
+    revision: str | None = None
+    """Branch, tag or commit of a repository on the hub."""
+    trust: tuple[str, ...] = ()
+    """Modules that third-party weights may import parts from, package.module.
+
+    Or a model's name, to run its code.
+    """
+
+    def __post_init__(self) -> None:
+        at_least(0, block_size=self.block_size or 0)
+
+    def open(self, source: str, device: str | torch.device, precision: Precision) -> LoadedModel:
+        """Open the model; arguments as in ``open_saved``."""
+        return open_saved(source, device, precision, **asdict(self))
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options that affect results, by name, without ``trust``."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name != "trust" and value is not None
+        }

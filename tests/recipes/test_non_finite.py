@@ -10,7 +10,7 @@ from ddlib.processes import Masked
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip
 from recipes.engine.non_finite import cause
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 
 NAN = torch.nan
 INF = torch.inf

@@ -16,8 +16,7 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import NoiseOptions, noised
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import NoiseOptions, Noisy, noised
 
 
 @dataclass(frozen=True, kw_only=True)

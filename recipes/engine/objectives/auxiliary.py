@@ -16,7 +16,7 @@ from recipes.config import Recipe, at_least
 from recipes.engine.model_protocols import ClusterHead, able
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 
 
 @dataclass(kw_only=True, repr=False)

@@ -13,7 +13,7 @@ import ddlib as dd
 from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 from recipes.engine.parallel import World
 
 if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import

@@ -1,17 +1,15 @@
 """The bound as a training objective, with other weights and modes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts, registry
 from ddlib.integrations import DiffusionLoss
-from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.processes import ForwardProcess
 from ddlib.weightings import Clip, Weighting
 from recipes.config import Recipe, at_once, check_times, own_times, time_density
 from recipes.config.times import OPTIMAL, UNIFORM
@@ -19,8 +17,7 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.non_finite import cause
 from recipes.engine.objectives.base import Objective, Setting
-from recipes.engine.objectives.noising import NoiseOptions, noised
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import NoiseOptions, Noisy, loss_weights, noised
 from recipes.metrics.conditioned import takes_memory
 
 
@@ -170,22 +167,21 @@ class Bound(Objective):
         self, output: Any, noisy: Noisy, network: Network, scale: Tensor, *how: Any
     ) -> tuple[Tensor, Tensor]:
         """Compute the training loss with the weighting and mode in ``how``."""
-        draw = dd.paces.Draw(noisy.t, noisy.measure)
-        noise = noisy.x, noisy.z, draw, scale
-        meaning = network.parameterization
-        process = self.setting.process
-        options: Mapping[str, Any] = {"mask": noisy.mask, "parameterization": meaning}
-        return dd.summed_loss(process, output, *noise, *how, **options)
-
-    def weights(self, noisy: Noisy) -> Float[Tensor, " n"]:
-        """Return the loss weights, not clipped, of the noisy tokens."""
-        process = self.setting.process
-        weights = process.loss_weight(noisy.x, noisy.z, noisy.t)
-        return weights[(process.level_of(noisy.z) > 0) & (unsqueeze_times(noisy.measure) > 0)]
+        return dd.summed_loss(
+            self.setting.process,
+            output,
+            noisy.x,
+            noisy.z,
+            dd.paces.Draw(noisy.t, noisy.measure),
+            scale,
+            *how,
+            mask=noisy.mask,
+            parameterization=network.parameterization,
+        )
 
     def remarks(self, noisy: Noisy) -> list[str]:
         """Return a message if the weighting clips most weights of the noisy tokens."""
-        weights = self.weights(noisy).detach()
+        weights = loss_weights(self.setting.process, noisy).detach()
         limit = self.rule.limit
         if not len(weights) or (share := float((weights > limit).float().mean())) <= 0.5:
             return []

@@ -17,7 +17,7 @@ from recipes.config import Recipe, at_least
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy, packed_tokens
 
 _STREAM = 2**62
 """Added to the index of an example, so that its path is independent of the noise and the times of
@@ -101,12 +101,9 @@ class Consistency(Bound):
             pieces = dd.KeyedGenerator(seed, step, index + _STREAM, scattered=True)
             chance = pieces.rand((len(index), 2))
             piece_s = earlier(noisy.piece_t, noisy.piece_t > 0, chance, *times)
-            lengths = noisy.cu_seqlens.diff()
-            owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-            offset = torch.arange(len(owner), device=owner.device) - noisy.cu_seqlens[owner]
-            token = dd.KeyedGenerator(seed, step, index[owner] + offset + 2**61 + _STREAM)
+            owner, noise = packed_tokens(batch, noisy.cu_seqlens, seed, step, _STREAM)
             s = piece_s[owner]
-            z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, token)
+            z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
             early = replace(noisy, z=z_s, t=s, piece_t=piece_s)
         return Bridged(**vars(noisy) | {"z": z_t}, early=early)
 

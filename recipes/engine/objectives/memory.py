@@ -13,7 +13,7 @@ from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noisy import Noisy
+from recipes.engine.objectives.noising import Noisy
 from recipes.metrics.conditioned import takes_memory
 
 _STREAM = 2**59

@@ -3,13 +3,40 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 import ddlib as dd
+from ddlib.processes import unsqueeze_times
 from ddlib.typing import Times
 from recipes.data import Batch
-from recipes.engine.objectives.noisy import Noisy
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A batch at its times: tokens, states and padding (B, L), times (B,), or (B, L) with a pace.
+
+    In packed rows every token is one sequence, (T, 1) and (T,); the network takes them as one row.
+    """
+
+    x: Int[Tensor, "B L"]
+    z: Int[Tensor, "B L"]
+    t: Times
+    measure: Float[Tensor, "*n"]
+    """Weight of each draw of a time, in the shape of ``t``; 0 where nothing is noised."""
+    mask: Bool[Tensor, "B L"]
+    """Tokens that count in the loss."""
+    cu_seqlens: Int[Tensor, " n"] | None = None
+    """Starts of packed documents, and the total."""
+    piece_t: Float[Tensor, " N"] | None = None
+    """Time of each packed document."""
+    at_once: bool = False
+    """True if each block has a separate time, and the network takes the clean tokens in front of
+    it.
+    """
+    labels: Int[Tensor, " N"] | None = None
+    """Class of each sequence, or of each packed document."""
+
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
 """Between the numbers of two pieces of a row.
@@ -64,17 +91,33 @@ def noised(
         return Noisy(batch.x, z, t, measure, batch.mask, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], options, density)
-    lengths = batch.cu_seqlens.diff()
-    owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     x = batch.x.view(-1, 1)
+    owner, noise = packed_tokens(batch, batch.cu_seqlens, seed, step)
     t = piece_t[owner]
-    measure = piece_measure[owner]
-    # each token has its own random stream, different from those of the documents' times
-    offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
-    token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
-    z = process.sample(x, t, token)
+    z = process.sample(x, t, noise)
     mask = batch.mask.view(-1, 1)
+    measure = piece_measure[owner]
     return Noisy(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
+
+
+def packed_tokens(
+    batch: Batch, cu_seqlens: Int[Tensor, " n"], seed: int, step: int, stream: int = 0
+) -> tuple[Int[Tensor, " T"], dd.KeyedGenerator]:
+    """Return the document of each token of packed rows, and a generator of a number for each token.
+
+    Args:
+        batch: packed rows.
+        cu_seqlens: their offsets.
+        seed: seed of the run.
+        step: optimizer step.
+        stream: added to the index of a token; each stream is independent of the others.
+    """
+    lengths = cu_seqlens.diff()
+    owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    offset = torch.arange(len(owner), device=owner.device) - cu_seqlens[owner]
+    # 2^61: other numbers than those of the documents' times
+    index = batch.index[owner] + offset + (2**61 + stream)
+    return owner, dd.KeyedGenerator(seed, step, index)
 
 
 def _turns(batch: Batch) -> Int[Tensor, " N"]:
@@ -113,6 +156,12 @@ def _timed(
     # positions that are not noised get time 0 or 1, as in sampling, not an end of loss.interval
     end = (drawn.t > sum(options.interval) / 2).to(drawn.t)
     return torch.where(drawn.measure > 0, drawn.t, end), drawn.measure
+
+
+def loss_weights(process: dd.processes.ForwardProcess, noisy: Noisy) -> Float[Tensor, " n"]:
+    """Return the weights of the bound, not clipped, of the tokens that are noised."""
+    weights = process.loss_weight(noisy.x, noisy.z, noisy.t)
+    return weights[(process.level_of(noisy.z) > 0) & (unsqueeze_times(noisy.measure) > 0)]
 
 
 def level_sums(
