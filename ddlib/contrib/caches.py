@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ddlib.samplers.control import Needs, NetworkControl, SamplingCall
+from ddlib.samplers.control import Needs, NetworkControl, SamplingCall, check_single
 from ddlib.samplers.runtime.context import BlockContexts, WindowContext
 from ddlib.samplers.runtime.model import Call, FullContext, Model
 from ddlib.typing import Denoiser, Times, Tokens
@@ -187,6 +187,9 @@ class Cache(NetworkControl):
     @property
     def needs(self) -> Needs:
         return Needs.BLOCKS | Needs.WINDOWS if self.is_approximate else Needs.NOTHING
+
+    def check(self, call: SamplingCall) -> None:
+        check_single(call, Cache)
 
     def prepare(self, run: SamplingCall) -> SamplingCall:
         return replace(run, block_contexts=self._contexts)

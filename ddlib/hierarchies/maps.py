@@ -308,9 +308,8 @@ def _segment_logsumexp(
     index = segment.expand_as(values)
     shape = (*values.shape[:-1], count)
     empty = values.new_zeros(shape)
-    if values.device.type == "cpu" and visible(
-        values
-    ):  # on an accelerator the check would wait for the device
+    # on an accelerator the check would wait for the device
+    if values.device.type == "cpu" and visible(values) and values.numel():
         highest = values.detach().amax(-1, keepdim=True)
         total = empty.scatter_add(-1, index, (values - highest).exp())
         # 1 / total times a weight of the bound, up to 1e17 near t = 0 or 1, must not overflow

@@ -169,6 +169,15 @@ class Control(Part):
         return shown(self, Control)
 
 
+def check_single(call: SamplingCall, kind: type[Control]) -> None:
+    """Raise TypeError if the call holds several controls of a kind whose effects exclude each
+    other.
+    """
+    several = [control for control in call.controls if isinstance(control, kind)]
+    if len(several) > 1:
+        raise TypeError(f"controls holds {several}, must hold at most one {kind.__name__}")
+
+
 class NetworkControl(Control):
     """Base class of controls of how the network is evaluated, which change no distribution of the
     model; ``likelihood`` takes them too.

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import caches, examples
 from fixtures import THREE_TOKENS, follows, joint, seeded, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 
 import ddlib as dd
 from ddlib.contrib import Psi

@@ -5,6 +5,7 @@ import torch
 from cases import examples
 from fixtures import LEVELS, Halves, generate
 from refusals import refuses
+from zoo.networks import KINDS
 
 import ddlib as dd
 from ddlib.paces import Blocks
@@ -179,3 +180,11 @@ test_refused = refuses(r"""
     dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError
         | must keep drawn tokens
 """)
+
+
+@pytest.mark.parametrize("kind", ["guided", "guided, timed"])
+def test_tokens_of_child_logits_are_replaced_from_the_first_step_on(kind):
+    """No position holds a token in that step, so none is asked for its token logits."""
+    process = LEVELS["hdlm"]
+    tokens = generate(process, KINDS[kind](process), Confidence(edit=0.5))
+    assert (tokens < process.vocab_size).all()

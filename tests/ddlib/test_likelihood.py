@@ -8,12 +8,12 @@ import math
 
 import pytest
 import torch
-from block_networks import NETWORKS, ByBlocks, Forgetful
 from cases import caches, examples
 from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.block_networks import NETWORKS, ByBlocks, Forgetful
 
 import ddlib as dd
 from ddlib.contrib import Lanes

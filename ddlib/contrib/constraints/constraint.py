@@ -11,7 +11,7 @@ from ddlib.contrib.constraints.accepted_draws import AcceptedDraws
 from ddlib.contrib.constraints.automaton import Automaton
 from ddlib.hierarchies.maps import Map
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers.control import Control, Needs, SamplingCall
+from ddlib.samplers.control import Control, Needs, SamplingCall, check_single
 from ddlib.samplers.controls.endings import Ending, EndOfText
 from ddlib.samplers.controls.tokens import Forbidden
 from ddlib.typing import Tokens
@@ -48,6 +48,7 @@ class Constraint(Control):
         )
 
     def check(self, call: SamplingCall) -> None:
+        check_single(call, Constraint)
         constraint = self.automaton
         require(
             constraint.vocab_size == call.process.vocab_size,

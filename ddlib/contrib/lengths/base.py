@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddlib.contrib.lengths.canvas import Canvas
 from ddlib.samplers.base import State
-from ddlib.samplers.control import Control, Needs, SamplingCall
+from ddlib.samplers.control import Control, Needs, SamplingCall, check_single
 from ddlib.utils.validation import check_count, require
 
 
@@ -76,6 +76,7 @@ class Length(Control):
         return needs if self.block is None else needs | Needs.NO_TIMES
 
     def check(self, call: SamplingCall) -> None:
+        check_single(call, Length)
         size = call.process.vocab_size
         for name, token in (("token", self.token), ("fill", self.fill)):
             require(token < size, f"{name} of {self!r} is {token}, must be a token in [0, {size})")
@@ -86,6 +87,14 @@ class Length(Control):
             "at "
             "the beginning",
         )
+        unused = torch.Generator(call.free.device)  # the state only shows what the memo holds
+        memo = call.sampler.init(replace(call, generator=unused)).memo
+        if _has_columns(memo, call.free.shape):
+            raise TypeError(
+                f"controls holds {self!r}, which {call.sampler!r} does not support: it stores "
+                "values per position, and positions are inserted and deleted; use Ancestral() or "
+                "Confidence()"
+            )
 
     def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
         resizing = Resizing(self, run)
@@ -178,12 +187,6 @@ class Resizing:
 
     def _begin(self, run: SamplingCall, state: State) -> Canvas:
         shape = state.z.shape
-        if _has_columns(state.memo, shape):
-            raise TypeError(
-                f"controls holds {self.rule!r}, which {self.sampler!r} does not support: it stores "
-                "values per position, "
-                "and positions are inserted and deleted; use Ancestral() or Confidence()"
-            )
         length = self.filled.clone()
         closed = torch.zeros_like(run.free)
         canvas = Canvas(
