@@ -116,7 +116,7 @@ def offered_by_sampler(sampler):
     rule = getattr(sampler, "rule", "cap")
     if name in ("Ancestral", "Psi", "Remask") and rule in ("cap", "rescale"):
         offered |= Needs.STEP_TIMES
-    return offered | Needs.CONSTRAINED_DRAWS if keeps else offered
+    return offered | Needs.JOINT_DRAWS if keeps else offered
 
 
 def steers(sampler):
@@ -150,10 +150,7 @@ CONTROLS = [
     (Settled(), Needs.ONE_SEQUENCE | Needs.TOKEN_DISTRIBUTIONS),
     (
         Constraint(ANY),
-        Needs.MASKED_TREE
-        | Needs.CONSTRAINED_DRAWS
-        | Needs.TOKEN_DISTRIBUTIONS
-        | Needs.FIXED_LENGTH,
+        Needs.MASKED_TREE | Needs.JOINT_DRAWS | Needs.TOKEN_DISTRIBUTIONS | Needs.FIXED_LENGTH,
     ),
     (
         Memory(),
@@ -291,7 +288,7 @@ OFFERED_BY = {
     "process": Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE,
     "network": TOKENS | Needs.MEMORY | Needs.NETWORK_TIMES | Needs.WINDOWS | Needs.ALIGNED_ROWS,
     "sampler": Needs.ONE_SEQUENCE
-    | Needs.CONSTRAINED_DRAWS
+    | Needs.JOINT_DRAWS
     | Needs.TIMES
     | Needs.NO_TIMES
     | Needs.STEP_TIMES,
