@@ -25,7 +25,7 @@ import ddlib
 from ddlib import presets
 from ddlib.config import registry
 from ddlib.plot import inspection
-from ddlib.verification.framework.blame import blamed
+from ddlib.verification.framework.blame import locate_error
 
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "mdlm": (1, presets.mdlm),
@@ -66,9 +66,8 @@ def table() -> str:
             summary = (inspect.getdoc(cls) or "no description").splitlines()[0]
             package = registry.origin(kind, name).package
             if package != "ddlib" and point.dist is not None:
-                about: Any = (
-                    point.dist.metadata
-                )  # a message; [] of a name that it lacks is deprecated
+                # a message; [] of a name that it lacks is deprecated
+                about: Any = point.dist.metadata
                 others[package] = about.get("Summary") or "no description"
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})"
@@ -182,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except (TypeError, ValueError) as error:
         command: argparse.ArgumentParser = options.command
-        place, _ = blamed(error)  # in the code of the object's constructor
+        place, _ = locate_error(error)  # in the code of the object's constructor
         command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 

@@ -267,7 +267,7 @@ class WindowDenoiser(Protocol):
     from the beginning of the window.
 
     The type of a cache is up to the backbone. It is immutable and has ``rows(index)``, the cache of
-    some of the sequences, and ``joined(other)``, that of its sequences followed by those of another
+    some of the sequences, and ``join(other)``, that of its sequences followed by those of another
     one. The backbone raises ValueError for a cache of other weights, of another window, or of
     another number of sequences.
     """

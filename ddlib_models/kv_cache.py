@@ -29,8 +29,8 @@ class Slot(NamedTuple):
         """
         end = self.filled + keys.shape[1]
         if torch.is_grad_enabled():  # in-place writes would invalidate the backward pass
-            kept = self.keys[:, : self.filled], self.values[:, : self.filled]
-            return torch.cat([kept[0], keys], 1), torch.cat([kept[1], values], 1)
+            used = self.keys[:, : self.filled], self.values[:, : self.filled]
+            return torch.cat([used[0], keys], 1), torch.cat([used[1], values], 1)
         self.keys[:, self.filled : end] = keys
         self.values[:, self.filled : end] = values
         return self.keys[:, :end], self.values[:, :end]
@@ -45,13 +45,14 @@ class Store:
         self.tensor = tensor
         self.filled = filled
 
-    def moved(self, length: int, capacity: int) -> "Store":
+    def with_capacity(self, length: int, capacity: int) -> "Store":
         """Copy the first ``length`` positions into a tensor with capacity ``capacity``."""
         depth, two, batch, _, heads, channels = self.tensor.shape
+        # later writes may happen outside of that mode
         with (
             torch.inference_mode(False),
             torch.no_grad(),
-        ):  # later writes may happen outside of that mode
+        ):
             tensor = self.tensor.new_empty(depth, two, batch, capacity, heads, channels)
             tensor[:, :, :, :length] = self.tensor[:, :, :, :length]
         return Store(tensor, length)
@@ -129,9 +130,9 @@ class KVCacheBase(ABC):
             or torch.compiler.is_compiling()
         ):
             return
-        other = (labels != self.labels).nonzero()
-        if len(other):
-            row = int(other[0])
+        different = (labels != self.labels).nonzero()
+        if len(different):
+            row = int(different[0])
             raise ValueError(
                 f"cache: has label {int(self.labels[row])} in row {row}, but {int(labels[row])} is "
                 "given; prefill "
@@ -142,9 +143,9 @@ class KVCacheBase(ABC):
         """Return a copy with other tokens."""
         if self._model() is None:
             raise ValueError("cache: the network that it belongs to no longer exists")
-        other = copy(self)
-        other.tokens = tokens
-        return other
+        result = copy(self)
+        result.tokens = tokens
+        return result
 
 
 class Cache(KVCacheBase):
@@ -180,25 +181,25 @@ class Cache(KVCacheBase):
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
             tokens = self.tokens[index]
-            whole = self._store.tensor
-            taken = index.nonzero().flatten() if index.dtype == torch.bool else index
-            some = whole.new_empty(*whole.shape[:2], len(tokens), *whole.shape[3:])
+            source = self._store.tensor
+            row_numbers = index.nonzero().flatten() if index.dtype == torch.bool else index
+            selected = source.new_empty(*source.shape[:2], len(tokens), *source.shape[3:])
             # unused capacity is not copied
-            for i, row in enumerate(taken.tolist()):
-                some[:, :, i, : self.length] = whole[:, :, row, : self.length]
-            other = self._like(tokens, Store(some, self.length))
-            other.labels = None if self.labels is None else self.labels[index]
-            return other
+            for i, row in enumerate(row_numbers.tolist()):
+                selected[:, :, i, : self.length] = source[:, :, row, : self.length]
+            result = self._like(tokens, Store(selected, self.length))
+            result.labels = None if self.labels is None else self.labels[index]
+            return result
 
     def slots(self, number: int) -> list[Slot]:
         """Return the buffer of each layer, with capacity for ``number`` more positions."""
         need = self.length + number
         store = self._store
         if store.filled > self.length or store.tensor.shape[3] < need:
-            self._store = store = store.moved(self.length, max(need, 2 * self.length))
+            self._store = store = store.with_capacity(self.length, max(need, 2 * self.length))
         return [Slot(keys, values, self.length) for keys, values in store.tensor]
 
-    def grown(self, tokens: Int[Tensor, "B L"]) -> "Cache":
+    def append(self, tokens: Int[Tensor, "B L"]) -> "Cache":
         """Return the cache extended by these tokens, whose keys and values are in the slots
         already.
         """
@@ -206,9 +207,9 @@ class Cache(KVCacheBase):
         return self._like(torch.cat([self.tokens, tokens], 1), self._store)
 
     def _like(self, tokens: Tensor, store: Store) -> "Cache":
-        other = self._with(tokens)
-        other._store = store
-        return other
+        result = self._with(tokens)
+        result._store = store
+        return result
 
 
 def check_cache(cache: object, *kinds: type[KVCacheBase]) -> None:
@@ -236,8 +237,7 @@ def numbers(model: nn.Module) -> list[int] | None:
 def _bits(values: Tensor) -> int:
     """Return the sum of a tensor's memory read as 64-bit integers; exact in any order."""
     raw = values.contiguous().view(-1).view(torch.uint8)
-    raw = (
-        raw.clone() if raw.storage_offset() % 8 else raw
-    )  # a view may begin at an unaligned offset
-    whole = len(raw) // 8 * 8
-    return int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum())
+    # a view may begin at an unaligned offset
+    raw = raw.clone() if raw.storage_offset() % 8 else raw
+    aligned = len(raw) // 8 * 8
+    return int(raw[:aligned].view(torch.int64).sum()) + int(raw[aligned:].sum())

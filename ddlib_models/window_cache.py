@@ -30,10 +30,8 @@ class WindowSlot(NamedTuple):
         stop = self.start + keys.shape[1]
         if torch.is_grad_enabled():  # in-place writes would invalidate the backward pass
             pairs = (self.keys, keys), (self.values, values)
-            joined = [
-                torch.cat([old[:, : self.start], new, old[:, stop:]], 1) for old, new in pairs
-            ]
-            return joined[0], joined[1]
+            pair = [torch.cat([old[:, : self.start], new, old[:, stop:]], 1) for old, new in pairs]
+            return pair[0], pair[1]
         self.keys[:, self.start : stop] = keys
         self.values[:, self.start : stop] = values
         return self.keys, self.values
@@ -93,13 +91,13 @@ class WindowCache(KVCacheBase):
             labels = None if self.labels is None else self.labels[index]
             return self._like(self.tokens[index], pairs, self.last[index], labels)
 
-    def joined(self, other: "WindowCache") -> "WindowCache":
+    def join(self, other: "WindowCache") -> "WindowCache":
         """Return the cache of these sequences, followed by those of another cache of the same
         window.
         """
         with torch.inference_mode(False), torch.no_grad():
-            both = zip(self.pairs, other.pairs, strict=True)
-            pairs = tuple((torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in both)
+            layers = zip(self.pairs, other.pairs, strict=True)
+            pairs = tuple((torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in layers)
             labels = None
             if self.labels is not None and other.labels is not None:
                 labels = torch.cat([self.labels, other.labels])
@@ -127,11 +125,11 @@ class WindowCache(KVCacheBase):
     def _like(
         self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor, labels: Tensor | None
     ) -> "WindowCache":
-        other = self._with(tokens)
-        other.pairs = pairs
-        other.last = last
-        other.labels = labels
-        return other
+        result = self._with(tokens)
+        result.pairs = pairs
+        result.last = last
+        result.labels = labels
+        return result
 
 
 def check_window(z: Tensor, start: int, stop: int) -> None:

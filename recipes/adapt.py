@@ -188,7 +188,7 @@ def check(name: str, recipe: Recipe) -> None:
 
     from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
-    from ddlib_models.io.safetensors import WHOLE, check_pickled
+    from ddlib_models.io.safetensors import WHOLE, refuse_pickles
     from recipes.data.hub import check_there
     from recipes.data.tokens import load_tokenizer
 
@@ -213,7 +213,7 @@ def check(name: str, recipe: Recipe) -> None:
         )
     if recipe.model["kind"] == "causal_lm":
         if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):
-            check_pickled("AutoModelForCausalLM", name, f"--from {name}")
+            refuse_pickles("AutoModelForCausalLM", name, f"--from {name}")
         options = {
             key: value
             for key, value in recipe.model.items()

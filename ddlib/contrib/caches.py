@@ -64,9 +64,8 @@ class ReusingContext(WindowContext):
         self.denoiser: Any = denoiser
         self.reuse = reuse
         self._cache: Any = None
-        self._slot = torch.full_like(
-            before.new_empty(len(before)), -1
-        )  # row of the cache of each sequence
+        # row of the cache of each sequence
+        self._slot = torch.full_like(before.new_empty(len(before)), -1)
         self._calls = torch.zeros_like(self._slot)  # with the present row
         self._some: tuple[Tensor, Any] | None = None
 
@@ -104,7 +103,7 @@ class ReusingContext(WindowContext):
         """Store the cache of some sequences."""
         stays = (self._slot >= 0) & ~due
         kept = int(stays.sum())
-        self._cache = self._cache.rows(self._slot[stays]).joined(fresh) if kept else fresh
+        self._cache = self._cache.rows(self._slot[stays]).join(fresh) if kept else fresh
         self._slot[stays] = torch.arange(kept, device=due.device)
         self._slot[due] = torch.arange(kept, kept + int(due.sum()), device=due.device)
         self._calls[due] = 0

@@ -43,12 +43,13 @@ class Halton(OfPicture):
 
     def order(self) -> Int64[Tensor, "L"]:
         (rows, columns), count = self.shape, 64
-        while (
-            True
-        ):  # ends: every pixel contains a rectangle that one of so many successive points meets
+        # ends: every pixel contains a rectangle that one of so many successive points meets
+        while True:
             numbers = torch.arange(1, count + 1)
             first = torch.full((rows * columns,), count)
-            pixel = _scaled(numbers, 2, rows) * columns + _scaled(numbers, 3, columns)
+            pixel = _radical_inverse(numbers, 2, rows) * columns + _radical_inverse(
+                numbers, 3, columns
+            )
             first = first.scatter_reduce(0, pixel, numbers - 1, "amin")
             if int(first.max()) < count:
                 return first.argsort()
@@ -59,7 +60,7 @@ class Halton(OfPicture):
         return [cls((1, 2)), cls((2, 2), 2), cls((3, 4), 3)]
 
 
-def _scaled(numbers: Int64[Tensor, "n"], base: int, size: int) -> Int64[Tensor, "n"]:
+def _radical_inverse(numbers: Int64[Tensor, "n"], base: int, size: int) -> Int64[Tensor, "n"]:
     """Return floor(size r), with r the number whose digits after the point are those of ``numbers``
     in reverse.
     """

@@ -92,14 +92,14 @@ def leave_one_out_probe(
     )
     z = process.sample(x, t, generator)
     where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()
-    others = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
-    instead = possible[draw(others, rand(where.shape, generator, x.device))]
+    alternatives = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
+    instead = possible[draw(alternatives, rand(where.shape, generator, x.device))]
     times = t.to(torch.get_default_dtype())
     before = denoiser(z, times)
     moved = []
     for i, token in zip(where.T, instead.T, strict=True):
-        other = z.scatter(1, i[:, None], token[:, None])
-        pairs = (_at(before, i), z), (_at(denoiser(other, times), i), other)
+        changed = z.scatter(1, i[:, None], token[:, None])
+        pairs = (_at(before, i), z), (_at(denoiser(changed, times), i), changed)
         moved.append(
             torch.stack(
                 [

@@ -56,9 +56,8 @@ class Psi(Sampler):
         t = at(run, k)
         s = at(run, k + 1)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        if isinstance(
-            process, LevelProcess
-        ):  # a position that is re-noised descends to a token first
+        # a position that is re-noised descends to a token first
+        if isinstance(process, LevelProcess):
             target = process.sample_level(z, t, s, run.generator)
             stepped = move(run, z, t, torch.where(keep, target, 0), self.force_transition)
             tokens = torch.where(keep | ~run.free, 0, stepped)

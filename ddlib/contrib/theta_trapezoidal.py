@@ -73,7 +73,7 @@ class ThetaTrapezoidal(Sampler):
         z = state.z
         t = at(run, k)
         s = at(run, k + 1)
-        u = self.between(t, s)
+        u = self.intermediate_time(t, s)
         if isinstance(process, LevelProcess):
             target = process.sample_level(z, t, u, run.generator)
             return State(
@@ -84,16 +84,16 @@ class ThetaTrapezoidal(Sampler):
             before, z, t, u, None, run.generator, sharpen=run.sharpen
         )
         z = torch.where(run.free, middle, z)  # the second call takes the prompt too
-        logits = self.extrapolated(process, before, run.predict(z, u), z, u)
+        logits = self.extrapolate(process, before, run.predict(z, u), z, u)
         return State(
             process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s
         )
 
-    def between(self, t: Times, s: Times) -> Times:
+    def intermediate_time(self, t: Times, s: Times) -> Times:
         """Compute the time u of the second network call."""
         return t - self.theta * (t - s)
 
-    def extrapolated(
+    def extrapolate(
         self, process: ForwardProcess, before: Logits, after: Logits, z: Tokens, u: Times
     ) -> Logits:
         """Compute logits of the cavity distribution whose p(x | z) at ``u`` is (a_1 P* - a_2 P)_+,
@@ -124,14 +124,14 @@ class ThetaTrapezoidal(Sampler):
         t: Times,
         s: Times,
     ) -> Float64[Tensor, "N N"]:
-        u = self.between(t, s)
+        u = self.intermediate_time(t, s)
         number = len(z)
         before = predict(z, t)
         after = predict(z, u)
         first = joint(process.posterior(before.softmax(-1), z, t, u), z)
         here = torch.arange(number).repeat_interleave(number)
         there = torch.arange(number).repeat(number)
-        logits = self.extrapolated(process, before[here], after[there], z[there], u[there])
+        logits = self.extrapolate(process, before[here], after[there], z[there], u[there])
         second = joint(process.posterior(logits.softmax(-1), z[there], u[there], s[there]), z)
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
@@ -143,10 +143,9 @@ class ThetaTrapezoidal(Sampler):
         They do not depend on states within levels.
         """
         process = level_process(run)
-        u = self.between(t, s)
-        members = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[
-            first
-        ]  # one per level
+        u = self.intermediate_time(t, s)
+        # one per level
+        members = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]
         last = torch.where(run.free, process.sample_level(members, u, s, run.generator), first)
         moves = first != process.level_of(z)
         moves_later = last != first
@@ -166,11 +165,10 @@ class ThetaTrapezoidal(Sampler):
             rows = torch.arange(done, done + len(part.z), device=z.device)
             done += len(rows)
             target = last[part.b, part.i]
-            assert (
-                before is not None
-            )  # the first call has predictions at all positions of the second stage
+            # the first call has predictions at all positions of the second stage
+            assert before is not None
             both = before.take(rows).token_logits(target), part.token_logits(target)
-            logits = self.extrapolated(process, *both, part.z[:, None], part.t)[:, 0]
+            logits = self.extrapolate(process, *both, part.z[:, None], part.t)[:, 0]
             result[part.b, part.i] = process.descend(
                 logits, part.z, target, later_noise[part.b, part.i], sharpen=run.sharpen
             )

@@ -239,9 +239,8 @@ class TrainingRows:
         if self._depth == 1 or (
             not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())
         ):
-            score = self.order.scoring.of_probs(probs).to(
-                torch.float64
-            )  # of all tokens under the states
+            # of all tokens under the states
+            score = self.order.scoring.of_probs(probs).to(torch.float64)
         elif whole:
             # finite, so that distributions over the tokens of an unlikely cluster have a sum
             part = Predictions(

@@ -76,7 +76,9 @@ class Guidance(Part):
         if not isinstance(process, ForwardProcess):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
         self.process = process
-        self.strength = strength if callable(strength) else self._checked("strength", strength)
+        self.strength = (
+            strength if callable(strength) else self._check_strength("strength", strength)
+        )
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
@@ -85,7 +87,11 @@ class Guidance(Part):
         )
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        self.of_parts = _stated(denoisers or {}) if parameterization is None else parameterization
+        self.of_parts = (
+            _common_parameterization(denoisers or {})
+            if parameterization is None
+            else parameterization
+        )
         self.declare(parameterization=parameterization)
         layout_of(process, self.of_parts)  # raises if unknown
         self._place = place_of(process) if on == "states" else TokenTarget
@@ -178,14 +184,16 @@ class Guidance(Part):
         """
         if callable(self.strength):  # called once for each distinct time
             times, which = t.unique(return_inverse=True)
-            values = [self._checked(f"strength({u:g})", self.strength(u)) for u in times.tolist()]
+            values = [
+                self._check_strength(f"strength({u:g})", self.strength(u)) for u in times.tolist()
+            ]
             strength = torch.tensor(values, dtype=torch.float64, device=t.device)[which]
         else:
             strength = torch.full(t.shape, self.strength, dtype=torch.float64, device=t.device)
         low, high = self.interval
         return torch.where((t >= low) & (t <= high), strength, self.outside)
 
-    def replaced(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return a copy with some constructor arguments replaced, such as the strength."""
         return type(self)(**(dict(self.arguments()) | changes))
 
@@ -226,7 +234,7 @@ class Guidance(Part):
         everywhere = self.interval == (0.0, 1.0) or self.strength == self.outside
         return self.special_cases.get(self.strength) if everywhere else None
 
-    def _checked(self, name: str, value: float) -> float:
+    def _check_strength(self, name: str, value: float) -> float:
         return check_number(
             name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t"
         )
@@ -249,7 +257,7 @@ def check_widths(widths: Mapping[str, int]) -> None:
     require(len(set(widths.values())) <= 1, f"{listed}, must have the same number: one vocabulary")
 
 
-def _stated(denoisers: Mapping[str, Denoiser]) -> Parameterization:
+def _common_parameterization(denoisers: Mapping[str, Denoiser]) -> Parameterization:
     """Return the meaning of the logits that all denoisers state; "cavity" for none."""
     stated = {name: Capabilities.of(part).parameterization for name, part in denoisers.items()}
     each = ", ".join(f"{name} has {one!r}" for name, one in stated.items())

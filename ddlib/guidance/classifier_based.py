@@ -116,7 +116,7 @@ class ClassifierBased(Guidance):
         0 for unreachable choices.
         """
         if self.how == "first order":
-            return self._sloping(place)
+            return self._first_order(place)
         z = place.z
         t = place.network_time
         reach = place.reach()
@@ -161,7 +161,7 @@ class ClassifierBased(Guidance):
         ]
         return [*exact, *sloping]
 
-    def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
+    def _first_order(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
             # a copy, since a tensor made in inference mode cannot be saved for the backward pass

@@ -97,7 +97,7 @@ class ClassifierFree(Guidance):
         if bool((gamma == 0).all()):
             return self.evaluate(place, "unconditional")[0]
         conditional, unconditional = self.evaluate(place, *self.parts)
-        return tempered(conditional, unconditional, gamma)
+        return temper(conditional, unconditional, gamma)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -114,7 +114,7 @@ class ClassifierFree(Guidance):
         ]
 
 
-def tempered(
+def temper(
     conditional: Float[Tensor, "B L n"],
     unconditional: Float[Tensor, "B L n"],
     gamma: Float64[Tensor, "*batch"],

@@ -74,7 +74,7 @@ class ChildTarget(TokenTarget):
         if (
             isinstance(layout, Children)
             and layout.parameterization == "cavity"
-            and _same(layout, hierarchy)
+            and _has_tree(layout, hierarchy)
         ):
             check_columns(self.process, layout, logits, self.z.shape)
             return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -94,9 +94,8 @@ class ChildTarget(TokenTarget):
         level = hierarchy.level_of(self.z)
         for i, edge in enumerate(hierarchy.maps):
             child = edge.parents == hierarchy.local(self.z, i + 1)[..., None]
-            every = (
-                torch.ones_like(child) if i + 1 == hierarchy.depth else child
-            )  # a mask has all as children
+            # a mask has all as children
+            every = torch.ones_like(child) if i + 1 == hierarchy.depth else child
             found.append((level == i + 1)[..., None] & every)
         return torch.cat(found, -1)
 
@@ -126,7 +125,7 @@ class StepTarget(TokenTarget):
         return self.process.posterior(self._uniform(), self.z, self.t, self.s) > 0
 
 
-def _same(children: Children, hierarchy: Hierarchy) -> bool:
+def _has_tree(children: Children, hierarchy: Hierarchy) -> bool:
     """Return whether the tree of the child logits is the hierarchy of the process."""
     levels = tuple(range(hierarchy.depth + 1))
     return children.tree.depth == hierarchy.depth and children.levels_of(hierarchy) == levels

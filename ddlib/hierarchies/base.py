@@ -78,9 +78,8 @@ class Hierarchy(Named, Float64Module, Part):
         )
         check_top(self.between(0, n))
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
-        self.ends = self.starts[
-            1:-1
-        ].clone()  # torch < 2.13, compiled on a GPU, reads a view from its memory's start
+        # torch < 2.13, compiled on a GPU, reads a view from its memory's start
+        self.ends = self.starts[1:-1].clone()
 
     starts: Tensor
     speeds: tuple[float, ...]
@@ -191,12 +190,9 @@ class Hierarchy(Named, Float64Module, Part):
             len(kept[0]) <= vocab_size,
             f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1",
         )
-        other = type(self).__new__(
-            type(self)
-        )  # bypasses __init__: subclasses have different arguments
-        maps = [
-            edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)
-        ]
+        # bypasses __init__: subclasses have different arguments
+        other = type(self).__new__(type(self))
+        maps = [edge.restrict(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
         Hierarchy.__init__(other, maps, self.speeds)
         made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
         return made
@@ -320,13 +316,11 @@ def descendant_logits(
     if route.plain:
         return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
     weight = route.column(state)
-    if (
-        force and level < hierarchy.depth
-    ):  # no descendant leaves the mask, and parents do not apply between masks
+    # no descendant leaves the mask, and parents do not apply between masks
+    if force and level < hierarchy.depth:
         right = route.parents == state[:, None]
-        weight = torch.where(
-            right | ~right.any(-1, keepdim=True), weight, 0.0
-        )  # a state may be no likeliest parent
+        # a state may be no likeliest parent
+        weight = torch.where(right | ~right.any(-1, keepdim=True), weight, 0.0)
     return log_probs + weight.log().to(log_probs.dtype)
 
 

@@ -210,9 +210,8 @@ def soft_memberships(
         distance = 1 - normalize(rows, dim=1) @ normalize(centroids, dim=1).mT
     else:
         distance = torch.cdist(rows, centroids) ** 2
-    ranked = distance.scatter(
-        1, own[:, None], -torch.inf
-    )  # its own cluster is kept, so that none is empty
+    # its own cluster is kept, so that none is empty
+    ranked = distance.scatter(1, own[:, None], -torch.inf)
     index = ranked.topk(min(check_count("most", most), len(centroids)), largest=False).indices
     probability = (-distance.gather(1, index) / temperature).softmax(1)
     return {

@@ -231,9 +231,8 @@ def _gaussian(size: int, width: float, cyclic: bool) -> Kernel:
     """Gaussian steps of one width; dense where the band would hold most of the matrix."""
     reach = min(max(1, math.ceil(6 * width)), (size - 1) // 2 if cyclic else size - 1)
     steps = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    if (
-        cyclic and 2 * reach + 1 >= size // 2
-    ):  # the probability that a step ends there, after any number of turns
+    # the probability that a step ends there, after any number of turns
+    if cyclic and 2 * reach + 1 >= size // 2:
         turns = (
             torch.arange(-math.ceil(6 * width / size) - 1, math.ceil(6 * width / size) + 2) * size
         )

@@ -20,7 +20,7 @@ class Kernel(Float64Module):
     r"""Row-stochastic matrix :math:`K(\text{parent}|\text{child})` between two adjacent levels
     (theory section 16).
 
-    A subclass implements ``row``, ``column``, ``push`` and ``then``; the other methods have
+    A subclass implements ``row``, ``column``, ``push`` and ``compose``; the other methods have
     defaults that build rows.
     """
 
@@ -82,7 +82,7 @@ class Kernel(Float64Module):
         """Return the distribution of the parent if the child has the distribution ``probs``."""
 
     @abstractmethod
-    def then(self, upper: "Kernel") -> "Kernel":
+    def compose(self, upper: "Kernel") -> "Kernel":
         """Return the product of this kernel and ``upper``, the kernel of the next edge."""
 
     def after(self, matrix: Float64[Tensor, "below children"]) -> "Kernel":
@@ -107,7 +107,7 @@ class Kernel(Float64Module):
         those nearby) minus 87.3 in float32, 708.4 in float64, and lose digits from 15.9, or 36,
         plus the logarithm of the number of terms above that.
         """
-        mass, highest = self._shifted(log_probs)
+        mass, highest = self._shift(log_probs)
         tiny = torch.finfo(mass.dtype).tiny
         eps = torch.finfo(mass.dtype).eps
         found = mass.clamp_min(tiny).log() + highest
@@ -154,7 +154,7 @@ class Kernel(Float64Module):
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
         return draw(self.row(child), u)
 
-    def restricted(
+    def restrict(
         self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]
     ) -> "Kernel":
         """Return the kernel between subsets of children and parents, its rows normalised.
@@ -174,7 +174,7 @@ class Kernel(Float64Module):
         """Number of terms of the mass of a parent."""
         return self.num_children
 
-    def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
+    def _shift(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
         """Return masses of parents, of which the largest is not far below 1, and the logarithm of
         their unit.
         """
@@ -232,7 +232,7 @@ class Dense(Kernel):
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         return probs @ self.values.to(probs.dtype)
 
-    def then(self, upper: Kernel) -> Kernel:
+    def compose(self, upper: Kernel) -> Kernel:
         return upper.after(self.values)
 
 
@@ -285,9 +285,8 @@ def stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tens
         f"{name} row {worst} sums to {float(total[worst]):.9g}, must sum to 1",
     )
     exact = abs(float(total[worst]) - 1) < 1e-14 * values.shape[1]
-    return (
-        values if exact else values / total[:, None]
-    )  # a second normalisation would change the last digit
+    # a second normalisation would change the last digit
+    return values if exact else values / total[:, None]
 
 
 def check_parents(mass: Float64[Tensor, "parents"], name: str) -> None:

@@ -38,7 +38,7 @@ class Named:
         return self._names
 
 
-def checked_names(names: Any, sizes: tuple[int, ...]) -> Names:
+def check_names(names: Any, sizes: tuple[int, ...]) -> Names:
     """Return the names that ``Tree`` takes, checked against the sizes of its levels of clusters.
 
     Args:

@@ -147,9 +147,8 @@ class Map(Kernel):
         kept = self.keep + self.spread[right]
         width = self.spread[right]
         other = (u - kept) / (1 - kept) * (cumulative[-1] - width)
-        other = torch.where(
-            other < cumulative[right] - width, other, other + width
-        )  # skip the right parent's slice
+        # skip the right parent's slice
+        other = torch.where(other < cumulative[right] - width, other, other + width)
         strayed = torch.searchsorted(cumulative, other.clamp(min=0).contiguous(), right=True)
         return torch.where(u < kept, right, strayed.clamp_max(self.num_parents - 1))
 
@@ -158,7 +157,7 @@ class Map(Kernel):
             return Map(torch.zeros(len(matrix), dtype=torch.int64, device=matrix.device), 1)
         return super().after(matrix)
 
-    def then(self, upper: Kernel) -> Kernel:
+    def compose(self, upper: Kernel) -> Kernel:
         """Return the product of this map and ``upper``, the kernel of the next edge.
 
         The product of two maps is a map.
@@ -174,7 +173,7 @@ class Map(Kernel):
                 spread = spread + upper.spread
         return Map(upper.parents[self.parents], upper.num_parents, self.keep * upper.keep, spread)
 
-    def restricted(
+    def restrict(
         self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]
     ) -> "Map":
         """Return the map between subsets of children and parents.
@@ -351,7 +350,7 @@ def chain(maps: Sequence[Kernel]) -> Kernel:
     """Return the product of the kernels of adjacent edges, lowest first."""
     product = maps[0]
     for upper in maps[1:]:
-        product = product.then(upper)
+        product = product.compose(upper)
     return product
 
 

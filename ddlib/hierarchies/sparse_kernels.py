@@ -71,9 +71,8 @@ class Sparse(Kernel):
             torch.zeros(count, dtype=torch.float64).index_add(0, index.flatten(), values.flatten()),
             "index",
         )
-        used = (self.values.flatten() > 0).nonzero()[
-            :, 0
-        ]  # a band has many entries of 0 at its ends
+        # a band has many entries of 0 at its ends
+        used = (self.values.flatten() > 0).nonzero()[:, 0]
         parent = index.flatten()[used]
         self._by_parent = used[parent.argsort(stable=True)]
         children = torch.bincount(parent, minlength=count)
@@ -118,9 +117,8 @@ class Sparse(Kernel):
         )
         shape = self.num_parents, self.num_children
         values = self.values.flatten().to(probs.dtype)
-        upwards = torch.sparse_coo_tensor(
-            places, values, shape, check_invariants=False
-        )  # indices were checked before
+        # indices were checked before
+        upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)
         flat = probs.reshape(-1, self.num_children)
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*probs.shape[:-1], self.num_parents)
 
@@ -135,10 +133,9 @@ class Sparse(Kernel):
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self.index[child, draw(self.values[child], u)]
 
-    def then(self, upper: Kernel) -> Kernel:
-        if isinstance(upper, Map) and (
-            upper.num_parents == 1 or upper.keep == 0
-        ):  # to the mask: all rows are equal
+    def compose(self, upper: Kernel) -> Kernel:
+        # to the mask: all rows are equal
+        if isinstance(upper, Map) and (upper.num_parents == 1 or upper.keep == 0):
             parents = torch.arange(self.num_children, device=self.device) % upper.num_parents
             return Map(parents, upper.num_parents, upper.keep, upper.spread)
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
@@ -239,18 +236,17 @@ class Banded(Sparse):
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if not self._in_blocks:
             return super().push(probs)
-        return self._joined(self._product(self._pieces(probs * self._scale.to(probs.dtype), 0.0)))
+        return self._join(self._product(self._pieces(probs * self._scale.to(probs.dtype), 0.0)))
 
-    def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
+    def _shift(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
         if not self._in_blocks:
-            return super()._shifted(log_probs)
+            return super()._shift(log_probs)
         pieces = self._pieces(log_probs + self._scale.log().to(log_probs.dtype), -torch.inf)
         highest = torch.stack([piece.detach().amax(-1, keepdim=True) for piece in pieces]).amax(0)
-        highest = torch.where(
-            highest.isfinite(), highest, 0.0
-        )  # of each block: far from it a mass may be tiny
+        # of each block: far from it a mass may be tiny
+        highest = torch.where(highest.isfinite(), highest, 0.0)
         mass = self._product([(piece - highest).exp() for piece in pieces])
-        return self._joined(mass), self._joined(highest.expand_as(mass))
+        return self._join(mass), self._join(highest.expand_as(mass))
 
     @property
     def _in_blocks(self) -> bool:
@@ -288,7 +284,7 @@ class Banded(Sparse):
         below, here, above = weights.to(pieces[0].dtype).split([reach, size, reach])
         return pieces[0] @ below + pieces[1] @ here + pieces[2] @ above
 
-    def _joined(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
+    def _join(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0
         return blocks.flatten(-2)[..., start : start + self.num_parents]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from ddlib.hierarchies.base import Hierarchy
-from ddlib.hierarchies.level_names import checked_names
+from ddlib.hierarchies.level_names import check_names
 from ddlib.hierarchies.maps import Map, parent_map, parent_vectors, to_masks
 from ddlib.utils.validation import require
 
@@ -89,7 +89,7 @@ class Tree(Hierarchy):
             names=names,
         )
         self.fingerprint = fingerprint
-        if (found := checked_names(names, self.levels[1:-1])).members:
+        if (found := check_names(names, self.levels[1:-1])).members:
             self._names = found
 
     @classmethod

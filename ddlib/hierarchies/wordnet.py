@@ -100,9 +100,8 @@ class _Part:
         self.name = name
         self.senses: dict[str, list[str]] = {}
         self.irregular: dict[str, list[str]] = {}
-        self.lemmas: dict[
-            str, str
-        ] = {}  # the first one of each sense, a sense being its offset in the file
+        # the first one of each sense, a sense being its offset in the file
+        self.lemmas: dict[str, str] = {}
         self.above: dict[str, str | None] = {}
         _read(folder / f"index.{name}", self._index)
         _read(folder / f"data.{name}", self._data)
@@ -147,9 +146,8 @@ class _Part:
         count = 4 + 2 * int(fields[3], 16)
         pointers = fields[count + 1 : count + 1 + 4 * int(fields[count])]
         upwards = ("&",) if fields[2] == "s" else ("@", "@i")
-        self.lemmas[fields[0]] = (
-            fields[4].partition("(")[0].lower()
-        )  # adjectives may end in (a), (p) or (ip)
+        # adjectives may end in (a), (p) or (ip)
+        self.lemmas[fields[0]] = fields[4].partition("(")[0].lower()
         edges = zip(pointers[::4], pointers[1::4], strict=True)
         self.above[fields[0]] = next(
             (offset for symbol, offset in edges if symbol in upwards), None

@@ -318,9 +318,8 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         answer = _Answer(self, logits, sample)
         run = self._run(free, generator, answer, truncation.sharpen(1.0))
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
-            other = torch.Generator(sample.device).manual_seed(
-                0
-            )  # the given generator is used for the steps only
+            # the given generator is used for the steps only
+            other = torch.Generator(sample.device).manual_seed(0)
             begun = self.sampler.init(replace(run, generator=other))
             self._state = begun._replace(t=run.times[k].expand(len(sample)))
         state = self._state._replace(z=sample)

@@ -220,9 +220,8 @@ class SampleCallback(L.Callback):
         if batch_idx or dataloader_idx:
             return
         module: Any = pl_module
-        folder = (
-            Path(trainer.log_dir or trainer.default_root_dir) / "samples"
-        )  # log_dir: all processes must read it
+        # log_dir: all processes must read it
+        folder = Path(trainer.log_dir or trainer.default_root_dir) / "samples"
         if not (trainer.is_global_zero or is_sharded(module)):
             return
         generator = torch.Generator(module.device).manual_seed(self.seed)

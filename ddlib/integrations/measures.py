@@ -178,9 +178,8 @@ def mean_bound(rows: Float64[Tensor, "N 4"]) -> Measure:
     A position that occurs twice, where a sampler filled up the last batch, counts once.
     """
     rows = torch.as_tensor(rows).cpu()
-    position, inverse = rows[:, 0].unique(
-        return_inverse=True
-    )  # in the order of positions, in which times are strata
+    # in the order of positions, in which times are strata
+    position, inverse = rows[:, 0].unique(return_inverse=True)
     first = torch.full_like(position, len(rows), dtype=torch.int64)
     first.scatter_reduce_(0, inverse, torch.arange(len(rows)), "amin")
     _, nats, tokens, times = rows[first].T

@@ -62,9 +62,8 @@ class Positions(Dataset[dict[str, Any]]):
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         number, place = divmod(int(position), len(self.dataset))
-        if (
-            self.shuffle and position == len(self) // 2
-        ):  # a sampler may repeat the first ones to fill the last batch
+        # a sampler may repeat the first ones to fill the last batch
+        if self.shuffle and position == len(self) // 2:
             self._check_new()
         item = self.dataset[int(self._order(number)[place]) if self.shuffle else place]
         return {

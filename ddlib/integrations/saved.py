@@ -102,10 +102,11 @@ def is_sharded(network: nn.Module) -> bool:
     """Return whether FSDP divides the weights among processes, so that each of them must call the
     network.
     """
+    # takes a second to import
     from torch.distributed.fsdp import (
         FSDPModule,
         FullyShardedDataParallel,
-    )  # takes a second to import
+    )
 
     return any(
         isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules()

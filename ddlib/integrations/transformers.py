@@ -138,9 +138,8 @@ class DiffusionTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the weights and ``process.json``."""
-        if (
-            self.args.should_save
-        ):  # first, as the weights may be sent to the hub with all that is in the folder
+        # first, as the weights may be sent to the hub with all that is in the folder
+        if self.args.should_save:
             save_process(self.process, output_dir or str(self.args.output_dir))
         super().save_model(output_dir, _internal_call)
 

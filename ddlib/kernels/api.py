@@ -15,7 +15,7 @@ from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_
 from ddlib.parameterization.tree_softmax import Children, has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, SplitDenoiser
-from ddlib.utils.compilation import uncompiled
+from ddlib.utils.compilation import disable_compile
 from ddlib.utils.validation import check_count, check_devices, check_shape, require
 
 
@@ -79,7 +79,7 @@ class Hidden(Output):
             return denoiser.siblings()[:2]
         return denoiser.output_weights()
 
-    @uncompiled
+    @disable_compile
     def losses(self, inputs: LossInputs) -> PerToken:
         rows, layer = self._batch(inputs)
         blocks, scale = plan(inputs.process, rows, inputs.options, layer.hidden.dtype)
@@ -92,12 +92,12 @@ class Hidden(Output):
         values = values.view_as(inputs.x)
         return values if inputs.mask is None else torch.where(inputs.mask, values, 0.0)
 
-    @uncompiled
+    @disable_compile
     def mean(self, inputs: LossInputs) -> Float[Tensor, ""]:
         count = inputs.x.numel() if inputs.mask is None else inputs.mask.sum()
         return self._sum(inputs, lambda weight: weight / count)[0]
 
-    @uncompiled
+    @disable_compile
     def summed(
         self, inputs: LossInputs, scale: float | Tensor
     ) -> tuple[Float[Tensor, ""], PerToken]:

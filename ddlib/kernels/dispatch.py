@@ -21,7 +21,7 @@ from ddlib.parameterization.logits import layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.interpolating import Interpolating
-from ddlib.weightings import weighted
+from ddlib.weightings import loss_weights
 
 
 class Plan(NamedTuple):
@@ -80,9 +80,8 @@ def _hierarchical(
     layout = layout_of(process, options.parameterization)
     if isinstance(layout, Children):
         return _child_plan(process, layout, plain, rows, options, dtype, level, weight)
-    within = (
-        options.parameterization == "posterior"
-    )  # a posterior is supported on the tokens under the state
+    # a posterior is supported on the tokens under the state
+    within = options.parameterization == "posterior"
     if plain and gpu.usable(z.device, dtype) and not (hard and within):
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
@@ -170,7 +169,6 @@ def _training_weight(
 ) -> Float[Tensor, "N"]:
     """Compute the training weight of each row."""
     x, z, t = rows.sequences()
-    weight = weighted(options.weighting, process, process.loss_weight(x, z, t), x, z, t)
-    return (
-        weight.flatten().clone()
-    )  # a copy: a plan changes it in place, and a weighting may return a cached tensor
+    weight = loss_weights(options.weighting, process, process.loss_weight(x, z, t), x, z, t)
+    # a copy: a plan changes it in place, and a weighting may return a cached tensor
+    return weight.flatten().clone()

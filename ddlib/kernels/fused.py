@@ -111,13 +111,11 @@ def _block(block: Block, work: Work) -> None:
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
     chunk = max(held // len(matrix), 1)
-    chunk = math.ceil(
-        len(block.rows) / math.ceil(len(block.rows) / chunk)
-    )  # the same number of chunks, of equal size
+    # the same number of chunks, of equal size
+    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))
     slab = max(held // _SLABS // len(matrix), 1) if block.divergence.wide else chunk
-    space = hidden.new_empty(
-        chunk, len(matrix)
-    )  # one buffer for all chunks, against memory fragmentation
+    # one buffer for all chunks, against memory fragmentation
+    space = hidden.new_empty(chunk, len(matrix))
     for index in block.rows.split(chunk):
         h = hidden[index]
         logits = space[: len(index)]
@@ -145,9 +143,8 @@ def columns_of(
     weight: Tensor, bias: Tensor | None, columns: Tensor | slice
 ) -> tuple[Tensor, Tensor | None]:
     """Select output columns, i.e. rows of the matrix; a slice gives a view."""
-    matrix = (
-        weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)
-    )  # twice as fast as []
+    # twice as fast as []
+    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)
     return matrix, None if bias is None else bias[columns]
 
 
@@ -221,9 +218,8 @@ class SummedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
         saved = ctx.saved_tensors
-        if (
-            slope.device.type != "cpu" or slope != 1
-        ):  # a comparison would synchronise an accelerator
+        # a comparison would synchronise an accelerator
+        if slope.device.type != "cpu" or slope != 1:
             saved = tuple(
                 None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved
             )

@@ -119,9 +119,8 @@ def parts(
         families, needed, child, parent = query
         index = needed.nonzero()[:, 0]
         index = index[parent[index].argsort(stable=True)]
-        edge = sum(
-            at >= other for other in levels[1:]
-        )  # edge of the process that contains this level of the tree
+        # edge of the process that contains this level of the tree
+        edge = sum(at >= other for other in levels[1:])
         share = None if shares is None or len(index) == 0 else shares[index, edge]
         found.append(Siblings(families, index, child[index], share))
     return found

@@ -125,9 +125,8 @@ def blocks(
     """
     if hard and level > 1 and not within:
         return [Block(index, None, TokenIn(None))]
-    members = (
-        None if level == hierarchy.depth else tokens_under(hierarchy, level)
-    )  # a mask has all tokens under it
+    # a mask has all tokens under it
+    members = None if level == hierarchy.depth else tokens_under(hierarchy, level)
     position = None if members is None else members.rank
     state = hierarchy.local(rows.z[index], level)
     order = state.argsort(stable=True)

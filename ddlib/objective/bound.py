@@ -17,7 +17,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits, poste
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
-from ddlib.times.draws import latest
+from ddlib.times.draws import latest_time
 from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import check_padding, require
@@ -332,7 +332,7 @@ def bound(
         diffusion = diffusion * importance[:, None].to(diffusion.dtype)
     # slow tokens and levels keep information after the last time of this dtype; the bound must
     # count it
-    last = high if steps is not None else min(high, latest(t.dtype))
+    last = high if steps is not None else min(high, latest_time(t.dtype))
     start, end = (t.new_full((rows,), time) for time in (low, last))
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):

@@ -14,7 +14,7 @@ from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.validation import check_mask, check_number, check_padding, require, visible
-from ddlib.weightings import Weighting, weighted
+from ddlib.weightings import Weighting, loss_weights
 
 MODES = ("standard", "hard", "edges")
 Mode = str | Sequence[float]
@@ -110,7 +110,7 @@ class LossOptions:
             return process.integrand(given, x, z, t)
         else:
             weight, divergence = process.integrand_parts(given, x, z, t)
-        weight = weighted(self.weighting, process, weight, x, z, t)
+        weight = loss_weights(self.weighting, process, weight, x, z, t)
         return (weight.to(divergence.dtype) * divergence).to(given.dtype)
 
 

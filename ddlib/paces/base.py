@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ddlib.config.part import Part
 from ddlib.times import TimeDensity, sample_times
-from ddlib.times.base import Interval, check_interval, sound
-from ddlib.times.draws import Place, latest, placed, rounded
+from ddlib.times.base import Interval, check_density, check_interval
+from ddlib.times.draws import WeightedTimes, latest_time, round_times, times_of_uniforms
 from ddlib.typing import Times
 from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.repr import shown
+from ddlib.utils.repr import format_part
 from ddlib.utils.validation import check_count, require, visible
 
 
@@ -146,7 +146,7 @@ class Pace(Part):
         """
         parts = self.parts(check_count("length", length))
         size = self.block
-        density = sound(density)
+        density = check_density(density)
         check_interval(interval)
         require(
             weigh or steps is None,
@@ -159,27 +159,27 @@ class Pace(Part):
 
         dtype = torch.get_default_dtype() if steps is None else torch.float64
 
-        def counted(unit: Tensor) -> Place:
-            place = placed(unit, density, interval, steps)
+        def times_of(unit: Tensor) -> WeightedTimes:
+            place = times_of_uniforms(unit, density, interval, steps)
             return place if weigh else place._replace(weight=torch.ones_like(place.weight))
 
         def until_last(
             measure: Tensor, time: Tensor
         ) -> Tensor:  # the bound accounts for the rest separately
-            return torch.where(time > latest(dtype), 0.0, measure)
+            return torch.where(time > latest_time(dtype), 0.0, measure)
 
         if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
-            place = counted((unit[:, None] + turn) % 1)
+            place = times_of((unit[:, None] + turn) % 1)
             exact, counts, s = (
                 values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s)
             )
             if steps is not None:
                 return Draw(exact, counts, s)
-            t = rounded(exact)
+            t = round_times(exact)
             return Draw(t, until_last(counts, exact))
         part = (unit * parts).floor()
-        place = counted(unit * parts - part)
+        place = times_of(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
         if self.random:
             chance = rand(chance.shape, generator, unit.device)
@@ -187,15 +187,15 @@ class Pace(Part):
 
         def along(time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             u = (part + (time - low) / (high - low)) / parts
-            path = self.checked(self.times(u, chance), chance)
+            path = self.check_path(self.times(u, chance), chance)
             exact = low + (high - low) * path
             moves = (path < 1) | (exact < 1)
-            return u, exact, torch.where(moves, rounded(exact, dtype), exact.to(dtype))
+            return u, exact, torch.where(moves, round_times(exact, dtype), exact.to(dtype))
 
         u, exact, t = along(place.t)
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
-            speeds = self.checked(self.speeds(u, chance), chance, most=None)
+            speeds = self.check_path(self.speeds(u, chance), chance, most=None)
             if speeds.ndim > t.ndim:
                 rule = f"must be that of times, {tuple(t.shape)}, or (B,)"
                 raise ValueError(f"{self!r}: speeds have shape {tuple(speeds.shape)}, {rule}")
@@ -204,7 +204,7 @@ class Pace(Part):
         s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
-    def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
+    def check_path(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
         """Check type, shape and range of times, or of speeds if ``most`` is None, and return
         them.
         """
@@ -240,7 +240,7 @@ class Pace(Part):
         return [cls()]
 
     def __repr__(self) -> str:
-        return shown(self, Pace)
+        return format_part(self, Pace)
 
 
 class Together(Pace):

@@ -54,9 +54,8 @@ class InTurn(Pace):
     def speeds(
         self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
     ) -> Float64[Tensor, "B L"]:
-        place, turn, parts = self._path(
-            u, chance
-        )  # segments are half open, so that one group moves at a time
+        # segments are half open, so that one group moves at a time
+        place, turn, parts = self._path(u, chance)
         return parts * (place.floor().clamp_max(parts - 1) == turn).to(u.dtype)
 
     def _path(self, u: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, int]:

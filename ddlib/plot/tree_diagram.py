@@ -61,7 +61,7 @@ def hierarchy(
     check_count("most", most)
     found = bands(hierarchy, names)
     state = state_names(hierarchy, members)
-    layout = _fitting(hierarchy, most)
+    layout = _fit_layout(hierarchy, most)
     whole = not layout.rest
     axes = axes_or_new(axes, (2.0 + 1.6 * hierarchy.depth, 0.9 + 0.22 * layout.lines))
     column = [hierarchy.depth - level for level in range(hierarchy.depth + 1)]
@@ -124,7 +124,7 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
     return ", ".join(parts)
 
 
-def _fitting(hierarchy: Hierarchy, most: int) -> _Layout:
+def _fit_layout(hierarchy: Hierarchy, most: int) -> _Layout:
     """Return a layout of the whole hierarchy, or with as many children per state as fit into
     ``most`` lines.
     """

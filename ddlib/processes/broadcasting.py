@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
 from ddlib.typing import Times, Tokens
-from ddlib.utils.compilation import uncompiled
+from ddlib.utils.compilation import disable_compile
 from ddlib.utils.validation import check_times, require
 
 
@@ -139,7 +139,7 @@ def products_at(
     return result
 
 
-@uncompiled
+@disable_compile
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
     """Return ``function`` of each distinct time, stacked, and the index of each sequence's or
     position's time.

@@ -17,7 +17,7 @@ from ddlib.samplers.state_draws import Draws, Independent
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.repr import shown
+from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 
@@ -287,7 +287,7 @@ class Sampler(ReversePart):
         return State(state.z[rows], state.t[rows], _picked(state.memo, len(state.z), rows))
 
     def __repr__(self) -> str:
-        return shown(self, Sampler)
+        return format_part(self, Sampler)
 
 
 def _picked(memo: Any, size: int, rows: Tensor) -> Any:

@@ -15,7 +15,7 @@ from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.context import BlockContexts
 from ddlib.samplers.runtime.model import Model
 from ddlib.typing import Sharpen, Tokens
-from ddlib.utils.repr import shown
+from ddlib.utils.repr import format_part
 
 
 class Needs(Flag):
@@ -166,7 +166,7 @@ class Control(Part):
         return tokens
 
     def __repr__(self) -> str:
-        return shown(self, Control)
+        return format_part(self, Control)
 
 
 def check_single(call: SamplingCall, kind: type[Control]) -> None:

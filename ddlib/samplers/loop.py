@@ -82,7 +82,7 @@ def _path(call: SamplingCall) -> Callable[[Tensor], Times]:
     chance = rand(chance.shape, call.generator, call.free.device) if pace.random else chance
 
     def path(u: Tensor) -> Times:
-        times = pace.checked(pace.times(u, chance), chance)
+        times = pace.check_path(pace.times(u, chance), chance)
         # the network takes time 0 at the prompt: where tokens may be wrong, at a later time it
         # would not rely on it
         return torch.where(call.free, times, 0.0)

@@ -277,7 +277,7 @@ def _grid(pace: Pace, times: Tensor, length: int) -> Tensor:
     if not share_time(pace, length):
         return grid
     chance = torch.zeros(len(grid), length, dtype=torch.float64, device=times.device)
-    return pace.checked(pace.times(grid, chance), chance)
+    return pace.check_path(pace.times(grid, chance), chance)
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, int]:

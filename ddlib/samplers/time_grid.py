@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.utils.bisection import bisected
+from ddlib.utils.bisection import bisect
 from ddlib.utils.validation import check_count, require
 
 
@@ -55,7 +55,7 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
         / steps
     )
     target = least + (most - least) * left
-    between = bisected(lambda t: expected(t) < target, target)
+    between = bisect(lambda t: expected(t) < target, target)
     return torch.cat([ends[1:], between, ends[:1]])
 
 

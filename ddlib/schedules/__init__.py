@@ -8,7 +8,7 @@ from ddlib.schedules.geometric import Geometric
 from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
 from ddlib.schedules.window import Window
-from ddlib.utils.imports import imported
+from ddlib.utils.imports import import_quietly
 
 if TYPE_CHECKING:
     from ddlib.schedules.occupancies import Occupancies
@@ -40,4 +40,4 @@ def __getattr__(name: str) -> Any:
     """
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(imported(f"ddlib.schedules.{_LAZY[name]}"), name)
+    return getattr(import_quietly(f"ddlib.schedules.{_LAZY[name]}"), name)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ddlib.config.part import Part
-from ddlib.utils.bisection import bisected
+from ddlib.utils.bisection import bisect
 from ddlib.utils.derivative import derivative
-from ddlib.utils.imports import imported
-from ddlib.utils.repr import shown
+from ddlib.utils.imports import import_quietly
+from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 _LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
@@ -97,7 +97,7 @@ class Schedule(Part):
     def inverse(self, alpha: Tensor) -> Tensor:
         """Return the time t with alpha(t) = ``alpha``, by bisection to the last bit of float64."""
         target = alpha.to(torch.float64)
-        return bisected(lambda t: self.alpha(t) > target, target).to(alpha.dtype)
+        return bisect(lambda t: self.alpha(t) > target, target).to(alpha.dtype)
 
     def time_of(self, hazard: Tensor) -> Tensor:
         """Return the time t with -log alpha(t) = ``hazard``.
@@ -111,8 +111,8 @@ class Schedule(Part):
 
     def expression(self) -> Any:
         """``alpha`` as a ``sympy.Expr`` in the symbol ``t`` (real, positive)."""
-        sympy = imported("sympy")  # imported here: training does not need it
-        return sympy.sympify(self.alpha(imported("ddlib.schedules.symbol").TIME, xp=sympy))
+        sympy = import_quietly("sympy")  # imported here: training does not need it
+        return sympy.sympify(self.alpha(import_quietly("ddlib.schedules.symbol").TIME, xp=sympy))
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -206,7 +206,7 @@ class Schedule(Part):
         return _gauss_legendre(32)
 
     def __repr__(self) -> str:
-        return shown(self, Schedule)
+        return format_part(self, Schedule)
 
 
 def breaks(schedules: Iterable[Schedule]) -> list[float]:

@@ -7,7 +7,7 @@ import sympy
 
 from ddlib.schedules.rate import Rate
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import digits, limit, parsed
+from ddlib.schedules.symbolic import as_expression, digits, limit
 from ddlib.utils.validation import require
 
 _TIMES = [1e-6, 1e-4, *(k / 64 for k in range(1, 64)), 1 - 1e-4, 1 - 1e-6]
@@ -46,7 +46,7 @@ class Occupancies:
             f"formulas is {formulas!r}, must be a list of one formula for each level below the "
             "mask",
         )
-        self.occupancies = tuple(map(parsed, formulas))
+        self.occupancies = tuple(map(as_expression, formulas))
         for i, (given, occupancy) in enumerate(zip(formulas, self.occupancies, strict=True)):
             for point, value in ((0, int(i == 0)), (1, 0)):
                 found, same = limit(occupancy, point, value)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import Compiled, digits, exact_text, parsed
-from ddlib.utils.bisection import bisected
+from ddlib.schedules.symbolic import Compiled, as_expression, digits, exact_text
+from ddlib.utils.bisection import bisect
 from ddlib.utils.validation import require
 
 _DEGREE, _HALVINGS, _DIGITS = 16, 64, 50
@@ -66,7 +66,7 @@ class Rate(Schedule):
     """
 
     def __init__(self, formula: str | sympy.Expr) -> None:
-        self._expression = parsed(formula)
+        self._expression = as_expression(formula)
         self.formula = str(self._expression)
         self.declare(formula=formula)
         self._grid, self._rates, self._hazards = _panels(self._expression, self.formula)
@@ -112,7 +112,7 @@ class Rate(Schedule):
         return self.time_of(-alpha.log())
 
     def time_of(self, hazard: Tensor) -> Tensor:
-        return bisected(lambda t: self.hazard(t) < hazard, hazard)
+        return bisect(lambda t: self.hazard(t) < hazard, hazard)
 
     def _at(self, table: Tensor, t: Tensor) -> Tensor:
         """Evaluate the polynomial of the panel of each time."""
@@ -139,7 +139,7 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
     hazards = []
     total = 0.0
     with digits(_DIGITS):
-        for low, high, series in _resolved(rate, formula):
+        for low, high, series in _panels_of(rate, formula):
             integral = torch.tensor(
                 chebyshev.chebint(series.numpy(), lbnd=-1, scl=(high - low) / 2)
             )
@@ -156,7 +156,7 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
     return torch.tensor(grid, dtype=torch.float64), torch.stack(rates), torch.stack(hazards)
 
 
-def _resolved(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, Tensor]]:
+def _panels_of(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, Tensor]]:
     """Yield panels from t = 0 to 1, as start, end and Chebyshev series, halved until the series has
     the accuracy.
     """

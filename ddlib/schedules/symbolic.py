@@ -189,7 +189,7 @@ class _Exact(StrPrinter):
         return "e"
 
 
-def parsed(formula: str | sympy.Expr) -> sympy.Expr:
+def as_expression(formula: str | sympy.Expr) -> sympy.Expr:
     """Return a formula as a sympy expression in ``TIME``.
 
     Raises:
@@ -245,7 +245,7 @@ class Symbolic(Schedule):
     """
 
     def __init__(self, formula: str | sympy.Expr) -> None:
-        self._expression = parsed(formula)
+        self._expression = as_expression(formula)
         require(
             self._expression.has(TIME), f"formula {formula} is constant, must decrease from 1 to 0"
         )

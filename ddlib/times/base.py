@@ -12,8 +12,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.config.part import Part
-from ddlib.utils.bisection import bisected
-from ddlib.utils.repr import shown
+from ddlib.utils.bisection import bisect
+from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 INTERIOR = (1e-16, 1 - 2**-53)
@@ -64,7 +64,7 @@ class TimeDensity(Part):
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         """Return the time t with G(t) = ``u``, by bisection to the last bit of float64."""
-        return bisected(lambda t: self.cumulative(t) < u, u)
+        return bisect(lambda t: self.cumulative(t) < u, u)
 
     def weight(
         self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)
@@ -158,7 +158,7 @@ class TimeDensity(Part):
         )
 
     def __repr__(self) -> str:
-        return shown(self, TimeDensity)
+        return format_part(self, TimeDensity)
 
     @cached_property
     def _sound(self) -> bool:
@@ -185,7 +185,7 @@ def check_interval(interval: Interval) -> None:
     require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
 
 
-def sound(density: TimeDensity | None) -> TimeDensity | None:
+def check_density(density: TimeDensity | None) -> TimeDensity | None:
     """Return ``density``, checked once per object.
 
     Raises:

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.times.base import TimeDensity
-from ddlib.utils.imports import imported
+from ddlib.utils.imports import import_quietly
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_number, require
 
@@ -53,9 +53,8 @@ class Beta(TimeDensity):
         return self._by("betaincinv", u)
 
     def _by(self, name: str, values: Tensor) -> Tensor:
-        function = getattr(
-            imported("scipy.special"), name
-        )  # slow to load, and most training does not need it
+        # slow to load, and most training does not need it
+        function = getattr(import_quietly("scipy.special"), name)
         found = torch.as_tensor(function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64)
         return found.to(values.device)
 
@@ -89,18 +88,18 @@ class Bell(TimeDensity):
         return [cls(), cls(-1.0, 2.0)]
 
     def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        scaled = self._scaled(t)
+        scaled = self._log_odds(t)
         return torch.exp(-(scaled**2) / 2 - t.log() - torch.log1p(-t)) / (
             self.spread * math.sqrt(2 * math.pi)
         )
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return torch.special.ndtr(self._scaled(t))
+        return torch.special.ndtr(self._log_odds(t))
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.special.expit(self.mean + self.spread * torch.special.ndtri(u))
 
-    def _scaled(self, t: Tensor) -> Tensor:
+    def _log_odds(self, t: Tensor) -> Tensor:
         return (torch.logit(t) - self.mean) / self.spread
 
 

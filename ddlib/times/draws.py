@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.times.base import Interval, TimeDensity, Uniform, check_interval, sound
+from ddlib.times.base import Interval, TimeDensity, Uniform, check_density, check_interval
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
@@ -31,7 +31,7 @@ def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> 
     if isinstance(generator, KeyedGenerator):
         # a shift common to all would be an error of the mean that no difference of two rows can
         # tell
-        return (generator.scrambled(_reversed_bits(slots)) + within) / 2**32
+        return (generator.scramble(_reversed_bits(slots)) + within) / 2**32
     # without the turn the first row would always be early: its own bound would be biased
     turn = (rand((1,), generator, within.device) * count).to(torch.int64)
     return ((slots + turn) % count + within) / count
@@ -171,12 +171,12 @@ def sample_times(
         _check_positions(generator, strata=method != "iid")
     else:
         home = torch.device("cpu") if generator is None else generator.device
-    density = sound(density) or _UNIFORM
+    density = check_density(density) or _UNIFORM
     unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
-    return rounded(_inverse(unit, density, interval), dtype)
+    return round_times(_inverse(unit, density, interval), dtype)
 
 
-class Place(NamedTuple):
+class WeightedTimes(NamedTuple):
     """Times of draws, and the weight of each."""
 
     t: Float64[Tensor, "*n"]
@@ -185,15 +185,15 @@ class Place(NamedTuple):
     """On a grid the time before, else ``t``."""
 
 
-def placed(
+def times_of_uniforms(
     unit: Float64[Tensor, "*n"],
     density: TimeDensity | None = None,
     interval: Interval = (0.0, 1.0),
     steps: int | None = None,
-) -> Place:
+) -> WeightedTimes:
     """Times by a density, from uniform numbers of any shape, in float64.
 
-    ``rounded`` gives those of another dtype.
+    ``round_times`` gives those of another dtype.
 
     Args:
         unit: in [0, 1).
@@ -206,10 +206,10 @@ def placed(
             times are one.
     """
     check_interval(interval)
-    density = sound(density) or _UNIFORM
+    density = check_density(density) or _UNIFORM
     time = _inverse(unit, density, interval)
     if steps is None:
-        return Place(time, density.weight(time, interval), time)
+        return WeightedTimes(time, density.weight(time, interval), time)
     require(
         check_count("steps", steps) <= 10**9,
         f"steps is {steps}, must be at most 10^9: use the continuous bound instead of finer grids",
@@ -217,7 +217,7 @@ def placed(
     low, high = interval
     early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)
     s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
-    return Place(t, density.step_weight(s, t, interval), s)
+    return WeightedTimes(t, density.step_weight(s, t, interval), s)
 
 
 def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
@@ -225,15 +225,17 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
     return density.inverse(start + (end - start) * unit).clamp(*interval)
 
 
-def rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
+def round_times(
+    time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "*n"]:
     """In torch's default or another dtype, never up to 1.
 
     No time is drawn there, and weights may be infinite.
     """
     dtype = dtype or torch.get_default_dtype()
-    return time.to(dtype).clamp(max=latest(dtype))
+    return time.to(dtype).clamp(max=latest_time(dtype))
 
 
-def latest(dtype: torch.dtype) -> float:
+def latest_time(dtype: torch.dtype) -> float:
     """The last time before 1 that a dtype has. Later ones are not drawn: a bound ends here."""
     return 1 - torch.finfo(dtype).eps / 2

@@ -7,9 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 
-def bisected(
-    later: Callable[[Tensor], Tensor], like: Float64[Tensor, "*n"]
-) -> Float64[Tensor, "*n"]:
+def bisect(later: Callable[[Tensor], Tensor], like: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
     """Return the numbers in [0, 1] up to which ``later`` is True, elementwise, to 2^-60.
 
     Args:

@@ -10,7 +10,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+def disable_compile(function: Callable[P, R]) -> Callable[P, R]:
     """Exclude a function from ``torch.compile``, at one graph break.
 
     Shapes depend on noisy states or times.

@@ -12,9 +12,8 @@ def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     """
     t = t.contiguous()  # jvp writes in place, and entries of an expanded tensor share memory
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-        with torch.inference_mode(
-            False
-        ):  # in inference mode torch 2.10 returns 0 for every derivative
+        # in inference mode torch 2.10 returns 0 for every derivative
+        with torch.inference_mode(False):
             return derivative(function, t.clone())
     found: Tensor = torch.func.jvp(function, (t,), (torch.ones_like(t),))[1]
     return found

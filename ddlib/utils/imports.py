@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 
-def imported(name: str) -> Any:
+def import_quietly(name: str) -> Any:
     """Import and return a module.
 
     Restore the warning filters, to which sympy and scipy add their own.

@@ -29,9 +29,8 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ..
     Words are 32-bit values in int64 tensors that broadcast against each other. The bits are the
     same on every device. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
     """
-    if (
-        usable(counter[0].device) and not torch.compiler.is_compiling()
-    ):  # a compiler fuses the operations below
+    # a compiler fuses the operations below
+    if usable(counter[0].device) and not torch.compiler.is_compiling():
         from ddlib.utils.philox_kernel import words  # imports Triton
 
         return words(counter, key)
@@ -96,9 +95,8 @@ class KeyedGenerator:
         self.step = step
         self.index = index
         self.scattered = scattered
-        zero = torch.zeros(
-            (), dtype=torch.int64
-        )  # on the CPU, where these many small operations launch no kernels
+        # on the CPU, where these many small operations launch no kernels
+        zero = torch.zeros((), dtype=torch.int64)
         counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
         self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
         self._draws = self._scramblings = 0
@@ -124,7 +122,7 @@ class KeyedGenerator:
         uniform = (high * 2**26 + low).to(torch.float64) / 2**53
         return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
 
-    def scrambled(self, words: Int64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+    def scramble(self, words: Int64[Tensor, "B"]) -> Int64[Tensor, "B"]:
         """Scramble 32-bit words: flip each bit at random, alike for all words that agree in the
         higher bits.
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 from torch import Tensor
 
 
-def shown(part: object, contract: type) -> str:
+def format_part(part: object, contract: type) -> str:
     """Format an object with its public attributes, without those that its base class ``contract``
     declares.
     """

@@ -52,7 +52,7 @@ class Counterexample:
         numbers.
         """
         place = (
-            ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items())
+            ", ".join(f"{name} = {_shortest(value)}" for name, value in self.where.items())
             or "any time"
         )
         if self.message:
@@ -118,25 +118,30 @@ class Check:
                 f"{line}\n       tolerance {self.tolerance}; error at most {self.worst:.1e} of "
                 f"it{self.worst_at}"
             )
-        found = self.counterexample
+        counterexample = self.counterexample
         after = [f"follows from {self.follows}"] if self.follows else []
-        if found is None:
-            return _indented(line, [f"tolerance {self.tolerance}", self.note, *after])
-        if found.message or self.note:
+        if counterexample is None:
+            return _indent(line, [f"tolerance {self.tolerance}", self.note, *after])
+        if counterexample.message or self.note:
             lines = [
-                f"on {found.subject}",
-                str(found),
+                f"on {counterexample.subject}",
+                str(counterexample),
                 self.note,
                 f"in {self.place}" if self.place else "",
             ]
         else:
-            lines = [f"tolerance {self.tolerance}", f"on {found.subject}", str(found), self.means]
-        return _indented(line, [*dict.fromkeys(lines), found.hint, *after])
+            lines = [
+                f"tolerance {self.tolerance}",
+                f"on {counterexample.subject}",
+                str(counterexample),
+                self.means,
+            ]
+        return _indent(line, [*dict.fromkeys(lines), counterexample.hint, *after])
 
     def in_short(self) -> str:
         """Format the reason of the failure in one line."""
-        found = "" if self.counterexample is None else self.counterexample.text(digits=6)
-        return (self.note or found) + (f", in {self.place}" if self.place else "")
+        counterexample = "" if self.counterexample is None else self.counterexample.text(digits=6)
+        return (self.note or counterexample) + (f", in {self.place}" if self.place else "")
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,9 @@ class Report:
 
         Each cause in full, followed by the failures it explains in short.
         """
-        return "\n".join(self._refuted(check) for check in self.failures if not check.follows)
+        return "\n".join(
+            self._format_refutation(check) for check in self.failures if not check.follows
+        )
 
     def to_json(self) -> str:
         """Format the report as JSON; infinities and NaN become strings."""
@@ -203,31 +210,31 @@ class Report:
         return [line for topic, checks in sections for line in (topic, *map(str, checks))]
 
     def _by_name(self) -> list[str]:
-        held: dict[str, list[str]] = {}
+        passed: dict[str, list[str]] = {}
         for check in self.checks:
             if check.ok:
-                held.setdefault(check.topic, []).append(check.name)
-        lines = [_wrapped(f"  ok   {topic}: ", names) for topic, names in held.items()]
+                passed.setdefault(check.topic, []).append(check.name)
+        lines = [_wrap(f"  ok   {topic}: ", names) for topic, names in passed.items()]
         apart = [check.name for check in self.checks if check.ok is None]
-        return [*lines, *([_wrapped("    -  do not apply: ", apart)] if apart else [])]
+        return [*lines, *([_wrap("    -  do not apply: ", apart)] if apart else [])]
 
-    def _refuted(self, cause: Check) -> str:
-        same: list[str] = []
+    def _format_refutation(self, cause: Check) -> str:
+        at_this_line: list[str] = []
         unanswered: list[str] = []
         reasons: dict[str, list[str]] = {}
         for check in self.followers(cause):
             if check.place and check.place == cause.place:
-                same.append(check.name)
+                at_this_line.append(check.name)
             elif check.note and not check.place:
                 unanswered.append(check.name)
             else:
                 reasons.setdefault(check.in_short(), []).append(check.name)
         lines = [str(cause)]
-        if same:
-            count = _counted(same, "more check fails", "more checks fail")
-            lines.append(_wrapped(f"{_INDENT}{count} at this line: ", same))
+        if at_this_line:
+            count = _count(at_this_line, "more check fails", "more checks fail")
+            lines.append(_wrap(f"{_INDENT}{count} at this line: ", at_this_line))
         if reasons:
-            count = _counted(
+            count = _count(
                 [name for names in reasons.values() for name in names], "failure", "failures"
             )
             lines.append(f"{_INDENT}{count} that may follow from it:")
@@ -235,40 +242,40 @@ class Report:
             name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             lines.append(f"{_INDENT}  {name}: {why}")
         if unanswered:
-            count = _counted(unanswered, "check", "checks")
+            count = _count(unanswered, "check", "checks")
             lines.append(
-                _wrapped(f"{_INDENT}{count} without a result, possibly because of it: ", unanswered)
+                _wrap(f"{_INDENT}{count} without a result, possibly because of it: ", unanswered)
             )
         return "\n".join(lines)
 
     def _verdict(self) -> str:
         applied = [check for check in self.checks if check.ok is not None]
-        held = f"{sum(check.ok is True for check in applied)} of {len(applied)} checks pass"
+        passed = f"{sum(check.ok is True for check in applied)} of {len(applied)} checks pass"
         if self.ok:
-            return f"verified: {held} ({self.seconds:.1f} s)"
+            return f"verified: {passed} ({self.seconds:.1f} s)"
         causes = [check for check in self.failures if not check.follows]
         follow = len(self.failures) - len(causes)
-        failures = _counted(causes, "failure", "failures") + (
+        failures = _count(causes, "failure", "failures") + (
             f", {follow} that may follow" if follow else ""
         )
-        return f"NOT VERIFIED: {failures}; {held} ({self.seconds:.1f} s)"
+        return f"NOT VERIFIED: {failures}; {passed} ({self.seconds:.1f} s)"
 
 
-def _counted(things: Sequence[object], one: str, many: str) -> str:
-    return f"{len(things)} {one if len(things) == 1 else many}"
+def _count(things: Sequence[object], singular: str, plural: str) -> str:
+    return f"{len(things)} {singular if len(things) == 1 else plural}"
 
 
-def _exactly(number: float) -> str:
+def _shortest(number: float) -> str:
     """Format a number with as few digits as identify it."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
 
-def _indented(first: str, lines: Sequence[str]) -> str:
+def _indent(first: str, lines: Sequence[str]) -> str:
     return "\n".join([first, *(_INDENT + line for line in lines if line)])
 
 
-def _wrapped(first: str, names: Sequence[str]) -> str:
+def _wrap(first: str, names: Sequence[str]) -> str:
     """Format a list of names after ``first``, in lines of at most ``WIDTH``.
 
     Names are not broken.

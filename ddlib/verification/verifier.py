@@ -16,7 +16,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
-from ddlib.utils.imports import imported
+from ddlib.utils.imports import import_quietly
 from ddlib.utils.validation import require
 from ddlib.verification.kinds import KINDS
 from ddlib.verification.report import Report
@@ -82,10 +82,10 @@ def verify(
     for kind in KINDS.values():
         if isinstance(subject, kind.base):
             start = time.perf_counter()
-            run = imported(f"ddlib.verification.claims.{kind.claims}").verify
-            given = () if on is None else (on,)
+            run = import_quietly(f"ddlib.verification.claims.{kind.claims}").verify
+            processes = () if on is None else (on,)
             with _one_thread():
-                checks, note = run(subject, level == "full", *given)
+                checks, note = run(subject, level == "full", *processes)
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
         f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a "

@@ -12,7 +12,7 @@ from torch import Tensor
 from ddlib.config.part import Part
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
-from ddlib.utils.repr import shown
+from ddlib.utils.repr import format_part
 from ddlib.utils.validation import visible
 
 
@@ -79,10 +79,10 @@ class Weighting(Part):
         return [cls()]
 
     def __repr__(self) -> str:
-        return shown(self, Weighting)
+        return format_part(self, Weighting)
 
 
-def weighted(
+def loss_weights(
     weighting: Weighting | None,
     process: ForwardProcess,
     weight: PerToken,

@@ -14,7 +14,7 @@ from ddlib.processes import ForwardProcess, interior, unsqueeze_times
 from ddlib.times import Tabulated
 from ddlib.typing import Interpolating, Times, Tokens
 from ddlib.utils.validation import check_count, check_flag, check_number, require
-from ddlib.weightings.base import Weighting, weighted
+from ddlib.weightings.base import Weighting, loss_weights
 
 
 class Clip(Weighting):
@@ -180,7 +180,7 @@ class PerLevel(Weighting):
         t: Times,
     ) -> Float64[Tensor, "B L"]:
         factors = torch.tensor([1.0, *self.factors], dtype=torch.float64, device=z.device)
-        return weighted(self.weighting, process, weight, x, z, t) * factors[process.level_of(z)]
+        return loss_weights(self.weighting, process, weight, x, z, t) * factors[process.level_of(z)]
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

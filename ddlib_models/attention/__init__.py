@@ -8,7 +8,7 @@ from ddlib_models.attention.backends import (
     Varlen,
     XFormers,
     backend,
-    kept_mask,
+    cached_mask,
     owners,
 )
 
@@ -20,6 +20,6 @@ __all__ = [
     "Varlen",
     "XFormers",
     "backend",
-    "kept_mask",
+    "cached_mask",
     "owners",
 ]

@@ -165,14 +165,16 @@ class Varlen(Attention):
         from torch.nn.attention.varlen import varlen_attn
 
         batch = len(q)
-        k_offsets, longest_k = mask or self._even(k)
-        q_offsets, longest_q = (k_offsets, longest_k) if q.shape == k.shape else self._even(q)
+        k_offsets, longest_k = mask or self._equal_offsets(k)
+        q_offsets, longest_q = (
+            (k_offsets, longest_k) if q.shape == k.shape else self._equal_offsets(q)
+        )
         q, k, v = (rearrange(x, "b l h k -> (b l) h k") for x in (q, k, v))
         out = varlen_attn(q, k, v, q_offsets, k_offsets, longest_q, longest_k)
         return rearrange(out, "(b l) h k -> b l h k", b=batch)
 
     @staticmethod
-    def _even(x: Float[Tensor, "B L H K"]) -> tuple[Tensor, int]:
+    def _equal_offsets(x: Float[Tensor, "B L H K"]) -> tuple[Tensor, int]:
         """Return the result of ``mask`` for sequences of one length."""
         batch, length = x.shape[:2]
         return torch.arange(
@@ -290,18 +292,20 @@ def backend(name: str) -> Attention:
     return BACKENDS[name]()
 
 
-def kept_mask(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
+def cached_mask(
+    attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device
+) -> Any:
     """Return ``attend.mask_by(...)`` of a hashable rule; the last few results are cached.
 
     Compiled code builds the mask itself, as a part of its graph.
     """
     if torch.compiler.is_compiling():
         return attend.mask_by(rule, queries, keys, device)
-    return _remembered(attend, rule, queries, keys, device)
+    return _build_mask(attend, rule, queries, keys, device)
 
 
 @lru_cache(maxsize=4)
-def _remembered(
+def _build_mask(
     attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device
 ) -> Any:
     with torch.inference_mode(False):  # the next caller may be training

@@ -53,7 +53,7 @@ def within(
     ``rule``, if given, applies to positions within a sequence.
     """
 
-    def same(query, key):  # not annotated: a compiler may pass indices of its types
+    def allows(query, key):  # not annotated: a compiler may pass indices of its types
         together = owner[query] == owner[key]
         return (
             together
@@ -61,7 +61,7 @@ def within(
             else together & rule(position[query], position[key])
         )
 
-    return same
+    return allows
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,14 @@ class Rows:
             end = begin + length
         first = torch.tensor(starts, device=owner.device)[owner]
         offset = torch.arange(len(owner), device=owner.device)
-        place = (
-            first + offset - torch.searchsorted(owner, owner)
-        )  # searchsorted: where the sequence begins
+        # searchsorted: where the sequence begins
+        place = first + offset - torch.searchsorted(owner, owner)
         size = -(-end // width) * width
         index = offset.new_zeros(size)
-        there = offset.new_full((size,), -1)
+        owner_at = offset.new_full((size,), -1)
         index[place] = offset
-        there[place] = owner
-        there = there.view(-1, width)
-        return cls(index.view(-1, width), place, (there[:, :, None] == there[:, None, :])[:, None])
+        owner_at[place] = owner
+        owner_at = owner_at.view(-1, width)
+        return cls(
+            index.view(-1, width), place, (owner_at[:, :, None] == owner_at[:, None, :])[:, None]
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib_models.attention.masks import ByBlocks
 
 
-def seen_by(
+def sight_mask(
     row: int,
     length: int,
     block_size: int,
@@ -34,28 +34,28 @@ def seen_by(
             those of the row.
     """
     index = torch.arange(first + row + behind, device=device)
-    seen = torch.ones(row, len(index), dtype=torch.bool, device=device)
+    mask = torch.ones(row, len(index), dtype=torch.bool, device=device)
     keys = torch.cat([index[:first], index[first + row :], index[first : first + row]])
     if block_size:
-        seen = ByBlocks(block_size, row - length, first)(index[:row, None], keys)
+        mask = ByBlocks(block_size, row - length, first)(index[:row, None], keys)
     if sight < 1:
         position = keys % (first + length + behind)
-        seen = seen & (
-            (torch.rand(seen.shape, device=device) < sight) | (position[-row:, None] >= position)
+        mask = mask & (
+            (torch.rand(mask.shape, device=device) < sight) | (position[-row:, None] >= position)
         )
-    return seen
+    return mask
 
 
-def added(seen: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
+def additive_mask(mask: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
     """Return the additive mask that transformers' attention functions take.
 
     Finite in half precision too.
     """
     least = torch.finfo(torch.float16 if dtype == torch.float16 else torch.bfloat16).min
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, least)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, least)
 
 
-def shifted(
+def shift_features(
     features: Float[Tensor, "B n D"],
     length: int,
     block_size: int,
@@ -69,7 +69,7 @@ def shifted(
     With padding the one before is the last that is present, wherever the padding stands.
 
     Args:
-        features: features of a row laid out as in ``seen_by``.
+        features: features of a row laid out as in ``sight_mask``.
         length: length of the sequence.
         block_size: with clean tokens, the position before a block is the last one of the clean
             block before it.
@@ -82,9 +82,8 @@ def shifted(
     before = torch.cat([ahead, noisy[:, :-1]], 1)
     if present is not None:
         index = torch.arange(length, device=features.device)
-        latest = (
-            torch.where(present, index, -1).cummax(1).values
-        )  # the last position present so far
+        # the last position present so far
+        latest = torch.where(present, index, -1).cummax(1).values
         source = F.pad(latest[:, :-1], (1, 0), value=-1)
         source = torch.where(source < 0, index, source)
         return noisy.gather(1, source[..., None].expand(noisy.shape))

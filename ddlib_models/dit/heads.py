@@ -158,8 +158,8 @@ class ChildHead(Constants, nn.Linear):
             first = torch.empty(count, dtype=torch.int64, device=weight.device).index_copy_(
                 0, parents, torch.arange(len(parents), device=weight.device)
             )
-            other = (weight != weight[first[parents]]).any(1)
-            uneven += len(parents[other].unique())
+            differs = (weight != weight[first[parents]]).any(1)
+            uneven += len(parents[differs].unique())
             mass = bias.new_zeros(count, dtype=torch.float64).index_add_(
                 0, parents, bias.double().exp()
             )
@@ -221,9 +221,9 @@ def parents_of(
             that has no child.
     """
     children = vocab_size
-    found = []
-    for level, given in enumerate(tree):
-        edge = torch.as_tensor(given, device="cpu")
+    edges = []
+    for level, parents in enumerate(tree):
+        edge = torch.as_tensor(parents, device="cpu")
         if edge.dtype != torch.int64 or edge.shape != (children,) or int(edge.min()) < 0:
             raise ValueError(
                 f"{name}[{level}]: must be {children} int64 indices >= 0, got {edge.dtype} "
@@ -233,8 +233,8 @@ def parents_of(
         counts = edge.bincount(minlength=children)
         if int(counts.min()) == 0:
             raise ValueError(f"{name}[{level}]: cluster {int(counts.argmin())} has no token")
-        found.append(edge)
-    return found
+        edges.append(edge)
+    return edges
 
 
 def level_sizes(vocab_size: int, parents: Sequence[Tensor]) -> list[int]:

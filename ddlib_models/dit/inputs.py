@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib_models.attention.backends import Attention, kept_mask
+from ddlib_models.attention.backends import Attention, cached_mask
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Slot
@@ -68,7 +68,7 @@ class InputBuilder:
     attention: Attention
     positions: Positions
 
-    def packed(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
+    def pack(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
         """Build the inputs of sequences packed into one row, separated by their owner."""
         total = (1, len(packing.owner))
         if z.shape != total or t.shape not in ((packing.num_sequences,), total):
@@ -111,7 +111,7 @@ class InputBuilder:
         index = torch.arange(first, first + z.shape[1], device=z.device)
         # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(
+        return self._with_masks(
             ModelInputs(z, t, index, slots, positions=positions), rule, first + z.shape[1]
         )
 
@@ -122,7 +122,7 @@ class InputBuilder:
         self.check_length(length)
         index = torch.arange(cache.start, cache.stop, device=z.device)
         rule = ByBlocks(self.block_size, 0, cache.start) if self.block_size else None
-        return self._ruled(
+        return self._with_masks(
             ModelInputs(z, t, index, cache.slots(), positions=positions), rule, length
         )
 
@@ -150,12 +150,12 @@ class InputBuilder:
         length = z.shape[1]
         if length <= self.block_size:
             return self.row(z, t)  # nothing is before the only block
-        own = t if t.ndim == 2 else t[:, None].expand(z.shape)
+        times = t if t.ndim == 2 else t[:, None].expand(z.shape)
         self.check_length(length)
         index = torch.arange(length, device=z.device).repeat(2)
-        both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
-        found = ModelInputs(*both, index, [None] * self.depth, positions=slice(length))
-        return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
+        states_and_times = torch.cat([z, clean], 1), torch.cat([times, torch.zeros_like(times)], 1)
+        inputs = ModelInputs(*states_and_times, index, [None] * self.depth, positions=slice(length))
+        return self._with_masks(inputs, ByBlocks(self.block_size, length), 2 * length)
 
     def check_length(self, length: int) -> None:
         """Raise ValueError for a length that the positions do not have.
@@ -164,22 +164,26 @@ class InputBuilder:
         """
         self.positions.check_length(length, prefix=self.block_size > 0)
 
-    def _ruled(self, found: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
+    def _with_masks(self, inputs: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
         """Return the inputs with their masks."""
         if rule is None:
-            return found
-        count = found.z.shape[1]
-        device = found.z.device
-        positions = found.positions
-        mask = last = kept_mask(self.attention, rule, count, keys, device)
+            return inputs
+        count = inputs.z.shape[1]
+        device = inputs.z.device
+        positions = inputs.positions
+        mask = last = cached_mask(self.attention, rule, count, keys, device)
         if isinstance(positions, Tensor):
             last = self.attention.mask_by(rule, positions, keys, device)
         elif positions is not None:
             num_queries = len(range(count)[positions])
             last = (
-                kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
+                cached_mask(self.attention, rule, num_queries, keys, device)
+                if num_queries
+                else None
             )
-        return ModelInputs(found.z, found.t, found.index, found.slots, None, mask, positions, last)
+        return ModelInputs(
+            inputs.z, inputs.t, inputs.index, inputs.slots, None, mask, positions, last
+        )
 
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):

@@ -80,9 +80,8 @@ class LabelEmbedding(nn.Embedding):
                 "dd.sample(..., controls=[dd.controls.WholeBatch()])"
             )
         check_range("label holds", label, least, self.num_classes, rule)
-        index = label.where(
-            label != self.num_classes, self.num_embeddings
-        )  # no class: fails in the table everywhere
+        # no class: fails in the table everywhere
+        index = label.where(label != self.num_classes, self.num_embeddings)
         return index.where(label != -1, self.num_classes).to(device)
 
     def forward(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n C"]:
@@ -93,7 +92,7 @@ class LabelEmbedding(nn.Embedding):
         return super().forward(index)
 
 
-def shown(label: Label) -> str:
+def format_label(label: Label) -> str:
     """Return a label as messages show it: a class, or the shape of a tensor."""
     return f"of shape {tuple(label.shape)}" if isinstance(label, Tensor) else str(label)
 
@@ -103,35 +102,35 @@ class Wrapper(ABC):
 
     @property
     @abstractmethod
-    def wrapped(self) -> nn.Module:
+    def network(self) -> nn.Module:
         """The network."""
 
     def output_weights(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """Return the head's matrix and bias; see ``DiT.output_weights``."""
-        return self.wrapped.output_weights()
+        return self.network.output_weights()
 
     def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
         """Return matrix, bias and rows of a head over children; see ``DiT.siblings``."""
-        return self.wrapped.siblings()
+        return self.network.siblings()
 
     @property
     def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
         """Parents of the tree whose children the head predicts; None if it predicts tokens."""
-        return self.wrapped.tree
+        return self.network.tree
 
     @property
     def block_size(self) -> int:
         """Positions of a block, 0 without blocks."""
-        return self.wrapped.block_size
+        return self.network.block_size
 
     @property
     def takes_memory(self) -> bool:
         """True if the model takes the features of the previous call."""
-        return self.wrapped.takes_memory
+        return self.network.takes_memory
 
 
 class Conditioned(Wrapper):
-    """A ``DiT`` at fixed labels: a denoiser ``(z, t) -> logits``, from ``DiT.conditioned``.
+    """A ``DiT`` at fixed labels: a denoiser ``(z, t) -> logits``, from ``DiT.with_label``.
 
     It has the methods of the model that samplers and losses use, so it is a split, sparse and block
     denoiser like the model (``ddlib.typing``). It holds the model and no copy of it.
@@ -148,20 +147,19 @@ class Conditioned(Wrapper):
     own_times = True
 
     @property
-    def wrapped(self) -> nn.Module:
+    def network(self) -> nn.Module:
         """The conditional network."""
         return self.model
 
     def __init__(self, model: nn.Module, label: Label) -> None:
         if model.labels is None:
             raise ValueError(
-                f"label is {shown(label)}: must be None with num_classes=0; build the model with "
-                "the number of classes"
+                f"label is {format_label(label)}: must be None with num_classes=0; build the "
+                "model with the number of classes"
             )
         rows = len(label) if isinstance(label, Tensor) and label.ndim else 1
-        model.labels.indices(
-            label, rows, model.labels.weight.device
-        )  # raises for a label that no call would accept
+        # raises for a label that no call would accept
+        model.labels.indices(label, rows, model.labels.weight.device)
         self.model = model
         self.label = label
 
@@ -217,4 +215,4 @@ class Conditioned(Wrapper):
         return getattr(self.model, "parameterization", None)
 
     def __repr__(self) -> str:
-        return f"{type(self.model).__name__}.conditioned({shown(self.label)})"
+        return f"{type(self.model).__name__}.with_label({format_label(self.label)})"

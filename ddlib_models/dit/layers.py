@@ -47,8 +47,10 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        wide = widen(x)
-        return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype)).to(x.dtype)
+        x_float32 = widen(x)
+        return F.layer_norm(x_float32, self.weight.shape, self.weight.to(x_float32.dtype)).to(
+            x.dtype
+        )
 
 
 class MemoryInput(nn.Module):
@@ -183,7 +185,7 @@ def pick(
     return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
 
 
-def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
+def pick_per_position(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
     """Apply ``pick`` to vectors per position; vectors shared by a sequence, (B, 1, D), stay."""
     return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
 
@@ -293,7 +295,7 @@ class Block(nn.Module):
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
         y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)
         gate1, shift2, scale2, gate2 = (
-            pick_own(each, positions) for each in (gate1, shift2, scale2, gate2)
+            pick_per_position(each, positions) for each in (gate1, shift2, scale2, gate2)
         )
         x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
         y = self.mlp(modulate(self.norm2(x), shift2, scale2))

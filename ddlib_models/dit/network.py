@@ -13,7 +13,7 @@ from ddlib_models.attention.masks import ByBlocks, within
 from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead, level_sizes, parents_of
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_blocks, check_indices
-from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding, shown
+from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding, format_label
 from ddlib_models.dit.layers import (
     Block,
     LayerNorm,
@@ -89,7 +89,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         num_classes: number of classes of a label that conditions the network, 0 for none. Its
             vector is added to the time condition of adaLN (Peebles & Xie 2023); the weights of
             adaLN start at zero, so a fresh model does not depend on it. See ``forward`` and
-            ``conditioned``.
+            ``with_label``.
         label_dropout: probability, in training mode, that a sequence gets the null class in place
             of its label, for classifier-free guidance (Ho & Salimans 2022). With 0 there is no null
             class: every call needs a label.
@@ -108,15 +108,13 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         ImportError, RuntimeError: an attention back end that does not run here.
     """
 
-    unsaved = (
-        "attention",
-    )  # another machine may lack the back end, and the weights do not depend on it
+    # another machine may lack the back end, and the weights do not depend on it
+    unsaved = ("attention",)
     model_type = "ddlib-dit"
     unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape", "memory")
     own_times = True  # ddlib.typing.OwnTimes
-    initially_neutral = (
-        "memory.",
-    )  # tensors without effect at first: training may start from weights without them
+    # tensors without effect at first: training may start from weights without them
+    initially_neutral = ("memory.",)
 
     def __init__(
         self,
@@ -155,9 +153,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.time_conditioned = time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         if block_size:
-            self.attention.mask_by(
-                ByBlocks(block_size), 1, 1, torch.device("cpu")
-            )  # raises before any work
+            # raises before any work
+            self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))
         condition = cond_dim if time_conditioned or num_classes else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
         table_rows = (num_states + clusters) * tied
@@ -292,11 +289,11 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         check_indices("positions holds", positions, z.shape[1], "L")
         return self._final(self._trunk(z, t, positions=positions, cache=cache, label=label))
 
-    def conditioned(self, label: Label) -> Conditioned:
+    def with_label(self, label: Label) -> Conditioned:
         """Return the denoiser ``(z, t) -> logits`` at fixed labels, for samplers, bounds and
         guidance.
 
-        ``dd.guidance.ClassifierFree(process, model.conditioned(3), model, strength)`` guides to
+        ``dd.guidance.ClassifierFree(process, model.with_label(3), model, strength)`` guides to
         class 3. With (B,) labels, one per sequence of the batch, samplers need
         ``controls=[dd.controls.WholeBatch()]``.
 
@@ -337,7 +334,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self._trunk(
             x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label
         )
-        return cache.grown(x)
+        return cache.append(x)
 
     @torch.no_grad()
     def prefill_around(
@@ -371,13 +368,14 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         check_window(z, start, stop)
         layer = self.blocks[0].attention
         labels = self._classes(label, len(z), z.device)
+        # later writes may happen outside of that mode
         with (
             torch.inference_mode(False),
             torch.no_grad(),
-        ):  # later writes may happen outside of that mode
-            like = self.embedding.weight.new_empty(0, dtype=layer.dtype)
+        ):
+            prototype = self.embedding.weight.new_empty(0, dtype=layer.dtype)
             size = len(self.blocks), 2, *z.shape, layer.heads, self.reader.head_dim
-            pairs = tuple((keys, values) for keys, values in like.new_empty(size))
+            pairs = tuple((keys, values) for keys, values in prototype.new_empty(size))
         # a window of all positions fills them
         self._trunk(
             z, t, positions=slice(0), cache=WindowCache(z, self, 0, z.shape[1], pairs), label=label
@@ -506,10 +504,10 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         memory: Tensor | None = None,
     ) -> Trunk:
         options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
-        given = [name for name, value in options.items() if value is not None]
-        if len(given) > 1:
+        names = [name for name, value in options.items() if value is not None]
+        if len(names) > 1:
             raise ValueError(
-                f"{' and '.join(given)}: at most one of them may be given, since each gives a row "
+                f"{' and '.join(names)}: at most one of them may be given, since each gives a row "
                 "another meaning"
             )
         if cache is not None:
@@ -518,27 +516,29 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         rows = len(z)
         if cu_seqlens is not None:
             packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
-            found = self.reader.packed(z, t, packing)
+            inputs = self.reader.pack(z, t, packing)
             rows = packing.num_sequences
         elif clean is not None:
-            found = self.reader.beside(z, t, clean)
+            inputs = self.reader.beside(z, t, clean)
         else:
-            found = self.reader.row(z, t, positions, cache)
+            inputs = self.reader.row(z, t, positions, cache)
         classes = self._classes(label, rows, z.device)
         if cache is not None:
             cache.check_labels(classes)
-        condition = self._condition(found.t, classes, found.owner)
-        x = self.positions.added(self.embedding(found.z), found.index)
+        condition = self._condition(inputs.t, classes, inputs.owner)
+        x = self.positions.add_to(self.embedding(inputs.z), inputs.index)
         if memory is not None:
             _check_memory(memory, x.shape, self.memory is not None, clean is None and cache is None)
             x = x + self.memory(memory)
-        angles = self.positions.angles(found.index)
-        *layers, (last, slot) = zip(self.blocks, found.slots, strict=True)
-        for layer, kept in layers:
-            x = layer(x, condition, angles, found.owner, found.mask, None, kept)
-        x = last(x, condition, angles, found.owner, found.last_mask, found.positions, slot)
-        own = condition is not None and condition.ndim == 3
-        return Trunk(x, pick(condition, found.positions) if own else condition, found.owner)
+        angles = self.positions.angles(inputs.index)
+        *layers, (last, slot) = zip(self.blocks, inputs.slots, strict=True)
+        for layer, layer_slot in layers:
+            x = layer(x, condition, angles, inputs.owner, inputs.mask, None, layer_slot)
+        x = last(x, condition, angles, inputs.owner, inputs.last_mask, inputs.positions, slot)
+        per_position = condition is not None and condition.ndim == 3
+        return Trunk(
+            x, pick(condition, inputs.positions) if per_position else condition, inputs.owner
+        )
 
     def _classes(self, label: Label, rows: int, device: torch.device) -> Int[Tensor, " n"] | None:
         """Return the row of the table of labels for each sequence.
@@ -549,8 +549,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             return self.labels.indices(label, rows, device)
         if label is not None:
             raise ValueError(
-                f"label is {shown(label)}: must be None with num_classes=0; build the model with "
-                "the number of classes"
+                f"label is {format_label(label)}: must be None with num_classes=0; build the "
+                "model with the number of classes"
             )
         return None
 

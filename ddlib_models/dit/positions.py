@@ -33,7 +33,7 @@ class Positions(ABC):
         None for no rotation.
         """
 
-    def added(self, x: Float[Tensor, "B L D"], index: Int[Tensor, " L"]) -> Float[Tensor, "B L D"]:
+    def add_to(self, x: Float[Tensor, "B L D"], index: Int[Tensor, " L"]) -> Float[Tensor, "B L D"]:
         """Return the embeddings with the vectors of their positions added, if there are any."""
         return x
 
@@ -118,7 +118,7 @@ class Learned(nn.Embedding, Positions):
     def angles(self, index: Int[Tensor, " L"]) -> None:
         return None
 
-    def added(self, x: Float[Tensor, "B L D"], index: Int[Tensor, " L"]) -> Float[Tensor, "B L D"]:
+    def add_to(self, x: Float[Tensor, "B L D"], index: Int[Tensor, " L"]) -> Float[Tensor, "B L D"]:
         return x + self(index)
 
 

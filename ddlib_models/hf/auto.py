@@ -20,11 +20,12 @@ from ddlib_models.dit.labels import Conditioned, Label, Wrapper
 from ddlib_models.kv_cache import Cache
 from ddlib_models.window_cache import WindowCache
 
+# passed along by AutoModel; without effect here
 _OF_AUTO_MODEL = (
     "_from_auto",
     "adapter_kwargs",
     "trust_remote_code",
-)  # passed along by AutoModel; without effect here
+)
 
 
 class DiTConfig(PreTrainedConfig):
@@ -65,7 +66,7 @@ class DiTModel(Wrapper, PreTrainedModel):
         self.post_init()
 
     @property
-    def wrapped(self) -> DiT:
+    def network(self) -> DiT:
         """The ``DiT``."""
         return self.backbone
 
@@ -111,9 +112,9 @@ class DiTModel(Wrapper, PreTrainedModel):
         """Number of classes of a label, 0 without labels."""
         return self.backbone.num_classes
 
-    def conditioned(self, label: Label) -> Conditioned:
-        """Return the denoiser at fixed labels; see ``DiT.conditioned``."""
-        return self.backbone.conditioned(label)
+    def with_label(self, label: Label) -> Conditioned:
+        """Return the denoiser at fixed labels; see ``DiT.with_label``."""
+        return self.backbone.with_label(label)
 
     def prefill(
         self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None

@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.dit.network import check_states
-from ddlib_models.io.json_files import described, line
+from ddlib_models.io.json_files import line, read_model_config
 from ddlib_models.io.pretrained import Pretrained
-from ddlib_models.io.safetensors import filled_network
+from ddlib_models.io.safetensors import load_from_safetensors
 
 # keys of config.json that concern one machine or copy, and those that could make transformers run
 # code of the hub
@@ -104,8 +104,8 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         if self.clusters is None:
             return x
         row = z - self.vocab_size
-        own = (row >= 0) & (row < self.clusters.num_embeddings)
-        return torch.where(own[..., None], self.clusters(torch.where(own, row, 0)), x)
+        is_cluster = (row >= 0) & (row < self.clusters.num_embeddings)
+        return torch.where(is_cluster[..., None], self.clusters(torch.where(is_cluster, row, 0)), x)
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -123,9 +123,8 @@ class HFBackbone(Pretrained, nn.Module, ABC):
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
         """Return the initial embedding of states that have no row in the network's table."""
-        return table(
-            torch.tensor(self.mask_id, device=table.weight.device)
-        )  # through the table: it may scale
+        # through the table: it may scale
+        return table(torch.tensor(self.mask_id, device=table.weight.device))
 
     @torch.no_grad()
     def _adopt(self, network: nn.Module) -> None:
@@ -166,7 +165,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         training = network.training
         has_values = ids.numel() > 0 and not ids.is_meta
         network.eval()
-        whole = (
+        expected = (
             network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size]
             if has_values
             else None
@@ -176,18 +175,20 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         self.network = network
         self.decoder = decoder
         self.clusters = None
-        if (own := self.num_states - self.vocab_size - (self.mask_id is not None)) > 0:
+        if (num_clusters := self.num_states - self.vocab_size - (self.mask_id is not None)) > 0:
             first = self._begin(table)
-            self.clusters = nn.Embedding(own, len(first), device=first.device, dtype=first.dtype)
-            self.clusters.weight.copy_(first.expand(own, -1))
-        if whole is not None:
+            self.clusters = nn.Embedding(
+                num_clusters, len(first), device=first.device, dtype=first.dtype
+            )
+            self.clusters.weight.copy_(first.expand(num_clusters, -1))
+        if expected is not None:
             z = ids.clone()
             if self.mask_id is not None:
                 z[:, -1] = self.num_states - 1
-            self._compare(whole, z)
+            self._compare(expected, z)
         network.train(training)
 
-    def _compare(self, whole: Tensor, z: Tensor) -> None:
+    def _compare(self, expected: Tensor, z: Tensor) -> None:
         """Raise if the two halves do not give the whole network.
 
         It scales its input or adds to its output.
@@ -196,7 +197,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             halves = F.linear(self._read(self.embed(z)), *self.output_weights())
         except (TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
-        if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
+        if not torch.allclose(halves, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
             raise ValueError(
                 f"architecture: {self._name} returns other logits with inputs_embeds and a "
                 "separate output layer"
@@ -242,10 +243,9 @@ def transformers_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str
     Raises:
         ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
-    auto = transformers_of(
-        kind
-    ).AutoConfig  # raises for a missing transformers before any file is read
-    described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
+    # raises for a missing transformers before any file is read
+    auto = transformers_of(kind).AutoConfig
+    read_model_config(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
         config = auto.from_pretrained(name_or_path, **hub)
     except (OSError, ValueError, StrictDataclassError) as error:
@@ -259,7 +259,9 @@ def transformers_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str
     return config
 
 
-def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[str, Any]) -> A:
+def load_weights(
+    model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[str, Any]
+) -> A:
     """Load the weights of a folder or a repository into the model, in evaluation mode and float32.
 
     The weights are read from safetensors only, so nothing is unpickled, and by transformers'
@@ -270,7 +272,7 @@ def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[
         ValueError: weights missing from the files or unknown to the network, or a network that is
             not supported.
     """
-    network = filled_network(
+    network = load_from_safetensors(
         getattr(transformers_of(model), model.auto),
         name_or_path,
         f"name_or_path={name_or_path!r}",
@@ -309,9 +311,8 @@ def token_id(
         raise ValueError(
             f"mask_token={mask_token!r}: must be an id, as {name} has no valid tokenizer"
         ) from error
-    if (
-        len(tokenizer) < vocab_size
-    ):  # without tokenizer files, transformers makes a tokenizer of a few tokens
+    # without tokenizer files, transformers makes a tokenizer of a few tokens
+    if len(tokenizer) < vocab_size:
         raise ValueError(
             f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s "
             "tokenizer, or give "
@@ -336,8 +337,8 @@ def plain(config: Any) -> dict[str, Any]:
     """Return a transformers configuration as JSON with all defaults, which other versions may
     change.
     """
-    given = json.loads(config.to_json_string(use_diff=False))
-    return {key: value for key, value in given.items() if key not in _DROPPED}
+    values = json.loads(config.to_json_string(use_diff=False))
+    return {key: value for key, value in values.items() if key not in _DROPPED}
 
 
 def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any, str]:
@@ -346,14 +347,14 @@ def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any
     Raises:
         ValueError: it has none, or values that its class does not accept.
     """
-    given = {key: value for key, value in architecture.items() if key not in _DROPPED}
-    name = given.pop("model_type", None)
+    values = {key: value for key, value in architecture.items() if key not in _DROPPED}
+    name = values.pop("model_type", None)
     if name is None:
         raise ValueError(
             f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}"
         )
     try:
-        return transformers_of(kind).AutoConfig.for_model(name, **given), name
+        return transformers_of(kind).AutoConfig.for_model(name, **values), name
     except StrictDataclassError as error:
         raise ValueError(f"architecture: {name} does not accept it: {line(error)}") from error
 

@@ -13,19 +13,19 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.attention.sight import added, seen_by, shifted
+from ddlib_models.attention.sight import additive_mask, shift_features, sight_mask
 from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
 from ddlib_models.hf.base import (
     config_of,
-    filled,
     hub_options,
+    load_weights,
     plain,
     token_id,
     transformers_config,
     transformers_of,
 )
-from ddlib_models.hf.kv_cache import CachedHFBackbone, Kept, Recall
+from ddlib_models.hf.kv_cache import AnyCache, CachedHFBackbone, Recall
 from ddlib_models.kv_cache import check_cache
 from ddlib_models.window_cache import WindowCache, places
 
@@ -155,7 +155,7 @@ class CausalLM(CachedHFBackbone):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
-        cache: Kept | None = None,
+        cache: AnyCache | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens at every position, in float32 or float64.
 
@@ -186,7 +186,7 @@ class CausalLM(CachedHFBackbone):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
-        cache: Kept | None = None,
+        cache: AnyCache | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input; arguments as in a call."""
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", sum(places(cache)))
@@ -196,12 +196,12 @@ class CausalLM(CachedHFBackbone):
                 raise ValueError(
                     f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}"
                 )
-        given = [name for name, value in options.items() if value is not None]
-        if len(given) > 1 or (
+        names = [name for name, value in options.items() if value is not None]
+        if len(names) > 1 or (
             not self.block_size and (clean is not None or isinstance(cache, Recall))
         ):
             raise ValueError(
-                f"{', '.join(given)}: at most one, clean and cache only with blocks; "
+                f"{', '.join(names)}: at most one, clean and cache only with blocks; "
                 f"block_size={self.block_size}"
             )
         if cache is not None:
@@ -211,7 +211,7 @@ class CausalLM(CachedHFBackbone):
         last = None if cache is None else cache.last
         length = z.shape[1]
         return (
-            shifted(features, length, self.block_size, present, last)
+            shift_features(features, length, self.block_size, present, last)
             if self.shift
             else features[:, :length]
         )
@@ -221,34 +221,36 @@ class CausalLM(CachedHFBackbone):
         z: Tensor,
         clean: Tensor | None = None,
         present: Tensor | None = None,
-        cache: Kept | None = None,
+        cache: AnyCache | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
         length = z.shape[1]
         (first, behind) = places(cache)
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
-        own = torch.arange(first, first + length, device=z.device).repeat(
+        position_ids = torch.arange(first, first + length, device=z.device).repeat(
             1 if clean is None else 2
         )[None]
         options: dict[str, Any] = {
-            "position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)
+            "position_ids": position_ids
+            if present is None
+            else (present.cumsum(1) - 1).clamp_min(0)
         }
-        kept = None if cache is None else self.opened(cache)
-        if kept is not None:
-            options["past_key_values"] = kept
+        new_cache = None if cache is None else self.to_transformers(cache)
+        if new_cache is not None:
+            options["past_key_values"] = new_cache
         if self.attention == "causal":
             options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
-            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first, behind)[
+            mask = sight_mask(x.shape[1], length, self.block_size, share, z.device, first, behind)[
                 None, None
             ]
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined
-                seen = seen & present[:, None, None, :] | torch.eye(
+                mask = mask & present[:, None, None, :] | torch.eye(
                     length, dtype=torch.bool, device=z.device
                 )
-            options["attention_mask"] = added(seen, x.dtype)
-        return self._read(x, **options), kept
+            options["attention_mask"] = additive_mask(mask, x.dtype)
+        return self._read(x, **options), new_cache
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
         """Save as ``Pretrained.save_pretrained``.
@@ -257,11 +259,11 @@ class CausalLM(CachedHFBackbone):
         """
         if not self.lora:
             return super().save_pretrained(save_directory, **options)
-        whole = copy.deepcopy(self)
-        whole.network = low_rank.merged(whole.network)
-        whole.lora = 0
-        whole._hub_mixin_config = self.saved_arguments() | {"lora": 0}
-        return whole.save_pretrained(save_directory, **options)
+        merged = copy.deepcopy(self)
+        merged.network = low_rank.merge_adapters(merged.network)
+        merged.lora = 0
+        merged._hub_mixin_config = self.saved_arguments() | {"lora": 0}
+        return merged.save_pretrained(save_directory, **options)
 
     @torch.no_grad()
     def start_clusters(self, parents: Sequence[Sequence[int] | Tensor]) -> None:
@@ -306,7 +308,7 @@ class CausalLM(CachedHFBackbone):
         if not blind and not self.output_weights()[0].is_meta:
             self._check_sight()
         if self.lora:
-            self.network = low_rank.adapted(self.network, self.lora)
+            self.network = low_rank.add_adapters(self.network, self.lora)
             self.decoder.requires_grad_(False)
 
     @torch.no_grad()
@@ -317,9 +319,9 @@ class CausalLM(CachedHFBackbone):
         z = torch.tensor([[0, 1], [0, 2]], device=self.output_weights()[0].device)
         x = self.embed(z)
         all_seen = torch.ones(1, 1, 2, 2, dtype=torch.bool, device=z.device)
-        seen = self._read(x, attention_mask=added(all_seen, x.dtype))
+        output = self._read(x, attention_mask=additive_mask(all_seen, x.dtype))
         self.train(training)
-        if torch.equal(seen[0, 0], seen[1, 0]):
+        if torch.equal(output[0, 0], output[1, 0]):
             raise ValueError(
                 f"architecture: {self._name} cannot attend to later positions: its first position "
                 "does not depend on "
@@ -377,7 +379,7 @@ def causal_lm(
     )
     with torch.device("meta"):  # the weights will be those of the folder
         model = CausalLM(num_states, vocab_size, architecture, mask_id, **options)
-    model = filled(model, name_or_path, hub, architecture)
+    model = load_weights(model, name_or_path, hub, architecture)
     if parents:
         model.start_clusters(parents)
     return model

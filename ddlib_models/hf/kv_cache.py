@@ -47,20 +47,20 @@ class Recall(KVCacheBase):
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
             return self._like(self.tokens[index], pairs, self.last[index])
 
-    def grown(
+    def append(
         self, tokens: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]
     ) -> "Recall":
         """Return the cache extended by these tokens, given keys and values of all tokens."""
         return self._like(torch.cat([self.tokens, tokens], 1), pairs, last)
 
     def _like(self, tokens: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
-        other = self._with(tokens)
-        other.pairs = pairs
-        other.last = last
-        return other
+        result = self._with(tokens)
+        result.pairs = pairs
+        result.last = last
+        return result
 
 
-Kept = Recall | WindowCache
+AnyCache = Recall | WindowCache
 """A cache of the tokens in front of a row, or of the positions around it."""
 
 
@@ -97,7 +97,7 @@ class CachedHFBackbone(HFBackbone):
             if not x.shape[1]:
                 return cache
             pairs, features = self._keys(x, cache)
-            return cache.grown(x, pairs, features[:, -1:])
+            return cache.append(x, pairs, features[:, -1:])
 
     def prefill_around(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], start: int, stop: int
@@ -129,25 +129,27 @@ class CachedHFBackbone(HFBackbone):
             )
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
         with torch.inference_mode(False), torch.no_grad():
-            found, features = self._keys(
+            layers, features = self._keys(
                 z, WindowCache(z, self, 0, z.shape[1], (), dtype=self.dtype)
             )
             pairs = tuple(
-                (around(keys, start, stop), around(values, start, stop)) for keys, values in found
+                (around(keys, start, stop), around(values, start, stop)) for keys, values in layers
             )
             last = features[:, max(start - 1, 0) : start] if self.shift else features[:, :0]
             return WindowCache(z, self, start, stop, pairs, last, dtype=self.dtype)
 
-    def _keys(self, x: Tensor, cache: Kept) -> tuple[tuple[Pair, ...], Float[Tensor, "B n D"]]:
+    def _keys(self, x: Tensor, cache: AnyCache) -> tuple[tuple[Pair, ...], Float[Tensor, "B n D"]]:
         """Return keys and values of each layer behind the cached tokens, and the features."""
-        features, kept = self._row(x, cache=cache)
-        if any(layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in kept.layers):
+        features, new_cache = self._row(x, cache=cache)
+        if any(
+            layer.get_seq_length() != sum(places(cache)) + x.shape[1] for layer in new_cache.layers
+        ):
             raise ValueError(
                 f"{self._name} does not keep keys and values of every token: use "
                 "dd.sample(controls=[dd.contrib.Cache('none')]), which "
                 "computes them at every step"
             )
-        return tuple((layer.keys, layer.values) for layer in kept.layers), features
+        return tuple((layer.keys, layer.values) for layer in new_cache.layers), features
 
     @abstractmethod
     def _row(
@@ -155,12 +157,12 @@ class CachedHFBackbone(HFBackbone):
         z: Tensor,
         clean: Tensor | None = None,
         present: Tensor | None = None,
-        cache: Kept | None = None,
+        cache: AnyCache | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
         """Run the network on a row; return its output and transformers' new cache."""
 
     def extend(
-        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Kept
+        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: AnyCache
     ) -> Float[Tensor, "B n V"]:
         """Compute logits of states z that follow the cached tokens.
 
@@ -179,7 +181,7 @@ class CachedHFBackbone(HFBackbone):
         """Dtype that the network computes in at present, which an enclosing autocast may set."""
         return dtype_of(self.decoder)
 
-    def opened(self, cache: Kept) -> Any:
+    def to_transformers(self, cache: AnyCache) -> Any:
         """Return a transformers cache with these keys and values.
 
         Writing to it does not change this one.

@@ -7,7 +7,7 @@ import warnings
 from torch import nn
 
 
-def adapted(network: nn.Module, rank: int) -> nn.Module:
+def add_adapters(network: nn.Module, rank: int) -> nn.Module:
     """Add adapters to all linear layers but the output; the network's weights are frozen.
 
     Args:
@@ -33,6 +33,6 @@ def adapted(network: nn.Module, rank: int) -> nn.Module:
         )
 
 
-def merged(network: nn.Module) -> nn.Module:
-    """Return the network passed to ``adapted``, with the adapters added to its matrices."""
+def merge_adapters(network: nn.Module) -> nn.Module:
+    """Return the network passed to ``add_adapters``, with the adapters added to its matrices."""
     return network.merge_and_unload()

@@ -15,8 +15,8 @@ from torch import Tensor
 from ddlib_models.hf.base import (
     HFBackbone,
     config_of,
-    filled,
     hub_options,
+    load_weights,
     plain,
     token_id,
     transformers_config,
@@ -124,8 +124,8 @@ class MaskedLM(HFBackbone):
         bias``.
         """
         self._check(z, t, [z.shape[:1]], "(B,)")
-        seen = {} if present is None else {"attention_mask": present.long()}
-        return self._read(self.embed(z), **seen)
+        options = {} if present is None else {"attention_mask": present.long()}
+        return self._read(self.embed(z), **options)
 
 
 def masked_lm(
@@ -165,4 +165,4 @@ def masked_lm(
     )
     with torch.device("meta"):  # the weights will be those of the folder
         model = MaskedLM(num_states, vocab_size, architecture, mask_id)
-    return filled(model, name_or_path, hub, architecture)
+    return load_weights(model, name_or_path, hub, architecture)

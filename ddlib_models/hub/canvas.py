@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.hub.family import Source
-from ddlib_models.hub.files import pretrained, transformers
+from ddlib_models.hub.files import load_pretrained, transformers
 from ddlib_models.io.constants import Constants
 
 
@@ -124,7 +124,7 @@ class Canvas(Constants):
         )
 
     @torch.no_grad()
-    def prefill(self, x: Int[Tensor, "B n"], cache: "Kept | None" = None) -> "Kept":
+    def prefill(self, x: Int[Tensor, "B n"], cache: "EncoderCache | None" = None) -> "EncoderCache":
         """Encode the tokens of whole blocks, after those of ``cache``.
 
         Raises:
@@ -143,12 +143,12 @@ class Canvas(Constants):
         if x.shape[1]:
             self._encode(x, read)
         tokens = x if cache is None else torch.cat([cache.tokens, x], 1)
-        return Kept(
+        return EncoderCache(
             tokens, read, LastOutput(len(x), x.device), torch.arange(len(x), device=x.device)
         )
 
     def extend(
-        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept"
+        self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "EncoderCache"
     ) -> Float[Tensor, "B n V"]:
         """Compute logits of states that follow the cached tokens: a block, or several.
 
@@ -172,7 +172,7 @@ class Canvas(Constants):
             cache.remember(logits.detach().to(self.network.dtype))
         return logits
 
-    def _begin(self, rows: int) -> "Read":
+    def _begin(self, rows: int) -> "EncoderState":
         """Encode the tokens that precede the sequence."""
         lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
         if len(lead) != rows:
@@ -186,19 +186,21 @@ class Canvas(Constants):
             if self.left is None
             else torch.arange(lead.shape[1], device=lead.device) >= self.left[:, None]
         )
-        read = Read(
+        read = EncoderState(
             transformers().DynamicCache(config=config), None if present is None else present[:, :0]
         )
         self._encode(lead, read, present)
         return read
 
-    def _encode(self, x: Tensor, read: "Read", present: Tensor | None = None) -> None:
+    def _encode(self, x: Tensor, read: "EncoderState", present: Tensor | None = None) -> None:
         read.present = read.beside(x, present)
         self.network.get_encoder()(
             input_ids=x, past_key_values=read.kept, attention_mask=read.present
         )
 
-    def _decode(self, z: Tensor, read: "Read", last: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def _decode(
+        self, z: Tensor, read: "EncoderState", last: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         logits, has_logits = (None, None) if last is None else last
         output = self.network(
             decoder_input_ids=z,
@@ -211,7 +213,7 @@ class Canvas(Constants):
 
 
 @dataclass
-class Read:
+class EncoderState:
     """State of the encoder: transformers' cache, and a mask of positions that are not padding.
 
     None without padding.
@@ -232,15 +234,15 @@ class Read:
             [self.present, torch.ones_like(x, dtype=torch.bool) if present is None else present], 1
         )
 
-    def copy(self) -> "Read":
+    def copy(self) -> "EncoderState":
         """Return a copy that can be extended."""
-        return Read(copy.deepcopy(self.kept), self.present)
+        return EncoderState(copy.deepcopy(self.kept), self.present)
 
-    def rows(self, index: Int[Tensor, " m"]) -> "Read":
+    def rows(self, index: Int[Tensor, " m"]) -> "EncoderState":
         """Select some of the sequences."""
-        other = self.copy()
-        other.kept.batch_select_indices(index)
-        return Read(other.kept, None if self.present is None else self.present[index])
+        selected = self.copy()
+        selected.kept.batch_select_indices(index)
+        return EncoderState(selected.kept, None if self.present is None else self.present[index])
 
 
 class LastOutput:
@@ -259,7 +261,7 @@ class LastOutput:
         self.known[index] = True
 
 
-class Kept:
+class EncoderCache:
     """Encoder cache of clean tokens, with the network's last output for the block behind them.
 
     Attributes:
@@ -268,17 +270,23 @@ class Kept:
     """
 
     def __init__(
-        self, tokens: Int[Tensor, "B L"], read: Read, outputs: LastOutput, index: Int[Tensor, " B"]
+        self,
+        tokens: Int[Tensor, "B L"],
+        read: EncoderState,
+        outputs: LastOutput,
+        index: Int[Tensor, " B"],
     ) -> None:
         self.tokens = tokens
         self.read = read
         self._outputs = outputs
         self._index = index
 
-    def rows(self, index: Tensor) -> "Kept":
+    def rows(self, index: Tensor) -> "EncoderCache":
         """Select some of the sequences; outputs stored for these are shared with the original."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        return Kept(self.tokens[index], self.read.rows(index), self._outputs, self._index[index])
+        return EncoderCache(
+            self.tokens[index], self.read.rows(index), self._outputs, self._index[index]
+        )
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """Return the last output for ``length`` states, and which rows have one.
@@ -312,4 +320,4 @@ def canvas(source: Source) -> Canvas:
             f"{source.name}: its tokenizer has no token for the beginning of text, which must "
             "precede the first canvas"
         )
-    return Canvas(pretrained(kind, source), source.block_size, torch.tensor([source.bos]))
+    return Canvas(load_pretrained(kind, source), source.block_size, torch.tensor([source.bos]))

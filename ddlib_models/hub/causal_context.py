@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ddlib_models.attention.sight import added
+from ddlib_models.attention.sight import additive_mask
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.kv_cache import Recall
 from ddlib_models.hub.family import Source
@@ -79,25 +79,24 @@ class CausalContext(CausalLM):
         """
         length = z.shape[1]
         first = 0 if cache is None else cache.length
-        one = (
-            clean is not None and length <= self.block_size
-        )  # nothing attends to the clean tokens of the last block
-        x = self.embed(z if clean is None or one else torch.cat([z, clean], 1))
-        seen = self._seen(length, clean is not None, x.shape[1], z.device)
-        seen = torch.cat([seen.new_ones(len(seen), first), seen], 1)
+        # nothing attends to the clean tokens of the last block
+        last_block = clean is not None and length <= self.block_size
+        x = self.embed(z if clean is None or last_block else torch.cat([z, clean], 1))
+        mask = self._mask(length, clean is not None, x.shape[1], z.device)
+        mask = torch.cat([mask.new_ones(len(mask), first), mask], 1)
         places = torch.arange(first, first + length, device=z.device).repeat(
             x.shape[1] // max(length, 1)
         )[None]
         options: dict[str, Any] = {
             "position_ids": places,
-            "attention_mask": added(seen[None, None], x.dtype),
+            "attention_mask": additive_mask(mask[None, None], x.dtype),
         }
-        kept = None if cache is None else self.opened(cache)
-        if kept is not None:
-            options["past_key_values"] = kept
-        return self._read(x, **options), kept
+        new_cache = None if cache is None else self.to_transformers(cache)
+        if new_cache is not None:
+            options["past_key_values"] = new_cache
+        return self._read(x, **options), new_cache
 
-    def _seen(
+    def _mask(
         self, length: int, noisy: bool, row: int, device: torch.device
     ) -> Bool[Tensor, "n m"]:
         index = torch.arange(length, device=device)

@@ -14,23 +14,23 @@ def families() -> dict[str, Callable[[], Family]]:
 
     Those of this package and of installed plug-ins.
     """
-    found = {name: getattr(records, name) for name in records.__all__}
+    records_by_name = {name: getattr(records, name) for name in records.__all__}
     # a checkout may be newer than the installed package: its families are found without an entry
     # point
-    others = [name for name in registry.available("families") if name not in found]
-    return found | {name: partial(_plugged_in, name) for name in others}
+    plugins = [name for name in registry.available("families") if name not in records_by_name]
+    return records_by_name | {name: partial(_plugin, name) for name in plugins}
 
 
-def _plugged_in(name: str) -> Family:
-    made = registry.get("families", name)()
-    if not isinstance(made, Family):
+def _plugin(name: str) -> Family:
+    family = registry.get("families", name)()
+    if not isinstance(family, Family):
         raise ImportError(
-            f"families {name!r} returns {made!r}, must return a ddlib_models.hub.Family"
+            f"families {name!r} returns {family!r}, must return a ddlib_models.hub.Family"
         )
-    return made
+    return family
 
 
-def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str, Family]:
+def choose_family(name: str, config: Config, family: str | Family | None) -> tuple[str, Family]:
     """Return the family of a model, and its name.
 
     Raises:

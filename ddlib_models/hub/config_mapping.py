@@ -59,20 +59,20 @@ def llama_of_llada(config: Config) -> dict[str, Any]:
         ValueError: an option that Llama lacks.
     """
     for key, (default, allowed) in _LLADA_OPTIONS.items():
-        found = config.get(key, default)
-        if found not in allowed:
+        value = config.get(key, default)
+        if value not in allowed:
             raise ValueError(
-                f"{key}={found!r}: must be {' or '.join(map(repr, allowed))} for Llama to be the "
+                f"{key}={value!r}: must be {' or '.join(map(repr, allowed))} for Llama to be the "
                 "same network"
             )
     heads = config["n_heads"]
-    few = 1 if config.get("multi_query_attention") else heads
+    kv_heads = 1 if config.get("multi_query_attention") else heads
     return {
         "model_type": "llama",
         "hidden_size": config["d_model"],
         "num_hidden_layers": config["n_layers"],
         "num_attention_heads": heads,
-        "num_key_value_heads": config.get("n_kv_heads") or few,
+        "num_key_value_heads": config.get("n_kv_heads") or kv_heads,
         "intermediate_size": config.get("mlp_hidden_size")
         or config.get("mlp_ratio", 4) * config["d_model"],
         "hidden_act": "silu",
@@ -124,12 +124,11 @@ def qwen_of_rnd1(config: Config) -> dict[str, Any]:
     defaults: dict[str, Any] = {"norm_topk_prob": True, "head_dim": 128}
     if "rope_parameters" not in config:
         defaults["rope_theta"] = 1e6
-    own = {
-        key: value for key, value in config.items() if key != "rope_scaling" or value
-    }  # they write False for none
+    # they write False for none
+    values = {key: value for key, value in config.items() if key != "rope_scaling" or value}
     return (
         defaults
-        | own
+        | values
         | {"model_type": "qwen3_moe", "use_sliding_window": False, "sliding_window": None}
     )
 

@@ -77,7 +77,7 @@ class Adapted(Constants):
             ValueError: a state that is neither a token nor the mask; and the errors of the network.
         """
         self.special.check(z)
-        return self._wide(self._moved(self.network(z, self._times(z, t), **options)))
+        return self._final_logits(self._shift_output(self.network(z, self._times(z, t), **options)))
 
     def after(
         self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None
@@ -99,22 +99,22 @@ class Adapted(Constants):
                 "prompt"
             )
         moved = self.network.after(tokens, left)
-        other = type(self)(moved, self.special, self.shift, self.parameterization, self.timed)
-        return other.to(self.barred.device).train(self.training)
+        continued = type(self)(moved, self.special, self.shift, self.parameterization, self.timed)
+        return continued.to(self.barred.device).train(self.training)
 
-    def padded(self, left: Int[Tensor, " B"]) -> "Padded":
+    def with_padding(self, left: Int[Tensor, " B"]) -> "Padded":
         """Return the denoiser of rows of which the first ``left`` positions are padding, see
         ``Padded``.
         """
         return Padded(self, left)
 
-    def _wide(self, logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
+    def _final_logits(self, logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         return logits.to(torch.promote_types(logits.dtype, torch.float32)) + self.barred
 
     def _times(self, z: Tensor, t: Tensor) -> Tensor:
         return t if self.timed else torch.zeros(len(z), device=z.device)
 
-    def _moved(self, output: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
+    def _shift_output(self, output: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
         """Shift the network's output to the positions that it predicts."""
         return (
             torch.cat([output[:, : self.shift], output[:, : output.shape[1] - self.shift]], 1)
@@ -133,7 +133,7 @@ class Halves(Adapted):
     ) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input, at the positions that it predicts."""
         self.special.check(z)
-        return self._moved(self.network.features(z, self._times(z, t), **options))
+        return self._shift_output(self.network.features(z, self._times(z, t), **options))
 
     def output_weights(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
         """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not
@@ -181,7 +181,9 @@ class Blockwise(Adapted):
     ) -> Float[Tensor, "B L V"]:
         """Compute logits of states that follow the cached tokens."""
         self.special.check(z)
-        return self._wide(self._moved(self.network.extend(z, self._times(z, t), cache)))
+        return self._final_logits(
+            self._shift_output(self.network.extend(z, self._times(z, t), cache))
+        )
 
 
 class Padded(nn.Module):
@@ -246,15 +248,14 @@ class Padded(nn.Module):
         return logits.gather(1, back[..., None].expand(-1, -1, logits.shape[-1]))
 
 
-def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
+def adapt(network: nn.Module, special: Special, family: Family) -> nn.Module:
     """Wrap a network by the adapter of its type, in evaluation mode."""
     if family.timed and not special.undrawn and not family.shift:  # no adapter is necessary
         network.parameterization = dd.Children.meaning(network, family.parameterization)
         return network.eval()
     blocks = bool(getattr(network, "block_size", 0)) and implements(network, BlockDenoiser)
-    shift = family.shift - getattr(
-        network, "shift", 0
-    )  # the part that the network does not apply itself
+    # the part that the network does not apply itself
+    shift = family.shift - getattr(network, "shift", 0)
     kind = Blockwise if blocks else Halves if implements(network, SplitDenoiser) else Adapted
     if kind is Halves and not shift and implements(network, WindowDenoiser):
         kind = Windowed

@@ -100,7 +100,7 @@ class Family:
 
     def fits(self, config: Config) -> bool:
         """Return whether it fits the ``model_type`` of this configuration."""
-        return config.get("model_type") in self.model_types and self._allowed(config)
+        return config.get("model_type") in self.model_types and self._allows(config)
 
     def resembles(self, config: Config) -> bool:
         """Return whether the architecture matches."""
@@ -108,48 +108,48 @@ class Family:
         return (
             bool(self.architectures)
             and re.search(self.architectures, first) is not None
-            and self._allowed(config)
+            and self._allows(config)
         )
 
     def blocks(self, config: Config) -> int:
         """Return the number of positions of a block, 0 for none."""
-        found = (
+        size = (
             config.get(self.block_size, 0) if isinstance(self.block_size, str) else self.block_size
         )
-        return int(found or 0)
+        return int(size or 0)
 
-    def checked_blocks(self, name: str, config: Config, given: int | None) -> int:
-        """Return the number of positions of a block, if the one given is that of the checkpoint.
+    def check_blocks(self, name: str, config: Config, requested: int | None) -> int:
+        """Return the positions of a block, if the requested number is that of the checkpoint.
 
         Args:
             name: name of the model, for messages.
             config: content of config.json.
-            given: the requested number; None for the family's.
+            requested: the number asked for; None for the family's.
 
         Raises:
             ValueError: another number than the checkpoint's, or a config.json without it and none
                 given.
         """
-        own = self.blocks(config)
+        size = self.blocks(config)
         key = self.block_size
-        if isinstance(key, str) and not own and not given:
+        if isinstance(key, str) and not size and not requested:
             raise ValueError(
                 f"{name}: config.json has no {key}, the number of positions of a block: pass "
                 "block_size=N"
             )
-        if own and given not in (None, own):
+        if size and requested not in (None, size):
             source = (
                 f"{key} of config.json"
                 if isinstance(key, str)
                 else "as in all models of its family"
             )
             raise ValueError(
-                f"block_size={given}: must be {own}, {source}, which {name} was trained with; "
+                f"block_size={requested}: must be {size}, {source}, which {name} was trained with; "
                 "leave block_size out. "
                 "If the files are wrong, pass family=dataclasses.replace(record, "
-                f"block_size={given})"
+                f"block_size={requested})"
             )
-        return own if given is None else given
+        return size if requested is None else requested
 
-    def _allowed(self, config: Config) -> bool:
+    def _allows(self, config: Config) -> bool:
         return all(config.get(key, value) == value for key, value in self.only.items())

@@ -11,9 +11,9 @@ from torch import nn
 from ddlib_models.dit import DiT
 from ddlib_models.hf.base import transformers_for
 from ddlib_models.hub.family import Config, Source
-from ddlib_models.io.json_files import described, line, read_object
+from ddlib_models.io.json_files import line, read_model_config, read_object
 from ddlib_models.io.manifest import MANIFEST, read_facts
-from ddlib_models.io.safetensors import filled_network
+from ddlib_models.io.safetensors import load_from_safetensors
 
 TRUST = "trust=True (on the command line --trust NAME, the model's)"
 """Setting that allows code that comes with weights, for messages."""
@@ -37,7 +37,7 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     """
     transformers()  # raises for a missing package before any file is read
     hub = {} if revision is None else {"revision": revision}
-    config = described(name, name, revision)
+    config = read_model_config(name, name, revision)
     folder = Path(name)
     quantised = [key for key in _QUANTISED if config.get(key)]
     if quantised:
@@ -105,7 +105,7 @@ def read_tokenizer(
     return tokenizer
 
 
-def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
+def load_pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
     """Load a network of transformers, from safetensors only.
 
     Args:
@@ -116,25 +116,25 @@ def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
     Raises:
         ValueError: missing or unknown weights.
     """
-    return filled_network(
+    return load_from_safetensors(
         kind, source.name, source.name, dtype=source.dtype, **source.hub, **options
     )
 
 
-def generation(name: str, revision: str | None = None) -> dict[str, Any]:
+def read_generation(name: str, revision: str | None = None) -> dict[str, Any]:
     """Read generation_config.json, if it exists.
 
     Raises:
         ValueError: it is broken, or an end of sequence is not an id.
     """
     try:
-        found = read_object(name, GENERATION, revision) or {}
+        config = read_object(name, GENERATION, revision) or {}
     except OSError:
         return {}
-    ends = found.get("eos_token_id")
-    for one in ends if isinstance(ends, list) else [ends]:
-        if one is not None and type(one) is not int:
+    ends = config.get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and type(end) is not int:
             raise ValueError(
                 f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of ids"
             )
-    return found
+    return config

@@ -41,9 +41,9 @@ def a2d() -> Family:
 def ddlib() -> Family:
     """Networks of ddlib, ``DiT`` and similar: masks, with a time condition."""
     return Family(
-        networks.own,
+        networks.ddlib_network,
         model_types=("ddlib",),
-        native=networks.own_states,
+        native=networks.token_states,
         mask=None,
         timed=True,
         tokenizer="PreTrainedTokenizerFast",

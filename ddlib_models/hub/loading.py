@@ -8,10 +8,10 @@ from torch import nn
 
 from ddlib.processes import ForwardProcess
 from ddlib.utils.validation import warn_once
-from ddlib_models.hub.choice import chosen
-from ddlib_models.hub.denoiser import adapted
+from ddlib_models.hub.choice import choose_family
+from ddlib_models.hub.denoiser import adapt
 from ddlib_models.hub.family import Config, Family, Source
-from ddlib_models.hub.files import TRUST, generation, read_config, read_tokenizer
+from ddlib_models.hub.files import TRUST, read_config, read_generation, read_tokenizer
 from ddlib_models.hub.networks import causal_lm, check_sight, remote
 from ddlib_models.hub.special_tokens import Special, describe, find_mask
 
@@ -71,21 +71,21 @@ def load(
     """
     name = str(name_or_path)
     config = read_config(name, revision)
-    called, found = chosen(name, config, family)
-    native, network = _readable(name, called, found, config, trust)
-    tokenizer = read_tokenizer(name, found.tokenizer, config, trust, revision)
+    family_name, record = choose_family(name, config, family)
+    native, network = _readable(name, family_name, record, config, trust)
+    tokenizer = read_tokenizer(name, record.tokenizer, config, trust, revision)
     text = native.get("text_config") or native
-    if found.mask is None and mask is not None:
+    if record.mask is None and mask is not None:
         raise ValueError(
-            f"mask={mask!r}: must be None, as {name} is of family {called}, whose tokenizer has no "
-            "mask"
+            f"mask={mask!r}: must be None, as {name} is of family {family_name}, whose "
+            "tokenizer has no mask"
         )
-    mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
+    mask_id = None if record.mask is None else find_mask(name, record, config, tokenizer, mask)
     special = describe(
-        name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size")
+        name, record, read_generation(name, revision), tokenizer, mask_id, text.get("vocab_size")
     )
-    process = found.noise(special.vocab_size).to(device)
-    size = found.checked_blocks(name, native, block_size)
+    process = record.noise(special.vocab_size).to(device)
+    size = record.check_blocks(name, native, block_size)
     source = Source(
         name,
         native,
@@ -94,15 +94,15 @@ def load(
         mask_id,
         special.bos,
         size,
-        found.shift,
-        found.rename,
+        record.shift,
+        record.rename,
         dtype,
         revision,
         trust,
     )
-    made = network(source).to(device)
-    if block_size is not None and getattr(made, "block_size", 0) != block_size:
-        has = getattr(made, "block_size", 0)
+    model = network(source).to(device)
+    if block_size is not None and getattr(model, "block_size", 0) != block_size:
+        has = getattr(model, "block_size", 0)
         advice = (
             ": all its positions attend to each other, so leave block_size out; to sample in "
             "blocks pass "
@@ -110,32 +110,31 @@ def load(
             f"blocks:size={block_size})"
         ) * (not has)
         raise ValueError(
-            f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of "
+            f"block_size={block_size}: {name} is a {type(model).__name__}, which has blocks of "
             f"{has}{advice}"
         )
-    if not found.timed:
+    if not record.timed:
         barred = set(special.undrawn)
         check_sight(
             name,
-            made,
+            model,
             [token for token in range(min(special.vocab_size, 99)) if token not in barred],
             size,
         )
-    if family is None and found.network is causal_lm and not found.fits(config):
+    if family is None and record.network is causal_lm and not record.fits(config):
         warn_once(
             f"causal {name}",
             f"{name}: config.json describes a causal model, {config.get('model_type')}, and no "
             "file states that it was "
             "trained with masks, without which its samples are noise. If it was, pass "
-            f"family={called!r} (on the "
-            f"command line --family {called}); else python -m recipes.adapt mdlm --from {name} "
-            "trains it",
+            f"family={family_name!r} (on the command line --family {family_name}); else "
+            f"python -m recipes.adapt mdlm --from {name} trains it",
         )
-    return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
+    return Loaded(process, adapt(model, special, record).to(device), tokenizer, special)
 
 
 def _readable(
-    name: str, called: str, family: Family, config: Config, trust: bool
+    name: str, family_name: str, family: Family, config: Config, trust: bool
 ) -> tuple[Config, Any]:
     """Return the class of transformers or ddlib for the network.
 
@@ -144,9 +143,8 @@ def _readable(
     try:
         return family.native(config), family.network
     except ValueError as error:
-        if (
-            "auto_map" not in config or family.block_size
-        ):  # that code has an unknown rule for blocks
+        # that code has an unknown rule for blocks
+        if "auto_map" not in config or family.block_size:
             raise
         if not trust:
             raise PermissionError(

@@ -14,14 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib import registry
-from ddlib_models.attention.sight import added, seen_by
+from ddlib_models.attention.sight import additive_mask, sight_mask
 from ddlib_models.dit.inputs import check_blocks
 from ddlib_models.hf.base import plain
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.masked_lm import MaskedLM
 from ddlib_models.hf.masked_lm import masked_lm as pretrained_masked_lm
 from ddlib_models.hub.family import Config, Source
-from ddlib_models.hub.files import TRUST, pretrained, transformers
+from ddlib_models.hub.files import TRUST, load_pretrained, transformers
 from ddlib_models.io.pretrained import Pretrained
 
 SEEN = 1e-3
@@ -61,9 +61,12 @@ def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
     with torch.device("meta"):  # the weights will be those of the files
         model = kind(*sizes, block_size=source.block_size, shift=source.shift)
     config = model.configuration(architecture)
-    own = replace(source, trust=False)
-    network = pretrained(
-        transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename)
+    untrusted = replace(source, trust=False)
+    network = load_pretrained(
+        transformers().AutoModelForCausalLM,
+        untrusted,
+        config=config,
+        key_mapping=dict(source.rename),
     )
     try:
         model._adopt(network)
@@ -75,7 +78,7 @@ def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
     return model.eval()
 
 
-def own_states(config: Config) -> dict[str, Any]:
+def token_states(config: Config) -> dict[str, Any]:
     """Return the configuration of a ddlib network, if its states are tokens and the mask.
 
     Raises:
@@ -94,7 +97,7 @@ def own_states(config: Config) -> dict[str, Any]:
     return dict(config)
 
 
-def own(source: Source) -> nn.Module:
+def ddlib_network(source: Source) -> nn.Module:
     """Load a ddlib network of the class that its manifest names.
 
     Raises:
@@ -108,10 +111,10 @@ def own(source: Source) -> nn.Module:
     classes = {}
     for name in registry.available("backbones"):
         with suppress(ImportError):  # a broken plug-in does not concern other classes
-            found = registry.get("backbones", name)
-            made = found if isinstance(found, type) else get_type_hints(found).get("return")
-            if isinstance(made, type) and issubclass(made, Pretrained):
-                classes[made.__name__] = made
+            part = registry.get("backbones", name)
+            kind = part if isinstance(part, type) else get_type_hints(part).get("return")
+            if isinstance(kind, type) and issubclass(kind, Pretrained):
+                classes[kind.__name__] = kind
     if source.config["class"] not in classes:
         raise ValueError(
             f"{source.name}: holds {source.config['class']}, must hold one of "
@@ -150,7 +153,7 @@ def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int)
     """
     if len(tokens) < 3 or size == 1:
         return
-    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     network.eval()
 
     def at(z: Tensor) -> Tensor:
@@ -190,8 +193,8 @@ class Remote(nn.Module):
 
         Positions with ``present`` False are not attended to.
         """
-        seen = {} if present is None else {"attention_mask": present.long()}
-        return self.network(input_ids=self._ids(z), **seen).logits[..., : self.vocab_size]
+        options = {} if present is None else {"attention_mask": present.long()}
+        return self.network(input_ids=self._ids(z), **options).logits[..., : self.vocab_size]
 
     def _ids(self, z: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         return z if self.mask_id is None else torch.where(z == self.vocab_size, self.mask_id, z)
@@ -232,8 +235,10 @@ class RemoteBlocks(Remote):
         """
         length = z.shape[1]
         row = z if clean is None else torch.cat([z, clean], 1)
-        seen = seen_by(row.shape[1], length, self.block_size, 1.0, z.device)
-        mask = added(seen, next(self.network.parameters()).dtype).expand(len(z), 1, -1, -1)
+        allowed = sight_mask(row.shape[1], length, self.block_size, 1.0, z.device)
+        mask = additive_mask(allowed, next(self.network.parameters()).dtype).expand(
+            len(z), 1, -1, -1
+        )
         places = torch.arange(length, device=z.device).repeat(row.shape[1] // length)[None]
         output = self.network(
             input_ids=self._ids(row), attention_mask=mask, position_ids=places, use_cache=False
@@ -278,9 +283,9 @@ def remote(source: Source) -> Remote:
     auto = source.config.get("auto_map") or {}
     kind = next(
         (
-            each
-            for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
-            if each in auto
+            name
+            for name in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+            if name in auto
         ),
         None,
     )
@@ -292,7 +297,7 @@ def remote(source: Source) -> Remote:
             "code: read it, then "
             f"pass {TRUST}"
         )
-    network = pretrained(getattr(transformers(), kind), source)
+    network = load_pretrained(getattr(transformers(), kind), source)
     _refill(network)
     if source.block_size:
         return RemoteBlocks(network, source.vocab_size, source.mask_id, source.block_size)

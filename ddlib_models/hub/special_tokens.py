@@ -85,7 +85,7 @@ class Special:
                     f"probability{mask}"
                 )
 
-    def ended(self, tokens: Any, prompt: int = 0) -> list[Any]:
+    def answer(self, tokens: Any, prompt: int = 0) -> list[Any]:
         """Return the tokens behind a prompt and before the first end that follows it.
 
         Args:
@@ -101,7 +101,7 @@ class Special:
         """
         tokens = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         if tokens and isinstance(tokens[0], (Tensor, Sequence)):
-            return [self.ended(row, prompt) for row in tokens]
+            return [self.answer(row, prompt) for row in tokens]
         if not 0 <= prompt <= len(tokens):
             raise ValueError(
                 f"prompt={prompt}: must lie in 0..{len(tokens)}, as it is a number of tokens of a "
@@ -119,7 +119,7 @@ class Special:
 
 
 def find_mask(
-    name: str, family: Family, config: Config, tokenizer: Any, given: str | int | None
+    name: str, family: Family, config: Config, tokenizer: Any, requested: str | int | None
 ) -> int:
     """Return the id of the mask.
 
@@ -128,17 +128,18 @@ def find_mask(
     Raises:
         ValueError: none of them names one, they disagree, or it is neither a token nor an id.
     """
-    if isinstance(given, int):
-        if given < 0 or isinstance(given, bool):
-            raise ValueError(f"mask={given!r}: must be a token or an id, at least 0")
-        return given
-    if given is not None:
+    if isinstance(requested, int):
+        if requested < 0 or isinstance(requested, bool):
+            raise ValueError(f"mask={requested!r}: must be a token or an id, at least 0")
+        return requested
+    if requested is not None:
         tokens = tokenizer.get_vocab()
-        if given not in tokens and not given.isdecimal():
+        if requested not in tokens and not requested.isdecimal():
             raise ValueError(
-                f"mask={given!r}: must be a token of {name}'s tokenizer, which does not contain it"
+                f"mask={requested!r}: must be a token of {name}'s tokenizer, which does not "
+                "contain it"
             )
-        return tokens[given] if given in tokens else int(given)
+        return tokens[requested] if requested in tokens else int(requested)
     named = {
         "mask_token_id of config.json": config.get("mask_token_id"),
         "the tokenizer": tokenizer.mask_token_id,
@@ -151,8 +152,8 @@ def find_mask(
             "ID)"
         )
     ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
-    found = next((index for index in ids if index is not None), None)
-    if found is None:
+    mask_id = next((index for index in ids if index is not None), None)
+    if mask_id is None:
         causal = str((config.get("architectures") or [""])[0]).endswith("ForCausalLM")
         raise ValueError(
             f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If one of "
@@ -164,7 +165,7 @@ def find_mask(
             + f": python -m recipes.adapt mdlm --from {name} does all of this for a causal model"
             * causal
         )
-    return int(found)
+    return int(mask_id)
 
 
 def describe(
@@ -204,9 +205,9 @@ def describe(
         vocab_size = rows if rows is not None else last + 1
         undrawn = ()
     else:
-        drawn = tokens.keys() - barred - {mask}
-        vocab_size = max(drawn) + 1
-        undrawn = tuple(index for index in range(vocab_size) if index not in drawn)
+        drawable = tokens.keys() - barred - {mask}
+        vocab_size = max(drawable) + 1
+        undrawn = tuple(index for index in range(vocab_size) if index not in drawable)
     # BERT-like tokenizers use other names for the ends of a sequence
     bos = _first(tokenizer, "bos", "cls")
     eos = _first(tokenizer, "eos", "sep")
@@ -231,12 +232,12 @@ def describe(
     )
 
 
-def _id(tokenizer: Any, one: str | int) -> int | None:
+def _id(tokenizer: Any, token: str | int) -> int | None:
     """Return the id of a token, or the id itself, if the tokenizer has it."""
     vocabulary = tokenizer.get_vocab()
-    if isinstance(one, str):
-        return vocabulary.get(one)
-    return one if one in vocabulary.values() else None
+    if isinstance(token, str):
+        return vocabulary.get(token)
+    return token if token in vocabulary.values() else None
 
 
 def _first(tokenizer: Any, *roles: str) -> int | None:

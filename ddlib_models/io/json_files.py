@@ -16,7 +16,7 @@ _LISTED = 5
 """Maximum number of items in a message."""
 
 
-def described(name: str, label: str, revision: str | None = None) -> dict[str, Any]:
+def read_model_config(name: str, label: str, revision: str | None = None) -> dict[str, Any]:
     """Read config.json of a folder or a repository.
 
     Args:
@@ -28,18 +28,17 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
         ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken
             one.
     """
-    found = None
+    config = None
     answer = ""
     reachable = True
     try:
-        found = read_object(name, "config.json", revision)
+        config = read_object(name, "config.json", revision)
     except OSError as error:
         answer = f", and the hub answers: {str(error).strip().splitlines()[0]}"
-        reachable = not isinstance(
-            error.__cause__, LocalEntryNotFoundError
-        )  # the hub is out of reach
-    if found is not None:
-        return found
+        # the hub is out of reach
+        reachable = not isinstance(error.__cause__, LocalEntryNotFoundError)
+    if config is not None:
+        return config
     if reachable and is_there(name, ADAPTER, revision):
         raise ValueError(
             f"{label}: contains an adapter and no model; merge it into its model by "
@@ -72,9 +71,10 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
         if not path.is_file():
             return None
     else:
+        # local import: the caller raises the error for a missing package
         from transformers.utils import (
             cached_file,
-        )  # local import: the caller raises the error for a missing package
+        )
 
         path = Path(cached_file(name, file, revision=revision))
     try:
@@ -93,7 +93,7 @@ def line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def listed(items: Collection[str], sign: str = ", ") -> str:
+def shorten(items: Collection[str], sign: str = ", ") -> str:
     """Return the first five items, sorted, and the number of the others."""
     first = sign.join(sorted(items)[:_LISTED])
     return first if len(items) <= _LISTED else f"{first} and {len(items) - _LISTED} more"

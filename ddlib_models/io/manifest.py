@@ -75,8 +75,8 @@ def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> di
     faults += [
         f"{name} is not listed in {MANIFEST}" for name in _strangers(folder, manifest, foreign)
     ]
-    if found := [fault for fault in faults if fault]:
-        raise ManifestError(f"{folder}: {'; '.join(found)}")
+    if messages := [fault for fault in faults if fault]:
+        raise ManifestError(f"{folder}: {'; '.join(messages)}")
     return manifest["facts"]
 
 
@@ -89,7 +89,7 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
     return _read(Path(folder))["facts"]
 
 
-def listed_files(folder: str | Path) -> list[str]:
+def list_files(folder: str | Path) -> list[str]:
     """Return the names in the folder's manifest without checking the files.
 
     Raises:
@@ -195,11 +195,11 @@ def _strangers(folder: Path, manifest: Mapping[str, Any], patterns: Collection[s
     names = (
         path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)
     )
-    listed = {*manifest["files"], MANIFEST}
+    shorten = {*manifest["files"], MANIFEST}
     return [
         name
         for name in names
-        if name not in listed and any(fnmatch(name, pattern) for pattern in patterns)
+        if name not in shorten and any(fnmatch(name, pattern) for pattern in patterns)
     ]
 
 

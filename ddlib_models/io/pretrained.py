@@ -23,7 +23,7 @@ from ddlib_models.io.manifest import (
     MANIFEST,
     ManifestError,
     check_manifest,
-    listed_files,
+    list_files,
     writing,
 )
 from ddlib_models.io.tensors import fill, save_tensors
@@ -204,7 +204,7 @@ class Pretrained(
             ValueError: config.json has an unknown key, or the weights do not fit, by name.
         """
         hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
-        folder = verified_folder(pretrained_model_name_or_path, cls.__name__, **hub)
+        folder = verify_folder(pretrained_model_name_or_path, cls.__name__, **hub)
         cls._refuse_unknown(folder / CONFIG)
         return super().from_pretrained(folder, **kwargs)
 
@@ -224,13 +224,15 @@ class Pretrained(
             key: list(value) if isinstance(value, tuple) else value
             for key, value in defaults.items()
         }
-        kept = {
+        changed = {
             key
             for key, value in config.items()
             if key not in defaults or value not in (defaults[key], saved[key])
         }
         config = {
-            key: value for key, value in config.items() if key in kept and key not in self.unsaved
+            key: value
+            for key, value in config.items()
+            if key in changed and key not in self.unsaved
         }
         for key, value in config.items():
             if not is_jsonable(value):
@@ -252,9 +254,9 @@ class Pretrained(
         return config
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:
-        own = type(self)
+        kind = type(self)
         return super().generate_model_card(
-            *args, **{"class_name": own.__name__, "module": own.__module__} | kwargs
+            *args, **{"class_name": kind.__name__, "module": kind.__module__} | kwargs
         )
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -274,7 +276,7 @@ class Pretrained(
     def _refuse_unknown(cls, path: Path) -> None:
         parameters = cls._hub_mixin_init_parameters
         if "config" in parameters or any(
-            one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()
+            parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
         ):
             return  # it takes any arguments
         header = _HEADER if cls.model_type else ()
@@ -300,7 +302,7 @@ _TAKEN = (*_HUB, "map_location", "model_id", "pretrained_model_name_or_path")
 _NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 
 
-def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
+def verify_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
     """Return the local folder of a saved model of that class, downloaded if necessary, all listed
     files checked.
 
@@ -317,7 +319,7 @@ def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
     folder = Path(name)
     foreign = FOREIGN
     if not folder.is_dir():
-        folder = _downloaded(str(name), **hub)
+        folder = _download(str(name), **hub)
         foreign = ()
     saved = check_manifest(folder, foreign).get("class")
     if saved != class_name:
@@ -325,7 +327,7 @@ def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
     return folder
 
 
-def _downloaded(name: str, **hub: Any) -> Path:
+def _download(name: str, **hub: Any) -> Path:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -338,4 +340,4 @@ def _downloaded(name: str, **hub: Any) -> Path:
         raise FileNotFoundError(
             f"{name}: no folder, not in the cache, and the hub does not answer"
         ) from error
-    return Path(snapshot_download(name, allow_patterns=[MANIFEST, *listed_files(folder)], **hub))
+    return Path(snapshot_download(name, allow_patterns=[MANIFEST, *list_files(folder)], **hub))

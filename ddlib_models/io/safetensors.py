@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ddlib_models.io.json_files import ADAPTER, is_there, listed
+from ddlib_models.io.json_files import ADAPTER, is_there, shorten
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -21,7 +21,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 """Dtypes of unquantised weights in safetensors."""
 
 
-def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
+def load_from_safetensors(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
     """Load a network of transformers from safetensors only, in evaluation mode.
 
     Weights of other heads of the same configuration in the files are ignored. The files are checked
@@ -49,7 +49,7 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
         )
     files = list(_files(name, revision))
     if not files and Path(name).is_dir():
-        check_pickled(kind.__name__, name, label, **options)
+        refuse_pickles(kind.__name__, name, label, **options)
     _check(files)
     try:
         network, report = kind.from_pretrained(
@@ -61,18 +61,18 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
         )
     except OSError:  # a repository may have safetensors on another branch, which transformers finds
         if not files:
-            check_pickled(kind.__name__, name, label, **options)
+            refuse_pickles(kind.__name__, name, label, **options)
         raise
     unknown = set(report["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
     faults = {"the files have no": report["missing_keys"], "the network has no": unknown}
-    messages = [f"{problem} {listed(keys)}" for problem, keys in faults.items() if keys]
+    messages = [f"{problem} {shorten(keys)}" for problem, keys in faults.items() if keys]
     shapes = {
-        f"{key} is {tuple(given)} and must be {tuple(own)}"
-        for key, given, own in report["mismatched_keys"]
+        f"{key} is {tuple(in_file)} and must be {tuple(in_network)}"
+        for key, in_file, in_network in report["mismatched_keys"]
     }
-    if messages := [*messages, *([listed(shapes)] if shapes else [])]:
+    if messages := [*messages, *([shorten(shapes)] if shapes else [])]:
         raise ValueError(
             f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}"
         )
@@ -89,16 +89,16 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
     """
     from transformers.utils import cached_file
 
-    def found(file: str) -> Path | None:
+    def path_of(file: str) -> Path | None:
         try:
             path = cached_file(name, file, revision=revision)
         except OSError:
             return None
         return None if path is None else Path(path)
 
-    if whole := found(WHOLE):
-        yield whole
-    elif index := found(INDEX):
+    if single := path_of(WHOLE):
+        yield single
+    elif index := path_of(INDEX):
         try:
             parts = sorted(
                 set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -108,12 +108,12 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
                 f"{index}: is not an index of weights: {type(error).__name__}: {error}"
             ) from error
         for part in parts:
-            if (path := found(part)) is None:
+            if (path := path_of(part)) is None:
                 raise ValueError(f"{index}: names {part}, which does not exist")
             yield path
 
 
-def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
+def refuse_pickles(kind: str, name: str, label: str, **options: Any) -> None:
     """Raise OSError, with the command that converts them, if a model has weights in a pickle.
 
     For one without others.
@@ -127,15 +127,19 @@ def check_pickled(kind: str, name: str, label: str, **options: Any) -> None:
     from transformers.utils.hub import has_file
 
     pickled = next(
-        (one for one in PICKLES if has_file(name, one, revision=options.get("revision"))), None
+        (file for file in PICKLES if has_file(name, file, revision=options.get("revision"))), None
     )
     if pickled is None:
         return
     local = Path(name).is_dir()
-    given = {"weights_only": True}
-    given |= {key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)}
+    load_options = {"weights_only": True}
+    load_options |= {
+        key: options[key] for key in ("revision", "trust_remote_code") if options.get(key)
+    }
     out = name if local else name.rpartition("/")[2]
-    arguments = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in given.items())])
+    arguments = ", ".join(
+        [repr(name), *(f"{key}={value!r}" for key, value in load_options.items())]
+    )
     do = (
         f"from transformers import {kind} as M; "
         f"M.from_pretrained({arguments}).save_pretrained({out!r})"
@@ -194,9 +198,9 @@ def _elsewhere(config: Any) -> set[str]:
             continue
         for kind in _each(mapping[type(config)]):
             with torch.device("meta"):
-                made = kind(config)
-            own = made.state_dict().keys()
-            names |= own | {f"{made.base_model_prefix}.{key}" for key in own}
+                network = kind(config)
+            keys = network.state_dict().keys()
+            names |= keys | {f"{network.base_model_prefix}.{key}" for key in keys}
     return names
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ddlib_models.io.json_files import listed
+from ddlib_models.io.json_files import shorten
 
 
 def save_tensors(model: nn.Module, path: Path) -> None:
@@ -36,43 +36,42 @@ def fill(model: nn.Module, path: Path, optional: tuple[str, ...] = ()) -> None:
         ValueError: unknown tensors, missing ones whose names begin with none of ``optional``, or
             tensors of another shape: the first by name, and their number.
     """
-    given = load_file(path)
-    own = model.state_dict(keep_vars=True)
-    faults = [f"the model has no {name}" for name in given.keys() - own.keys()] + _absent(
-        own, given.keys(), optional
+    loaded = load_file(path)
+    current = model.state_dict(keep_vars=True)
+    faults = [f"the model has no {name}" for name in loaded.keys() - current.keys()] + _absent(
+        current, loaded.keys(), optional
     )
-    for name in given.keys() & own.keys():
-        if given[name].shape != own[name].shape:
+    for name in loaded.keys() & current.keys():
+        if loaded[name].shape != current[name].shape:
             faults.append(
-                f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}"
+                f"{name} is {tuple(loaded[name].shape)}, in the model {tuple(current[name].shape)}"
             )
     if faults:
-        raise ValueError(f"{path}: the weights do not fit: {listed(faults, '; ')}")
-    dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
+        raise ValueError(f"{path}: the weights do not fit: {shorten(faults, '; ')}")
+    dtypes = {tensor.dtype for tensor in loaded.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
-        model.to(
-            dtypes.pop()
-        )  # buffers that are not saved get the dtype they had in the saved model
+        # buffers that are not saved get the dtype they had in the saved model
+        model.to(dtypes.pop())
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if name in given and tensor.dtype != given[name].dtype:
-            tensor.data = tensor.to(given[name].dtype)
-    model.load_state_dict(given, strict=False)
+        if name in loaded and tensor.dtype != loaded[name].dtype:
+            tensor.data = tensor.to(loaded[name].dtype)
+    model.load_state_dict(loaded, strict=False)
 
 
 def _absent(
-    own: Mapping[str, Tensor], given: Collection[str], optional: tuple[str, ...]
+    state: Mapping[str, Tensor], names_in_file: Collection[str], optional: tuple[str, ...]
 ) -> list[str]:
     """Return the tensors of the model that the file has under two names, or, unless they are
     optional, under none.
     """
     names: dict[int, list[str]] = {}
-    for name, tensor in own.items():
+    for name, tensor in state.items():
         names.setdefault(id(tensor), []).append(name)
     faults = []
     for tied in names.values():
-        found = [name for name in tied if name in given]
-        if not found and not tied[0].startswith(optional):
+        present = [name for name in tied if name in names_in_file]
+        if not present and not tied[0].startswith(optional):
             faults.append(f"the file has no {' = '.join(tied)}")
-        elif len(found) > 1:
-            faults.append(f"{' and '.join(found)} are one tensor in the model")
+        elif len(present) > 1:
+            faults.append(f"{' and '.join(present)} are one tensor in the model")
     return faults

@@ -18,10 +18,11 @@ from ddlib_models.official.network import Layout, Network, Options, names_of
 
 SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
 _TOKENS = {50304: 50259}  # GPT-2's, with padding and the mask
+# by the number of tokens that have a cluster: GPT-2's with padding, BERT's
 _MASKS = {
     50258: 50258,
     30522: 103,
-}  # by the number of tokens that have a cluster: GPT-2's with padding, BERT's
+}
 _ROUNDING = 128
 _OTHER_ARCHITECTURE = (
     f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another "
@@ -221,11 +222,11 @@ def _family(tensors: Mapping[str, Any]) -> str:
 
 
 def _refuse_other_family(expected: str, tensors: Mapping[str, Any]) -> None:
-    found = _family(tensors)
-    if found and found != expected:
+    family = _family(tensors)
+    if family and family != expected:
         raise ValueError(
-            f"this checkpoint has the format of {found}, not of {expected}: import it with "
-            f"{found.lower()}()"
+            f"this checkpoint has the format of {family}, not of {expected}: import it with "
+            f"{family.lower()}()"
         )
 
 

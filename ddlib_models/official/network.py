@@ -156,9 +156,9 @@ class Network:
             rows |= {
                 key: layout.cluster_rows() for key in _PER_STATE if key.startswith("cluster_head")
             }
-        for key, chosen in rows.items():
+        for key, part in rows.items():
             state[key] = torch.zeros_like(model.get_parameter(key), requires_grad=False)
-            state[key][: len(chosen)] = self.tensors[key][chosen.to(self.device)]
+            state[key][: len(part)] = self.tensors[key][part.to(self.device)]
         if layout.mask < layout.vocab_size:
             state["head.weight"][layout.mask] = 0
             state["head.bias"][layout.mask] = FORBIDDEN

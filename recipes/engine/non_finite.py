@@ -11,7 +11,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
-from ddlib.weightings import Weighting, weighted
+from ddlib.weightings import Weighting
 from recipes.engine.objectives.noising import Noisy
 
 
@@ -68,7 +68,7 @@ def _term(
         return where, f"the measure of its time is {float(measure):g}"
     weight = process.loss_weight(x, z, t)
     if bool(weight.isfinite().all()):  # a weighting refuses NaN
-        weight = weighted(weighting, process, weight, x, z, t)
+        weight = loss_weights(weighting, process, weight, x, z, t)
     if not bool(weight.isfinite().all()):
         return where, f"its weight is {float(weight):g}"
     uniform = torch.zeros(1, 1, process.vocab_size, device=x.device)

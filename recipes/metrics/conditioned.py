@@ -44,8 +44,8 @@ def takes_memory(network: object) -> bool:
 
 def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
     """Return a denoiser at fixed labels, one per row of its batch, or one for all rows."""
-    if hasattr(denoiser, "conditioned"):  # a network, which keeps its two parts
-        fixed: Denoiser = denoiser.conditioned(label)
+    if hasattr(denoiser, "with_label"):  # a network, which keeps its two parts
+        fixed: Denoiser = denoiser.with_label(label)
         return fixed
 
     def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:

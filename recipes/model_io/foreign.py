@@ -117,17 +117,17 @@ def open_foreign(
     from ddlib_models import (
         hub,
     )  # local import: transformers takes seconds, which other models do not need
-    from ddlib_models.hub.choice import chosen
+    from ddlib_models.hub.choice import choose_family
     from ddlib_models.hub.files import read_config
-    from ddlib_models.io.safetensors import check_pickled
+    from ddlib_models.io.safetensors import refuse_pickles
 
     config = read_config(str(folder))
     if not any(
         folder.glob(WEIGHTS)
     ):  # looked up by name, as pickles of a repository are not downloaded
         kind = next(iter(config.get("architectures") or ["AutoModelForMaskedLM"]))
-        check_pickled(kind, name, name, revision=revision, trust_remote_code=trust)
-    read_as = chosen(name, config, family)[1]
+        refuse_pickles(kind, name, name, revision=revision, trust_remote_code=trust)
+    read_as = choose_family(name, config, family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, special = hub.load(
         folder,

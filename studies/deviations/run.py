@@ -27,7 +27,7 @@ from benchmarks.measuring import report
 from ddlib.objective.bound import reconstruction
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
-from ddlib.times.draws import latest
+from ddlib.times.draws import latest_time
 from ddlib.verification.claims.objective.times import mean_bound
 from studies.page import DOCS, fill, page
 
@@ -94,7 +94,7 @@ def exact(process: ForwardProcess) -> float:
     whole = math.fsum(float((mean_bound(process, flat, some) * by).sum()) for some, by in pieces)
     x, ends = (
         torch.arange(size)[None],
-        torch.tensor([0.0, latest(torch.float32)], dtype=torch.float64),
+        torch.tensor([0.0, latest_time(torch.float32)], dtype=torch.float64),
     )
     whole += float(process.prior_kl(x, ends[1:]).mean())
     if process.exact_ends:

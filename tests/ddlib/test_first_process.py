@@ -30,9 +30,9 @@ from ddlib.verification.claims import hierarchy, schedule
 from ddlib.verification.claims.objective import bound as objective
 from ddlib.verification.claims.processes import at_size, numerics, process, reverse, sampled_states
 from ddlib.verification.claims.samplers import sampler
-from ddlib.verification.framework.blame import blamed
+from ddlib.verification.framework.blame import locate_error
 from ddlib.verification.framework.claim import Claim, Comparison
-from ddlib.verification.framework.dependencies import explained
+from ddlib.verification.framework.dependencies import explain
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 MODULES = (
@@ -124,7 +124,7 @@ def test_the_authors_frame_is_the_last_one_that_is_no_librarys():
 
     with pytest.raises(RuntimeError) as raised:
         Helper().sample(torch.tensor([[0]]), torch.tensor([0.5]))
-    place, advice = blamed(raised.value, Helper())
+    place, advice = locate_error(raised.value, Helper())
     assert (place.method, place.code) == (
         "Helper.transition",
         "return torch.zeros(2) @ torch.zeros(3)",
@@ -136,7 +136,7 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
     monkeypatch.setattr(subject, "scale", "much")
     with pytest.raises(TypeError) as raised:
         subject.rate_matrix(0.5)
-    place, _ = blamed(
+    place, _ = locate_error(
         raised.value.with_traceback(raised.value.__traceback__.tb_next), subject
     )  # without this frame
     assert place.method == "GIDD._c" and place.file.endswith("gidd.py")
@@ -145,7 +145,9 @@ def test_in_a_class_of_ddlib_it_is_the_frame_in_its_module(monkeypatch):
 def test_errors_inside_libraries_blame_no_caller():
     with pytest.raises(ValueError) as raised:
         scalar(2.0, "t", torch.device("cpu"))
-    assert blamed(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)[0] is None
+    assert (
+        locate_error(raised.value.with_traceback(raised.value.__traceback__.tb_next), 3)[0] is None
+    )
 
 
 def test_the_report_shows_the_code_to_write():
@@ -234,7 +236,7 @@ def follows_of(*failures, rests, places):
                 Check("room", name, "proves", "1", name not in failures, note=note, place=place),
             )
         )
-    return {check.name: check.follows for check in explained(checks) if check.ok is False}
+    return {check.name: check.follows for check in explain(checks) if check.ok is False}
 
 
 HERE = Place("f.py", 1, "A.b", "x")
@@ -331,7 +333,7 @@ def test_a_negative_schedule_explains_the_failures_of_its_process():
         (claim, held if claim.name == held.name else claim.check(mine, False))
         for claim in process.CLAIMS
     ]
-    causes = [check for check in explained(checks) if check.ok is False and not check.follows]
+    causes = [check for check in explain(checks) if check.ok is False and not check.follows]
     assert [check.name for check in causes] == ["ends"]
 
 

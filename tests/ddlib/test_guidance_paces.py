@@ -70,7 +70,7 @@ def test_the_part_that_takes_one_time_is_named(lacks):
         TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"
     ):
         dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
-    alone = guided.replaced(
+    alone = guided.replace(
         strength=1.0 if lacks == "unconditional" else 0.0
     )  # the other part is not called
     assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)

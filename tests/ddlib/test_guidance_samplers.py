@@ -21,7 +21,7 @@ from ddlib.samplers import (
 )
 from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.claims.samplers.guidance import classifier, labelled
+from ddlib.verification.claims.samplers.guidance import classifier, labelled_joint
 
 EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
 SERVED = [
@@ -128,7 +128,7 @@ def test_a_clean_end_that_is_not_exact_draws_tempered_words():
     guidance = ClassifierFree(process, *parts(process), 2.0, "states")
     assert bool((guided(guidance) < 4).all())
     z = torch.tensor([[0, 1]])
-    words = guidance.replaced(on="tokens")
+    words = guidance.replace(on="tokens")
     assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
 
 
@@ -154,7 +154,7 @@ def test_split_denoisers_are_parts_like_others(name):
     other = Lookup(process, 3)
     for on in ("tokens", "states"):
         guidance = ClassifierFree(process, halves, other, 2.0, on)
-        hidden = guidance.replaced(conditional=plain(halves))
+        hidden = guidance.replace(conditional=plain(halves))
         assert torch.equal(guided(guidance), guided(hidden))
     assert halves.whole == halves.calls > 0
 
@@ -195,7 +195,7 @@ GIVEN = (
 @pytest.mark.parametrize(("name", "sampler", "on"), GIVEN, ids=str)
 def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
     process = KINDS[name]
-    joint = labelled(4)
+    joint = labelled_joint(4)
     guidance = ClassifierBased(
         process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on
     )

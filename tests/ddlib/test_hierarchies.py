@@ -54,7 +54,7 @@ def test_products_keep_the_form(children, data):
     if lower.num_parents < 2:
         return
     upper = data.draw(maps(lower.num_parents))
-    product = lower.then(upper)
+    product = lower.compose(upper)
     assert torch.allclose(product.matrix(), lower.matrix() @ upper.matrix(), atol=1e-14)
     assert product.spread is None or bool((product.spread > 0).all())
 
@@ -265,7 +265,7 @@ test_bad_arguments_are_refused = refuses(r"""
 def test_an_uneven_map_keeps_its_proportions_when_restricted():
     spread = torch.tensor([0.05, 0.1, 0.15, 0.0], dtype=F64) + 0.01
     whole = Map(torch.tensor([0, 1, 2, 3, 0, 1]), 4, 1 - float(spread.sum()), spread)
-    part = whole.restricted(torch.tensor([0, 2, 4]), torch.tensor([0, 2]))
+    part = whole.restrict(torch.tensor([0, 2, 4]), torch.tensor([0, 2]))
     assert part.parents.tolist() == [0, 1, 0] and part.num_parents == 2
     assert part.keep == whole.keep
     assert torch.allclose(part.matrix().sum(1), torch.ones(3, dtype=F64))

@@ -289,19 +289,23 @@ def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
 
     The flat distribution has log 256 = 5.545 nats; durations that are cut off give 15.2.
     """
-    from ddlib.verification.claims.objective.bound import integrated, removed
+    from ddlib.verification.claims.objective.bound import integrate, removed_information
 
     process = RateMatrix(walk(256, 2000.0), dd.schedules.Linear())
     point = {"largest log-odds of t": 9.0, "most tokens": 2, "most nodes": 40}
     flat = torch.full((256,), 1 / 256, dtype=F64)
-    value, a, b, change = integrated(
+    value, a, b, change = integrate(
         process, point, lambda z, t: flat.log().expand(*z.shape, -1), "cavity"
     )
-    lost = removed(process, a, flat) - removed(process, b, flat)
+    lost = removed_information(process, a, flat) - removed_information(process, b, flat)
     kept = value > 0
     assert int(kept.sum()) == 2
     assert bool(((value - lost).abs() <= 1e-5 + change)[kept].all())
-    assert float(removed(process, b, flat).max()) < 0.02 < float(removed(process, 0.5, flat).max())
+    assert (
+        float(removed_information(process, b, flat).max())
+        < 0.02
+        < float(removed_information(process, 0.5, flat).max())
+    )
 
 
 @pytest.mark.parametrize("scale", [800.0, math.inf])

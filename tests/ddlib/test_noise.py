@@ -56,11 +56,11 @@ def test_philox_gives_the_known_answers_of_random123(counter, key, words):
 def test_scrambled_words_share_the_bits_they_shared_and_no_others():
     words = torch.randint(2**32, (4096,), generator=seeded())
     words = torch.cat([words, words ^ 1, words ^ (1 << 20)])
-    found = dd.KeyedGenerator(3, 5, torch.arange(4)).scrambled(words)
+    found = dd.KeyedGenerator(3, 5, torch.arange(4)).scramble(words)
     assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(
         words.unique()
     )
-    assert torch.equal(found, dd.KeyedGenerator(3, 5, torch.arange(9)).scrambled(words))
+    assert torch.equal(found, dd.KeyedGenerator(3, 5, torch.arange(9)).scramble(words))
     first, last, middle = found.chunk(3)
     assert torch.equal(
         first ^ last, torch.ones_like(first)
@@ -70,7 +70,7 @@ def test_scrambled_words_share_the_bits_they_shared_and_no_others():
     assert abs(float(below.double().mean()) / 2**19 - 1) < 0.05 and len(below.unique()) > 4000
     for bit in (0, 15, 31):
         assert abs(float(((found >> bit) & 1).double().mean()) - 0.5) < 0.03
-    assert not torch.equal(found, dd.KeyedGenerator(3, 6, torch.arange(4)).scrambled(words))
+    assert not torch.equal(found, dd.KeyedGenerator(3, 6, torch.arange(4)).scramble(words))
 
 
 def test_keyed_times_are_anywhere_in_their_slices():

@@ -19,7 +19,7 @@ import ddlib as dd
 from ddlib.paces import Draw
 from ddlib.testing import check, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
-from ddlib.times.draws import placed, rounded
+from ddlib.times.draws import round_times, times_of_uniforms
 from ddlib.verification.claims.objective.times import bound_moment, integral, mean_bound
 
 RECORDED = [0.24539663033344508, 0.5803002149010806, 0.49510751347988174, 0.822119772897642]
@@ -263,7 +263,11 @@ def test_no_time_is_rounded_up_to_one(method, dtype):
         and bool((t < 1).all())
         and float(t.max()) >= 1 - max(torch.finfo(dtype).eps, 2**-40)
     )
-    assert bool((rounded(placed(torch.linspace(0, 1 - 2**-53, 64, dtype=F64), late).t) < 1).all())
+    assert bool(
+        (
+            round_times(times_of_uniforms(torch.linspace(0, 1 - 2**-53, 64, dtype=F64), late).t) < 1
+        ).all()
+    )
 
 
 def test_the_bound_of_words_that_leave_late_is_their_entropy():

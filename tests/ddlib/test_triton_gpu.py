@@ -202,7 +202,7 @@ def test_noise_is_that_of_the_cpu():
             noise.rand((16, 9)),
             noise.rand((16,)),
             copies.rand((48, 5)),
-            noise.scrambled(index),
+            noise.scramble(index),
         ]
         found.append(
             [*numbers, copies.split(2).rand((96, 2)), dd.sample_times(16, generator=noise)]

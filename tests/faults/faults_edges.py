@@ -231,7 +231,7 @@ def the_product_of_sparse_kernels_uses_only_the_likeliest_upper_parents(patch):
     patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", 0)
     patch.setattr(
         Sparse,
-        "then",
+        "compose",
         lambda self, upper: (
             Sparse(upper.parents[self.index], self.values, upper.num_parents)
             if isinstance(upper, Sparse)

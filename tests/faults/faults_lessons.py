@@ -70,12 +70,14 @@ fault("a weighting that changes weights is not declared to be the bound", Clip, 
 
 
 @fault("the loss is the weight of the weighting times the divergence", Constant, within=TRAINING)
-def the_loss_is_also_multiplied_by_the_weight_of_the_bound(weighted, rule, process, weight, *given):
-    return weight * weighted(rule, process, weight, *given)
+def the_loss_is_also_multiplied_by_the_weight_of_the_bound(
+    loss_weights, rule, process, weight, *given
+):
+    return weight * loss_weights(rule, process, weight, *given)
 
 
 @fault("the fused loss uses the weighting", Clip, 2.0, within=PLANS)
-def the_fused_loss_ignores_the_weighting(weighted, rule, process, weight, *given):
+def the_fused_loss_ignores_the_weighting(loss_weights, rule, process, weight, *given):
     return weight
 
 

@@ -90,7 +90,7 @@ def the_declared_order_of_a_sampler_is_too_high(order, self):
 class Trapezoid(ThetaTrapezoidal):
     """Sampler with another extrapolation of p(x|z), in its draws and in its kernel."""
 
-    def extrapolated(self, process, before, after, z, u):
+    def extrapolate(self, process, before, after, z, u):
         evidence = process.token_likelihood(z, u).log()
         now, then = ((logits + evidence).softmax(-1) for logits in (after, before))
         return self.mixed(now, then).clamp_min(1e-12).log() - evidence.clamp_min(-1e30)
@@ -116,8 +116,8 @@ def the_extrapolation_weight_is_correct_only_at_theta_one_half(mixed, self, now,
 
 
 @fault("sample_given_level takes cavity probabilities", ThetaTrapezoidal)
-def the_evidence_of_z_is_counted_twice(extrapolated, self, process, before, after, z, u):
-    return extrapolated(process, before, after, z, u) + process.token_likelihood(z, u).log()
+def the_evidence_of_z_is_counted_twice(extrapolate, self, process, before, after, z, u):
+    return extrapolate(process, before, after, z, u) + process.token_likelihood(z, u).log()
 
 
 class Stages(ThetaTrapezoidal):
@@ -131,11 +131,11 @@ class Stages(ThetaTrapezoidal):
         z = state.z
         t = at(run, k)
         s = at(run, k + 1)
-        u = self.between(t, s)
+        u = self.intermediate_time(t, s)
         before = run.predict(z, t)
         middle = process.sample_given_level(before, z, t, u, None, run.generator)
         start, time = self.second(z, middle, t, u)
-        logits = self.extrapolated(process, before, run.predict(start, time), start, time)
+        logits = self.extrapolate(process, before, run.predict(start, time), start, time)
         return State(process.sample_given_level(logits, start, time, s, None, run.generator), s)
 
     def second(self, z, middle, t, u):

@@ -32,13 +32,13 @@ class First(Scale):
 
 
 @fault("p_c to the power gamma", free, ClassifierFree, "tokens", "masked", within=FREE)
-def conditional_and_unconditional_distributions_are_exchanged(tempered, c, u, gamma):
-    return tempered(u, c, gamma)
+def conditional_and_unconditional_distributions_are_exchanged(temper, c, u, gamma):
+    return temper(u, c, gamma)
 
 
 @fault("p_u to the power 1 - gamma", free, ClassifierFree, "tokens", "masked", within=FREE)
-def the_strength_is_increased_by_one(tempered, c, u, gamma):
-    return tempered(c, u, gamma + 1)
+def the_strength_is_increased_by_one(temper, c, u, gamma):
+    return temper(c, u, gamma + 1)
 
 
 @fault(
@@ -50,13 +50,13 @@ def the_strength_is_increased_by_one(tempered, c, u, gamma):
     strength=0.5,
     within=FREE,
 )
-def distributions_are_averaged_in_place_of_multiplied(tempered, c, u, gamma):
+def distributions_are_averaged_in_place_of_multiplied(temper, c, u, gamma):
     power = gamma[:, None, None]
     return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
 
 
 @fault("the exponents sum to 1", free, ClassifierFree, "tokens", "tree", within=FREE)
-def the_unconditional_distribution_is_omitted(tempered, c, u, gamma):
+def the_unconditional_distribution_is_omitted(temper, c, u, gamma):
     return gamma[:, None, None] * c
 
 
@@ -110,7 +110,7 @@ def the_guidance_also_changes_the_levels(patch):
 def steps_are_drawn_without_guidance(patch):
     process = four()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
-    unguided = plain.replaced(strength=lambda t: 1.0).step_distribution
+    unguided = plain.replace(strength=lambda t: 1.0).step_distribution
     right = reverse_step.guided_step
 
     def guided_step(run, z, t, s):
@@ -172,8 +172,8 @@ def the_gradient_is_taken_at_the_sequence_of_masks(_states, self, z):
 
 
 @fault("grad . (z' - z)", ClassifierBased, "tree", how="first order", build=based)
-def the_first_order_change_is_that_of_another_choice(_sloping, self, place):
-    return _sloping(place).roll(1, -1)
+def the_first_order_change_is_that_of_another_choice(_first_order, self, place):
+    return _first_order(place).roll(1, -1)
 
 
 @fault(

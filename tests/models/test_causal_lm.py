@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
-from ddlib_models.attention.sight import seen_by
+from ddlib_models.attention.sight import sight_mask
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
 LENGTH = 8
@@ -133,7 +133,7 @@ def test_the_future_comes_into_sight_step_by_step(folders):
     model.at_step(2)
     torch.manual_seed(0)
     for _ in range(30):
-        seen.append(seen_by(LENGTH, LENGTH, 0, model.sight, torch.device("cpu")))
+        seen.append(sight_mask(LENGTH, LENGTH, 0, model.sight, torch.device("cpu")))
     share = torch.stack(seen).float().mean(0)
     assert torch.equal(share.tril(), ones.tril().float())
     assert 0.4 < float(share[~ones.tril()].mean()) < 0.6 and float(share[~ones.tril()].max()) < 1

@@ -207,7 +207,7 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
 
 def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, monkeypatch):
     model = made(folders)
-    opened = type(model).opened
+    to_transformers = type(model).to_transformers
 
     class Short:
         def __init__(self, kept):
@@ -219,7 +219,9 @@ def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, m
         def __getattr__(self, name):
             return getattr(self.kept, name)
 
-    monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
+    monkeypatch.setattr(
+        type(model), "to_transformers", lambda self, cache: Short(to_transformers(self, cache))
+    )
     with pytest.raises(
         ValueError,
         match=(

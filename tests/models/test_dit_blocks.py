@@ -11,7 +11,7 @@ from refusals import refused_with
 from tiny import STATES, WORDS, trained
 
 from ddlib_models import DiT
-from ddlib_models.attention.backends import SDPA, Attention, Flex, kept_mask
+from ddlib_models.attention.backends import SDPA, Attention, Flex, cached_mask
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.hf.auto import DiTConfig, DiTModel
 
@@ -166,7 +166,7 @@ def test_masks_are_made_once_and_serve_training_after_inference(monkeypatch):
     model(z, t, clean=x).sum().backward()
     assert (
         len(made) == 2
-        and not kept_mask(SDPA(), ByBlocks(2, noisy=11), 22, 22, z.device).is_inference()
+        and not cached_mask(SDPA(), ByBlocks(2, noisy=11), 22, 22, z.device).is_inference()
     )
 
 

@@ -113,7 +113,7 @@ def test_blocks_and_caches_keep_the_label(time_conditioned):
         model.extend(z[:, 4:], t[:, 4:], cache, label=LABEL), expected, **close
     )
     torch.testing.assert_close(model(z, t, clean=x, label=LABEL)[:, 4:], expected, **close)
-    conditioned = model.conditioned(LABEL)
+    conditioned = model.with_label(LABEL)
     last = torch.tensor([[1], [0], [1]])
     torch.testing.assert_close(
         conditioned.extend(z[:, 4:], t[:, 4:], conditioned.prefill(x[:, :4])), expected, **close
@@ -182,7 +182,7 @@ def test_files_hold_classes_only_where_there_are_some(tmp_path):
         DiTModel.from_pretrained(tmp_path / "one"),
     ):
         assert torch.equal(loaded(z, t, label=LABEL), model(z, t, label=LABEL))
-        assert torch.equal(loaded.conditioned(2)(z, t), model(z, t, label=2))
+        assert torch.equal(loaded.with_label(2)(z, t), model(z, t, label=2))
     trained().save_pretrained(tmp_path / "none")
     assert (
         not {"num_classes", "label_dropout"}
@@ -199,14 +199,14 @@ def test_calls_with_a_label_compile_to_one_graph(label):
     torch.testing.assert_close(compiled(z, t, label=label), model(z, t, label=label))
     model.train()
     compiled(z, t, label=label).sum().backward()
-    fixed = torch.compile(model.eval().conditioned(label).features, fullgraph=True, backend="eager")
+    fixed = torch.compile(model.eval().with_label(label).features, fullgraph=True, backend="eager")
     torch.testing.assert_close(fixed(z, t), model.features(z, t, label=label))
 
 
 def test_a_fixed_label_has_the_capabilities_of_the_model():
     for options in (dict(tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]), dict(block_size=2), {}):
         model = labelled(**options)
-        for fixed in (model.conditioned(1), model.conditioned(LABEL)):
+        for fixed in (model.with_label(1), model.with_label(LABEL)):
             ours = Capabilities.of(fixed)
             theirs = Capabilities.of(model)
             for name in (
@@ -238,7 +238,7 @@ def test_guidance_and_samplers_take_it():
     process = dd.presets.mdlm(WORDS)
     draw = torch.Generator().manual_seed(0)
     model = labelled(num_states=process.num_states)
-    guided = dd.guidance.ClassifierFree(process, model.conditioned(3), model, 2.0)
+    guided = dd.guidance.ClassifierFree(process, model.with_label(3), model, 2.0)
     z = torch.full((2, 5), process.num_states - 1)
     t = torch.rand(2)
     log_c = model(z, t, label=3).log_softmax(-1)
@@ -248,7 +248,7 @@ def test_guidance_and_samplers_take_it():
     with torch.no_grad():
         for label in (2, LABEL):
             assert (
-                dd.bound(process, model.conditioned(label), clean(inputs()[0]), generator=draw)
+                dd.bound(process, model.with_label(label), clean(inputs()[0]), generator=draw)
                 .diffusion.isfinite()
                 .all()
             )
@@ -256,22 +256,22 @@ def test_guidance_and_samplers_take_it():
     seeds = range(3)
     rows = dd.sample(
         process,
-        model.conditioned(LABEL),
+        model.with_label(LABEL),
         (3, 5),
         steps=6,
         controls=[dd.controls.WholeBatch()],
         generator=seeds,
     )
     for row, label in enumerate(LABEL.tolist()):
-        alone = dd.sample(process, model.conditioned(label), (1, 5), steps=6, generator=[row])
+        alone = dd.sample(process, model.with_label(label), (1, 5), steps=6, generator=[row])
         assert torch.equal(rows[row : row + 1], alone)
     with pytest.raises(ValueError, match=r"label has shape \(3,\): expected \(\d,\).*WholeBatch"):
-        dd.sample(process, model.conditioned(LABEL), (3, 5), steps=40, generator=seeds)
+        dd.sample(process, model.with_label(LABEL), (3, 5), steps=40, generator=seeds)
     blocks = labelled(num_states=process.num_states, block_size=2)
     text = [
         dd.sample(
             process,
-            blocks.conditioned(2),
+            blocks.with_label(2),
             (2, 6),
             steps=3,
             pace=dd.paces.Blocks(2),
@@ -289,18 +289,18 @@ test_bad_arguments_are_refused = refuses(r"""
     build(num_classes=3, label_dropout=-0.1) | ValueError | label_dropout=-0\.1
     build()(*inputs(), label=3) | ValueError
         | label is 3: must be None with num_classes=0; build the model with
-    build().conditioned(3) | ValueError | label is 3: must be None with num_classes=0
-    build().conditioned(LABEL) | ValueError
+    build().with_label(3) | ValueError | label is 3: must be None with num_classes=0
+    build().with_label(LABEL) | ValueError
         | label is of shape \(3,\): must be None with num_classes=0
-    labelled().conditioned(4) | ValueError
+    labelled().with_label(4) | ValueError
         | label is 4: must lie in 0\.\.num_classes-1=3, or be -1 or None for no label
-    labelled().conditioned(LABEL + 2) | ValueError
+    labelled().with_label(LABEL + 2) | ValueError
         | label holds 1\.\.5: must lie in 0\.\.num_classes-1=3
-    labelled().conditioned("cat") | TypeError
+    labelled().with_label("cat") | TypeError
         | label is 'cat': must be int64 \(B,\), an int, or None
-    labelled().conditioned(True) | TypeError | label is True: must be int64
-    labelled().conditioned(LABEL[0]) | ValueError | label has shape \(\): expected \(1,\)
-    labelled().conditioned(LABEL[:, None]) | ValueError | label has shape \(3, 1\)
+    labelled().with_label(True) | TypeError | label is True: must be int64
+    labelled().with_label(LABEL[0]) | ValueError | label has shape \(\): expected \(1,\)
+    labelled().with_label(LABEL[:, None]) | ValueError | label has shape \(3, 1\)
     labelled()(*inputs(), label=LABEL - 1) | ValueError | label holds -2\.\.2
     labelled()(*inputs(), label=-2) | ValueError | label is -2: must lie in 0\.\.num_classes-1=3
     labelled()(*inputs(), label=LABEL.int()) | TypeError
@@ -312,6 +312,6 @@ test_bad_arguments_are_refused = refuses(r"""
         | label is None.*label_dropout=0 trains no null class
     labelled(label_dropout=0.0)(*inputs(), label=LABEL) | ValueError
         | label holds -1\.\.3.*label_dropout=0 trains no
-    labelled(label_dropout=0.0).conditioned(None) | ValueError
+    labelled(label_dropout=0.0).with_label(None) | ValueError
         | label is None.*label_dropout=0 trains no null class
 """)

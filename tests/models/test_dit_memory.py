@@ -104,15 +104,15 @@ def test_its_weight_gets_a_gradient_from_the_first_step_on():
 def test_the_capability_is_an_attribute(memory):
     model = trained(memory=memory, num_classes=3)
     assert isinstance(model, TakesMemory) and Capabilities.of(model).takes_memory is memory
-    assert Capabilities.of(model.conditioned(1)).takes_memory is memory
+    assert Capabilities.of(model.with_label(1)).takes_memory is memory
     assert not Capabilities.of(lambda z, t: model(z, t)).takes_memory
 
 
 def test_labels_beside_memory():
     model = trained(memory=True, num_classes=3).eval()
-    before = features(model.conditioned(1))
+    before = features(model.with_label(1))
     assert torch.equal(
-        features(model.conditioned(1), memory=before), features(model, label=1, memory=before)
+        features(model.with_label(1), memory=before), features(model, label=1, memory=before)
     )
 
 

@@ -175,7 +175,7 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
     model = trained(num_states=process.num_states, num_classes=2, **options).eval()
     for pace in (None, dd.paces.Blocks(4), dd.paces.RandomOrder()):
         drawn = dd.sample(
-            process, model.conditioned(1), (2, 12), steps=2, pace=pace, generator=range(2)
+            process, model.with_label(1), (2, 12), steps=2, pace=pace, generator=range(2)
         )
         assert drawn.shape == (2, 12)
     model.save_pretrained(tmp_path)

@@ -55,19 +55,19 @@ def test_a_row_behind_padding_has_the_logits_of_the_row_alone(folders, kind):
     _, denoiser, _, _ = hub.load(folders[kind])
     z = states(TOKENS)
     left = torch.tensor([0, 2, 5])
-    logits = denoiser.padded(left)(z, torch.rand(3))
+    logits = denoiser.with_padding(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
         alone = denoiser(z[row : row + 1, start:], torch.rand(1))
         torch.testing.assert_close(logits[row : row + 1, start:], alone, rtol=1e-5, atol=1e-5)
     other = torch.where(torch.arange(6) < left[:, None], 7, z)
     seen = torch.arange(6) >= left[:, None]
-    assert torch.equal(denoiser.padded(left)(other, torch.rand(3))[seen], logits[seen])
+    assert torch.equal(denoiser.with_padding(left)(other, torch.rand(3))[seen], logits[seen])
 
 
 def test_seeds_of_rows_behind_padding_are_refused(folders):
     """The row of seed 1 would not be that of seed 1 alone."""
     process, denoiser, _, _ = hub.load(folders["bert"])
-    padded = denoiser.padded(torch.tensor([0, 2]))
+    padded = denoiser.with_padding(torch.tensor([0, 2]))
     options = dict(steps=2, controls=[dd.controls.WholeBatch()])
     for one in (padded, dd.guidance.ClassifierFree(process, padded, padded, 2.0)):
         with pytest.raises(

@@ -142,7 +142,7 @@ def test_a2d_by_blocks(tmp_path):
     )
     assert not bool((words == MASK).any())
     with pytest.raises(ValueError, match="blocks start at the left end"):
-        denoiser.padded(torch.tensor([1]))
+        denoiser.with_padding(torch.tensor([1]))
 
 
 class TheirRotary(nn.Module):
@@ -304,7 +304,7 @@ def test_dream_is_qwen_one_position_to_the_right(tmp_path):
     logits = denoiser(z, torch.rand(3))
     torch.testing.assert_close(logits[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
     left = torch.tensor([0, 3, 1])
-    padded = denoiser.padded(left)(z, torch.rand(3))
+    padded = denoiser.with_padding(left)(z, torch.rand(3))
     for row, start in enumerate(left.tolist()):
         alone = denoiser(z[row : row + 1, start:], torch.rand(1))
         torch.testing.assert_close(padded[row : row + 1, start:], alone, rtol=1e-4, atol=1e-4)

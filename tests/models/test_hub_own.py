@@ -108,7 +108,7 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     )
     alone = denoiser(z[1:2, 2:], torch.rand(1))
     torch.testing.assert_close(
-        denoiser.padded(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone
+        denoiser.with_padding(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone
     )
 
 
@@ -206,19 +206,23 @@ def test_endings_of_a_text(tmp_path):
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
     special = hub.load(folder, family="a2d").special
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
-    assert special.ended([1, 2, 7, 3, 9]) == special.ended(torch.tensor([1, 2, 7, 3, 9])) == [1, 2]
+    assert (
+        special.answer([1, 2, 7, 3, 9]) == special.answer(torch.tensor([1, 2, 7, 3, 9])) == [1, 2]
+    )
     batch = [[1, 9, 2, 7, 3], [1, 9, 4, 5, 6]]
-    assert special.ended(batch) == [[1], [1]] and special.ended(torch.tensor(batch), prompt=2) == [
+    assert special.answer(batch) == [[1], [1]] and special.answer(
+        torch.tensor(batch), prompt=2
+    ) == [
         [2],
         [4, 5, 6],
     ]
     assert (
-        special.ended([torch.tensor(row) for row in batch], 3) == [[], [5, 6]]
-        and special.ended([1], 1) == []
+        special.answer([torch.tensor(row) for row in batch], 3) == [[], [5, 6]]
+        and special.answer([1], 1) == []
     )
     for count in (-1, 6):
         with pytest.raises(
             ValueError, match=rf"prompt={count}: must lie in 0\.\.5, as it is a number"
         ):
-            special.ended(batch, count)
+            special.answer(batch, count)
     assert [(one.token, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

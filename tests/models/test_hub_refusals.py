@@ -156,9 +156,9 @@ def test_states_that_are_no_words(bert, as_users_call):
         denoiser(torch.tensor([[5, MASK]]), torch.zeros(1))
     assert special.states(torch.tensor([[5, MASK]])).tolist() == [[5, TOKENS]]
     with pytest.raises(ValueError, match=r"z has 1 rows, but left has 2: sample with controls"):
-        denoiser.padded(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
+        denoiser.with_padding(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
     with pytest.raises(ValueError, match=r"left is \[2\], must be less than the 2 positions"):
-        denoiser.padded(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
+        denoiser.with_padding(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
 
 
 def test_ids_that_are_no_words_do_not_become_states(bert):

@@ -13,7 +13,7 @@ from ddlib_models.io.manifest import (
     MANIFEST,
     ManifestError,
     check_manifest,
-    listed_files,
+    list_files,
     write_manifest,
     writing,
 )
@@ -44,7 +44,7 @@ def content(folder) -> dict[str, bytes]:
 def test_an_intact_folder_has_its_facts(tmp_path):
     write_manifest(fill(tmp_path), {"class": "Small", "step": 7, "losses": (1.5, 2)})
     assert check_manifest(tmp_path) == {"class": "Small", "step": 7, "losses": [1.5, 2]}
-    assert sorted(listed_files(tmp_path)) == sorted(FILES)
+    assert sorted(list_files(tmp_path)) == sorted(FILES)
     moved = tmp_path.rename(tmp_path.with_name("moved"))
     assert check_manifest(str(moved))["step"] == 7
 
@@ -106,7 +106,7 @@ def test_files_that_no_loader_reads_are_accepted(tmp_path):
 def test_unlisted_files_may_change(tmp_path):
     save(tmp_path, FILES | {"README.md": b"card"})
     (tmp_path / "README.md").write_bytes(b"edited")
-    assert check_manifest(tmp_path) == {} and "README.md" not in listed_files(tmp_path)
+    assert check_manifest(tmp_path) == {} and "README.md" not in list_files(tmp_path)
 
 
 def edit(folder, **changes):
@@ -152,7 +152,7 @@ def reseal(folder, **changes):
 )
 def test_a_manifest_at_fault_is_refused(tmp_path, damage, message):
     damage(save(tmp_path))
-    for read in (check_manifest, listed_files):
+    for read in (check_manifest, list_files):
         with pytest.raises(ManifestError, match=message):
             read(tmp_path)
 

@@ -128,7 +128,7 @@ def test_rows_and_joined_caches_are_those_of_their_sequences(folders):
         index = torch.tensor([3, 0, 0])
         again = model.extend(other[index], own[index], cache.rows(index))
         torch.testing.assert_close(again, whole[index], atol=1e-12, rtol=1e-12)
-        both = cache.rows(torch.tensor([True, False, False, True])).joined(
+        both = cache.rows(torch.tensor([True, False, False, True])).join(
             cache.rows(torch.tensor([2]))
         )
         index = torch.tensor([0, 3, 2])
@@ -189,14 +189,14 @@ def test_a_label_is_that_of_the_cache():
     model = trained(num_classes=3).double().eval()
     z = draw(STATES)
     t = times(z)
-    at = model.conditioned(1)
+    at = model.with_label(1)
     assert isinstance(at, WindowDenoiser)
     cache = at.prefill_around(z, t, 2, 5)
     torch.testing.assert_close(
         at.extend(z[:, 2:5], t[:, 2:5], cache), at(z, t)[:, 2:5], atol=1e-10, rtol=1e-10
     )
     with pytest.raises(ValueError, match="cache: has label 1 in row 0, but 2 is given"):
-        model.conditioned(2).extend(z[:, 2:5], t[:, 2:5], cache)
+        model.with_label(2).extend(z[:, 2:5], t[:, 2:5], cache)
 
 
 @torch.no_grad()

@@ -358,7 +358,7 @@ def test_full_attention_trained_with_a_pace_of_blocks_stays_full_attention(tmp_p
     torch.testing.assert_close(
         saved.model(z, t, label=1), network(z, t, label=1), rtol=0, atol=1e-6
     )
-    denoiser = saved.model.conditioned(1)
+    denoiser = saved.model.with_label(1)
     assert dd.sample(process, denoiser, (2, 16), steps=8, pace=saved.pace).max() < 6
     publish(
         tmp_path / "blocks", trained(process, block_size=4), process, pictures, pace="blocks:size=4"

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ddlib.hierarchies.clusters.semantic import Clusters
-from ddlib.hierarchies.level_names import checked_names
+from ddlib.hierarchies.level_names import check_names
 from ddlib.utils.validation import require
 
 _FORMAT = "ddlib clusters 1"
@@ -111,7 +111,7 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
         metric=facts["metric"],
         source=facts["embeddings"],
         fingerprint=facts["tokenizer"],
-        names=checked_names(facts.get("names"), tuple(facts["num_clusters"])),
+        names=check_names(facts.get("names"), tuple(facts["num_clusters"])),
     )
 
 

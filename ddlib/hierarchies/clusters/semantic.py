@@ -154,15 +154,13 @@ def semantic_clusters(
     check_number("tolerance", tolerance, 0, math.inf, "at least 0")
     generator = Generator().manual_seed(check_count("seed", seed, 0))
     if metric == "cosine":
-        rows = rows / rows.abs().amax(
-            1, keepdim=True
-        )  # so that squares neither overflow nor underflow
+        # so that squares neither overflow nor underflow
+        rows = rows / rows.abs().amax(1, keepdim=True)
         points = Points(rows / rows.norm(dim=1, keepdim=True), cosine=True)
         centre = points.rows.new_zeros(points.rows.shape[1])
     else:
-        centre = rows.mean(
-            0
-        )  # distances are differences of squares, with the least rounding error near the origin
+        # distances are differences of squares, with the least rounding error near the origin
+        centre = rows.mean(0)
         points = Points(rows - centre, cosine=False)
 
     def run(subset: Points, lower: Tensor, upper: Tensor) -> Fit:
@@ -241,9 +239,8 @@ def _check_embeddings(
         f"num_clusters is {num_clusters}, must be less than the {len(rows)} rows of embeddings: "
         "clusters are coarser",
     )
-    different = len(
-        {row.tobytes() for row in (rows + 0.0).numpy()}
-    )  # + 0.0 makes -0.0 the same as 0.0
+    # + 0.0 makes -0.0 the same as 0.0
+    different = len({row.tobytes() for row in (rows + 0.0).numpy()})
     require(
         num_clusters <= different,
         f"num_clusters is {num_clusters}, must be at most {different}, the number of different "
@@ -311,9 +308,8 @@ def _downwards(
     """
     lower, upper = bounds[0]
     above = [torch.arange(fine) * coarse // fine for fine, coarse in pairwise(counts)]
-    finest = [
-        torch.ones(counts[0], dtype=torch.int64)
-    ]  # number of finest clusters at or below each cluster
+    # number of finest clusters at or below each cluster
+    finest = [torch.ones(counts[0], dtype=torch.int64)]
     for parent in above:
         finest.append(
             torch.zeros(int(parent[-1]) + 1, dtype=torch.int64).index_add_(0, parent, finest[-1])

@@ -160,9 +160,8 @@ def _prices(
     """
     num_children, num_parents = costs.shape
     price = start.copy()
-    priced = np.ascontiguousarray(
-        (costs + start).T
-    )  # a minimum over rows is several times faster than over columns
+    # a minimum over rows is several times faster than over columns
+    priced = np.ascontiguousarray((costs + start).T)
     for _ in range(_SWEEPS):
         sizes = np.bincount(priced.argmin(0), minlength=num_parents)
         over = sizes - upper

@@ -192,9 +192,8 @@ def default_tiles(hidden: Float[Tensor, "N D"]) -> Tiles:
     On an H200, 128 x 256 tiles with four stages were the fastest of six sizes.
     """
     device = torch.cuda.get_device_properties(hidden.device) if hidden.is_cuda else None
-    memory = getattr(
-        device, "shared_memory_per_block_optin", SHARED_MEMORY
-    )  # missing in torch's type hints
+    # missing in torch's type hints
+    memory = getattr(device, "shared_memory_per_block_optin", SHARED_MEMORY)
     processors = 1 if device is None else device.multi_processor_count
     for rows, columns, depth in (
         [(64, 64, 32)] if hidden.dtype == torch.float32 else [(128, 256, 64), (128, 128, 64)]

@@ -47,7 +47,7 @@ class Segment(NamedTuple):
     high: int
     tokens: int
 
-    def joined(self, other: "Segment") -> "Segment | None":
+    def join(self, other: "Segment") -> "Segment | None":
         """Return both as one segment, or None if they are of two levels or it had too many logits
         without effect.
         """
@@ -182,7 +182,7 @@ class Order:
         for segment in found:
             if segment.tokens == 0:
                 continue
-            both = merged[-1].joined(segment) if merged else None
+            both = merged[-1].join(segment) if merged else None
             if both is None:
                 merged.append(segment)
             else:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from ddlib.samplers.base import Guarantees, ReversePart, SamplingContext
 from ddlib.typing import Times, Tokens
-from ddlib.utils.repr import shown
+from ddlib.utils.repr import format_part
 
 
 class Corrector(ReversePart):
@@ -34,4 +34,4 @@ class Corrector(ReversePart):
         return tokens
 
     def __repr__(self) -> str:
-        return shown(self, Corrector)
+        return format_part(self, Corrector)

@@ -17,7 +17,7 @@ from ddlib.config.comparison import apart, rebuilt
 from ddlib.config.part import Part
 from ddlib.config.plain import written
 from ddlib.processes import ForwardProcess
-from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
 
 
 def _unknown(part: Part) -> str:
@@ -28,11 +28,11 @@ def _unknown(part: Part) -> str:
     try:
         written(part)
     except TypeError as error:
-        return "" if _not_stored(part) else str(error)
+        return "" if _missing_arguments(part) else str(error)
     return ""
 
 
-def _not_stored(part: Part) -> str:
+def _missing_arguments(part: Part) -> str:
     """Return the reason why the arguments of a part are not known; empty if they are."""
     try:
         part.arguments()
@@ -42,41 +42,43 @@ def _not_stored(part: Part) -> str:
 
 
 def _values(part: Part, point: Point) -> Iterator[Comparison]:
-    reason = _not_stored(part)
-    yield stated("the arguments of the constructor", not reason, reason)
+    reason = _missing_arguments(part)
+    yield condition("the arguments of the constructor", not reason, reason)
     if reason:
         return
     again = rebuilt(part, json.loads(json.dumps(written(part))))
-    found = apart(part, again)
-    message = f"{found} is not what the constructor creates from the same arguments"
+    difference = apart(part, again)
+    message = f"{difference} is not what the constructor creates from the same arguments"
     hint = (
         "the arguments of the constructor must determine the object; a constant must be "
         "computed from them only"
     )
-    yield stated("the part rebuilt from dd.values", not found, message, hint)
+    yield condition("the part rebuilt from dd.values", not difference, message, hint)
 
 
 def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     learned = {name for name, _ in process.named_parameters()}
-    held = [
+    constants = [
         name
         for name in process.state_dict()
         if name not in learned and not name.endswith("_extra_state")
     ]
-    message = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
+    message = (
+        f"{', '.join(constants)}: in state_dict(), must follow from the constructor's arguments"
+    )
     hint = (
         "write self.name = tensor in a ddlib.utils.precision.Float64Module, not a buffer; use a "
         "parameter if it is "
         "learned"
     )
-    yield stated("tensors in the state that are not learned", not held, message, hint)
-    other = copy.deepcopy(process)
-    other.load_state_dict(process.state_dict())
-    found = apart(process, other)
-    yield stated(
+    yield condition("tensors in the state that are not learned", not constants, message, hint)
+    loaded = copy.deepcopy(process)
+    loaded.load_state_dict(process.state_dict())
+    difference = apart(process, loaded)
+    yield condition(
         "the process after loading its own state dict",
-        not found,
-        f"{found} changed by load_state_dict",
+        not difference,
+        f"{difference} changed by load_state_dict",
     )
 
 
@@ -88,13 +90,13 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     for _ in range(3):
         average.update_parameters(network)
     mean = cast(ForwardProcess, average.module.process)
-    found = [
+    changed = [
         name
         for name, value in process.named_buffers()
         if not torch.equal(value, mean.get_buffer(name))
     ]
     message = (
-        f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, "
+        f"{', '.join(changed)}: changed by torch.optim.swa_utils.AveragedModel(network, "
         "use_buffers=True)"
     )
     hint = (
@@ -102,7 +104,7 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         "averages do not "
         "change it"
     )
-    yield stated("constants that an average of weights changes", not found, message, hint)
+    yield condition("constants that an average of weights changes", not changed, message, hint)
     if not list(process.parameters()):
         t = float(point["t"])
         yield Comparison(

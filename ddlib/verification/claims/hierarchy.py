@@ -8,8 +8,8 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Kernel, Map
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.cases import LARGE, REDUCED
-from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
-from ddlib.verification.framework.dependencies import evaluate_claims, explained
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
+from ddlib.verification.framework.dependencies import evaluate_claims, explain
 from ddlib.verification.report import Check
 
 
@@ -25,7 +25,7 @@ def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
-        yield from _has_children(edge, f"of a member of level {i + 1}")
+        yield from _compare_children(edge, f"of a member of level {i + 1}")
         yield Comparison(
             f"mass into level {i + 1} is positive",
             ("parent",),
@@ -35,7 +35,7 @@ def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         )
 
 
-def _has_children(edge: Kernel, name: str) -> Iterator[Comparison]:
+def _compare_children(edge: Kernel, name: str) -> Iterator[Comparison]:
     if isinstance(edge, Map):
         children = torch.bincount(edge.parents, minlength=edge.num_parents)
         least = children.clamp_max(1)
@@ -50,7 +50,7 @@ def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     states = torch.arange(int(sizes.sum()))
     level = torch.arange(len(sizes)).repeat_interleave(sizes)
     yield Comparison("levels", ("level",), torch.tensor(hierarchy.levels), sizes, 0.0)
-    rows = hierarchy.between(0, hierarchy.depth).row(_drawn(hierarchy.vocab_size, 64))
+    rows = hierarchy.between(0, hierarchy.depth).row(_indices(hierarchy.vocab_size, 64))
     yield Comparison(
         "the top level, given the token", ("x", "z"), rows, rows[:1].expand_as(rows), 1e-12
     )
@@ -101,10 +101,12 @@ def _level_probs(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     probs = torch.randn(3, hierarchy.vocab_size, generator=generator, dtype=torch.float64).softmax(
         -1
     )
-    found = hierarchy.level_probs(probs)
+    distributions = hierarchy.level_probs(probs)
     levels = torch.tensor(len(hierarchy.levels))
-    yield Comparison("distributions of level_probs", (), torch.tensor(len(found)), levels, 0.0)
-    for i, got in enumerate(found):
+    yield Comparison(
+        "distributions of level_probs", (), torch.tensor(len(distributions)), levels, 0.0
+    )
+    for i, got in enumerate(distributions):
         yield Comparison(f"level_probs of level {i}", ("distribution", "state"), got, probs, 1e-12)
         if i < hierarchy.depth:
             probs = hierarchy.maps[i].push(probs)
@@ -113,7 +115,7 @@ def _level_probs(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 def _descendants(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     tokens = torch.arange(hierarchy.vocab_size)
     for level, offset in enumerate(hierarchy.offsets):
-        for member in _drawn(hierarchy.levels[level], 24).tolist():
+        for member in _indices(hierarchy.levels[level], 24).tolist():
             if level in (0, hierarchy.depth):
                 expected = tokens[member, None] if level == 0 else tokens
             else:
@@ -131,22 +133,24 @@ def _descendants(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 def _small_copy(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     copy = hierarchy.small_copy(hierarchy.vocab_size)
-    most = hierarchy.vocab_size
-    what = f"small_copy({most})"
-    same = type(copy) is type(hierarchy)
-    yield stated(
-        f"class of {what}", same, f"{what} is {copy!r}, must be of class {type(hierarchy).__name__}"
+    vocab_size = hierarchy.vocab_size
+    call = f"small_copy({vocab_size})"
+    same_class = type(copy) is type(hierarchy)
+    yield condition(
+        f"class of {call}",
+        same_class,
+        f"{call} is {copy!r}, must be of class {type(hierarchy).__name__}",
     )
     yield Comparison(
-        f"levels of {what}", (), torch.tensor(copy.depth), torch.tensor(hierarchy.depth), 0.0
+        f"levels of {call}", (), torch.tensor(copy.depth), torch.tensor(hierarchy.depth), 0.0
     )
     size = torch.tensor(copy.vocab_size)
-    yield Comparison(f"tokens of {what}", (), size, size.clamp_max(most), 0.0)
+    yield Comparison(f"tokens of {call}", (), size, size.clamp_max(vocab_size), 0.0)
     speeds = torch.tensor([copy.speeds, hierarchy.speeds], dtype=torch.float64)
-    yield Comparison(f"speeds of {what}", ("edge",), speeds[0], speeds[1], 0.0)
+    yield Comparison(f"speeds of {call}", ("edge",), speeds[0], speeds[1], 0.0)
 
 
-def _acts(
+def _compare_actions(
     edge: Kernel,
     name: str,
     child: Tensor,
@@ -180,7 +184,7 @@ def _acts(
             100 * tolerance,
             {"parent": parent},
         )
-    likeliest = _drawn(edge.num_children, 8)
+    likeliest = _indices(edge.num_children, 8)
     steep = (
         torch.randn(len(likeliest), edge.num_children, generator=generator, dtype=torch.float64)
         - 300
@@ -189,8 +193,10 @@ def _acts(
         (torch.arange(len(likeliest)), likeliest), steep.new_zeros(())
     ).log_softmax(-1)
     logs = (steep[:, None] + columns.log()).logsumexp(-1)
-    one = edge.log_mass(steep[:, None].expand(-1, len(parent), -1), parent.expand(len(steep), -1))
-    for action, got in (("log_push", edge.log_push(steep)[:, parent]), ("log_mass", one)):
+    log_masses = edge.log_mass(
+        steep[:, None].expand(-1, len(parent), -1), parent.expand(len(steep), -1)
+    )
+    for action, got in (("log_push", edge.log_push(steep)[:, parent]), ("log_mass", log_masses)):
         yield Comparison(
             f"{action} {name} of small masses",
             ("", "distribution"),
@@ -200,15 +206,17 @@ def _acts(
             {"parent": parent},
         )
     every = torch.arange(edge.num_parents, dtype=torch.float64).expand(len(child), -1)
-    given, part, place = edge.at_parents(child, every)
+    chances, part, place = edge.at_parents(child, every)
     rows = edge.row(child)
     index = place.long()
     sums = torch.zeros_like(rows).scatter_add(1, index, part)
     yield Comparison(
         f"at_parents {name}, summed", ("", "parent"), sums, rows, tolerance, {"child": child}
     )
-    there = torch.where(part > 0, rows.gather(1, index), given)
-    yield Comparison(f"at_parents {name}", ("", "entry"), given, there, tolerance, {"child": child})
+    expected_chances = torch.where(part > 0, rows.gather(1, index), chances)
+    yield Comparison(
+        f"at_parents {name}", ("", "entry"), chances, expected_chances, tolerance, {"child": child}
+    )
     # an even grid of uniforms hits every parent in proportion to its probability, without
     # randomness
     grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
@@ -235,7 +243,7 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         yield Comparison(
             f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15
         )
-        yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
+        yield from _compare_actions(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
         all_positive = (edge.matrix() > 0).all().double()
         yield Comparison(
             f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0
@@ -247,9 +255,9 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             )
 
 
-def _drawn(count: int, most: int) -> Tensor:
-    """Return at most ``most`` of the numbers below ``count``, evenly spaced."""
-    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
+def _indices(count: int, limit: int) -> Tensor:
+    """Return at most ``limit`` of the numbers below ``count``, evenly spaced."""
+    return torch.linspace(0, count - 1, min(limit, count), dtype=torch.float64).long()
 
 
 def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
@@ -257,9 +265,9 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
     for i, j in pairs:
         edge = hierarchy.between(i, j)
         name = f"of the map from level {i} to {j}"
-        yield from _has_children(edge, name)
-        child = _drawn(edge.num_children, 64)
-        parent = _drawn(edge.num_parents, 16)
+        yield from _compare_children(edge, name)
+        child = _indices(edge.num_children, 64)
+        parent = _indices(edge.num_parents, 16)
         rows = edge.row(child)
         labels = {"child": child}
         ones = torch.ones(len(child), dtype=torch.float64)
@@ -267,7 +275,7 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
         yield Comparison(
             f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, labels
         )
-        yield from _acts(edge, name, child, parent, i, 1e-14, 4)
+        yield from _compare_actions(edge, name, child, parent, i, 1e-14, 4)
 
 
 AT_SIZE = (
@@ -365,10 +373,10 @@ CLAIMS = (
 )
 
 
-def verify(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
+def verify(hierarchy: Hierarchy, full: bool) -> tuple[list[Check], str]:
     """Check a hierarchy, or its small copy and itself by the claims about its full size."""
-    large = given.vocab_size > LARGE
-    subject = given.small_copy(REDUCED) if large else given
+    large = hierarchy.vocab_size > LARGE
+    subject = hierarchy.small_copy(REDUCED) if large else hierarchy
     note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
-    at_its_size = evaluate_claims(AT_SIZE, given, full) if large else []
-    return explained(evaluate_claims((*CLAIMS, *PART_CLAIMS), subject, full) + at_its_size), note
+    at_its_size = evaluate_claims(AT_SIZE, hierarchy, full) if large else []
+    return explain(evaluate_claims((*CLAIMS, *PART_CLAIMS), subject, full) + at_its_size), note

@@ -42,7 +42,7 @@ def formula(schedule: Schedule) -> tuple[Callable[[Any], Any], Callable[[Any], A
     return alpha, slope
 
 
-def _exact(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
+def _evaluate(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
     """Evaluate ``quantity(alpha, alpha')`` at all times.
 
     400 digits suffice for -log(1 - t^20) at 1e-8.
@@ -51,11 +51,11 @@ def _exact(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
     with digits(400):
         times = [mpmath.mpf(float(t)) for t in _TIMES]
         return torch.tensor(
-            [_real(quantity(alpha(t), slope(t))) for t in times], dtype=torch.float64
+            [_to_float(quantity(alpha(t), slope(t))) for t in times], dtype=torch.float64
         )
 
 
-def _real(number: Any) -> float:
+def _to_float(number: Any) -> float:
     """Convert to float; NaN for a complex number, the logarithm of a negative alpha, which the
     claim "ends" reports.
     """
@@ -68,13 +68,12 @@ def _compare(
     """Compare with relative tolerance 1e-10, plus the error of float64 if a formula for alpha
     cancels near t = 1.
     """
-    kept = (
-        alpha > 1e-290
-    ) & ~expected.isnan()  # below, -log alpha is infinite in float64 and no tokens are left
-    alpha = alpha[kept]
-    expected = expected[kept]
+    # below, -log alpha is infinite in float64 and no tokens are left
+    relevant = (alpha > 1e-290) & ~expected.isnan()
+    alpha = alpha[relevant]
+    expected = expected[relevant]
     allowed = expected.abs() * (1e-10 + 16 * _ROUNDING / alpha) + rounding
-    return Comparison(quantity, (), got[kept], expected, allowed, {"t": _TIMES[kept]})
+    return Comparison(quantity, (), got[relevant], expected, allowed, {"t": _TIMES[relevant]})
 
 
 def _ends(schedule: Schedule, point: Point) -> Iterator[Comparison]:
@@ -92,10 +91,10 @@ def _ends(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 def _limits(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     if not schedule.exact_ends:
         return
-    near = [
+    limits = [
         sympy.limit(schedule.expression(), TIME, end, side) for end, side in ((0, "+"), (1, "-"))
     ]
-    got = torch.tensor([float(limit) for limit in near], dtype=torch.float64)
+    got = torch.tensor([float(limit) for limit in limits], dtype=torch.float64)
     yield Comparison("limit of alpha", (), got, 1 - _ENDS, 1e-12, {"t": _ENDS})
 
 
@@ -115,16 +114,16 @@ def _decreasing(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 
 
 def _derivative(schedule: Schedule, point: Point) -> Iterator[Comparison]:
-    alpha = _exact(schedule, lambda a, da: a)
-    slope = _exact(schedule, lambda a, da: da)
+    alpha = _evaluate(schedule, lambda a, da: a)
+    slope = _evaluate(schedule, lambda a, da: da)
     yield _compare("alpha(t)", schedule.alpha(_TIMES), alpha, alpha, 16 * _ROUNDING)
     yield _compare("alpha'(t)", schedule.alpha_prime(_TIMES), slope, alpha)
 
 
 def _rate(schedule: Schedule, point: Point) -> Iterator[Comparison]:
-    alpha = _exact(schedule, lambda a, da: a)
-    rate = _exact(schedule, lambda a, da: -da / a if a else mpmath.inf)
-    hazard = _exact(schedule, lambda a, da: -mpmath.log(a))
+    alpha = _evaluate(schedule, lambda a, da: a)
+    rate = _evaluate(schedule, lambda a, da: -da / a if a else mpmath.inf)
+    hazard = _evaluate(schedule, lambda a, da: -mpmath.log(a))
     yield _compare("rate(t)", schedule.rate(_TIMES), rate, alpha)
     yield _compare("hazard(t)", schedule.hazard(_TIMES), hazard, alpha)
 

@@ -19,7 +19,7 @@ _LIBRARIES = {Path(path).resolve() for name, path in sysconfig.get_paths().items
 _LIBRARIES |= {_OURS, Path(torch.__file__).parent}
 
 
-def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
+def locate_error(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
     """Return the last frame of the traceback in the author's code, and advice on the fix if there
     is any.
 
@@ -32,7 +32,7 @@ def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
     modules = {module for subject in subjects for module in _modules(subject)}
     packages = {module.partition(".")[0] for module in modules} - {"ddlib"}
     for matches in (
-        lambda frame: _module(frame).partition(".")[0] in packages or _written(frame),
+        lambda frame: _module(frame).partition(".")[0] in packages or _is_authors(frame),
         lambda frame: _module(frame) in modules,
     ):
         for frame, line in reversed(frames):
@@ -66,7 +66,7 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _written(frame: FrameType) -> bool:
+def _is_authors(frame: FrameType) -> bool:
     """Return whether the frame belongs to a file outside all libraries."""
     path = Path(frame.f_code.co_filename)
     return path.is_file() and not any(
@@ -87,11 +87,11 @@ def _advice(frame: FrameType, error: BaseException) -> str:
     """Return advice if the cause may be a time that is not a tensor, or a namespace other than
     ``xp``.
     """
-    given = {
+    arguments = {
         name: frame.f_locals.get(name)
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
     }
-    floats = [name for name in ("s", "t") if isinstance(given.get(name), float)]
+    floats = [name for name in ("s", "t") if isinstance(arguments.get(name), float)]
     if floats and "float" in str(error):
         line = (
             "s, t = span(s, t, self.device)"
@@ -103,14 +103,14 @@ def _advice(frame: FrameType, error: BaseException) -> str:
             f"ddlib.processes: {line}"
         )
     named = {**frame.f_globals, **frame.f_locals}
-    others = [
+    modules = [
         name
         for name in frame.f_code.co_names
         if name != "xp" and isinstance(named.get(name), ModuleType)
     ]
-    if "xp" in given and others:
+    if "xp" in arguments and modules:
         return (
             "xp is torch, sympy or mpmath: write xp. instead of "
-            f"{' and '.join(f'{name}.' for name in others)}"
+            f"{' and '.join(f'{name}.' for name in modules)}"
         )
     return ""

@@ -18,7 +18,7 @@ from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
 from ddlib.verification.framework.claim import Claim
-from ddlib.verification.framework.dependencies import evaluate_claims, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explain
 from ddlib.verification.framework.reference import exact_cavity
 from ddlib.verification.report import Check
 
@@ -123,7 +123,7 @@ def few(process: ForwardProcess) -> ForwardProcess:
     return process if process.vocab_size <= 2 * _FEW else process.small_copy(_FEW)
 
 
-def served(
+def supported_cases(
     subject: Any,
     processes: Iterable[ForwardProcess],
     check: Callable[[ForwardProcess], object],
@@ -142,17 +142,17 @@ def served(
     Raises:
         ValueError: no process is supported.
     """
-    found = []
+    cases = []
     for process in processes:
         with suppress(*refusals):
             check(process)
-            found.append(Case(subject, process))
-    require(bool(found) or not none, f"{subject!r} {none}")
-    return found
+            cases.append(Case(subject, process))
+    require(bool(cases) or not none, f"{subject!r} {none}")
+    return cases
 
 
 def on_cases(
-    what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bool
+    topic: str, cases: Sequence[Case], claims: Sequence[Claim], full: bool
 ) -> tuple[list[Check], str]:
     """Check the claims on each case, and return the checks and a note that lists the processes.
 
@@ -160,14 +160,17 @@ def on_cases(
     """
     checks = []
     for case in cases:
-        section = f"{what} on {type(case.process).__name__}"
+        section = f"{topic} on {type(case.process).__name__}"
         results = evaluate_claims(claims, case, full)
-        checks += explained([(claim, replace(check, topic=section)) for claim, check in results])
+        checks += explain([(claim, replace(check, topic=section)) for claim, check in results])
     return checks, f"run on {', '.join(type(case.process).__name__ for case in cases)}"
 
 
 def case_verifier(
-    what: str, runs: Callable[[Any], Sequence[Case]], claims: Sequence[Claim], own: Sequence[Claim]
+    topic: str,
+    runs: Callable[[Any], Sequence[Case]],
+    claims: Sequence[Claim],
+    part_claims: Sequence[Claim],
 ) -> Callable[[Any, bool], tuple[list[Check], str]]:
     """Return the ``verify`` of a kind of parts.
 
@@ -175,9 +178,9 @@ def case_verifier(
     """
 
     def verify(subject: Any, full: bool) -> tuple[list[Check], str]:
-        checks, note = on_cases(what, runs(subject), claims, full)
+        checks, note = on_cases(topic, runs(subject), claims, full)
         # after the cases are gone, since a part may cache something for processes that exist
-        return checks + explained(evaluate_claims(own, subject, full)), note
+        return checks + explain(evaluate_claims(part_claims, subject, full)), note
 
     return verify
 

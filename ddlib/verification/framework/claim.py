@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddlib.verification.framework.blame import blamed
+from ddlib.verification.framework.blame import locate_error
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
@@ -47,7 +47,7 @@ FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from const
 """Advice on rounding errors of float32."""
 
 
-def stated(quantity: str, holds: bool, message: str, hint: str = "") -> Comparison:
+def condition(quantity: str, holds: bool, message: str, hint: str = "") -> Comparison:
     """Return a comparison that fails with the message ``message`` unless ``holds``."""
     message, hint = (text.replace("{", "{{").replace("}", "}}") for text in (message, hint))
     return Comparison(
@@ -58,7 +58,7 @@ def stated(quantity: str, holds: bool, message: str, hint: str = "") -> Comparis
 def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
     """Return a comparison that checks the dtype of a result."""
     message = f"{quantity} is {answer.dtype}, must be {dtype}"
-    return stated(
+    return condition(
         f"dtype of {quantity}",
         answer.dtype == dtype,
         message,
@@ -102,15 +102,15 @@ class Claim:
             outcome = _compare(self.ask, subject, point)
             compared += outcome.compared
             if outcome.counterexample is not None:
-                found = _shrink(self.ask, subject, point, outcome, smaller)
+                smallest = _shrink(self.ask, subject, point, outcome, smaller)
                 return replace(
                     check,
                     ok=False,
                     compared=compared,
-                    worst=found.worst,
-                    counterexample=found.counterexample,
-                    note=found.error,
-                    place=found.place,
+                    worst=smallest.worst,
+                    counterexample=smallest.counterexample,
+                    note=smallest.error,
+                    place=smallest.place,
                     means=self.means,
                 )
             if outcome.worst > worst:
@@ -148,8 +148,8 @@ def _compare(ask: Ask, subject: Any, point: Point) -> _Outcome:
             share, first = _shares(comparison)
             compared += share.numel()
             if first is not None:
-                found = _counterexample(subject, point, comparison, first)
-                return _Outcome(float(share.max()), "", compared, found)
+                counterexample = _counterexample(subject, point, comparison, first)
+                return _Outcome(float(share.max()), "", compared, counterexample)
             if share.numel() and float(share.max()) > worst:
                 worst = float(share.max())
                 place = _place(point, comparison, _index(int(share.argmax()), share.shape))
@@ -157,22 +157,24 @@ def _compare(ask: Ask, subject: Any, point: Point) -> _Outcome:
                     " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
                 )
     except _ShapeError as error:
-        return _unanswered(subject, point, compared, str(error), message=str(error))
+        return _no_answer(subject, point, compared, str(error), message=str(error))
     except Exception as error:  # any exception counts as a failure
-        line, advice = blamed(error, subject)
-        return _unanswered(
+        line, advice = locate_error(error, subject)
+        return _no_answer(
             subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice
         )
     return _Outcome(worst, worst_at, compared, None)
 
 
-def _unanswered(
+def _no_answer(
     subject: Any, point: Point, compared: int, error: str, place: Place | None = None, **texts: str
 ) -> _Outcome:
     nan = float("nan")
     infinity = float("inf")
-    found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, infinity, **texts)
-    return _Outcome(infinity, "", compared, found, error, place)
+    counterexample = Counterexample(
+        repr(subject), dict(point), "an answer", nan, nan, infinity, **texts
+    )
+    return _Outcome(infinity, "", compared, counterexample, error, place)
 
 
 def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
@@ -249,8 +251,8 @@ def _shrink(
     """
     for candidate in smaller():
         attempt = _compare(ask, candidate, point)
-        same = attempt.place == outcome.place and bool(attempt.error) == bool(outcome.error)
-        if attempt.counterexample is not None and same:
+        same_failure = attempt.place == outcome.place and bool(attempt.error) == bool(outcome.error)
+        if attempt.counterexample is not None and same_failure:
             subject = candidate
             outcome = attempt
             break
@@ -261,7 +263,7 @@ def _shrink(
             if (
                 attempt.counterexample is not None
                 and attempt.error == outcome.error
-                and _ordered(rounder)
+                and _is_ordered(rounder)
             ):
                 point = rounder
                 outcome = attempt
@@ -291,6 +293,6 @@ def _simpler(value: float | int) -> Iterator[float | int]:
                 yield candidate
 
 
-def _ordered(point: Point) -> bool:
+def _is_ordered(point: Point) -> bool:
     times = [point[name] for name in ("s", "u", "t") if name in point]
     return all(early < late for early, late in pairwise(times))

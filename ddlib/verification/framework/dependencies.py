@@ -24,10 +24,10 @@ def evaluate_claims(
 
 def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
     """Return the ``verify`` of a kind of objects: the checks of these claims, and an empty note."""
-    return lambda subject, full: (explained(evaluate_claims(claims, subject, full)), "")
+    return lambda subject, full: (explain(evaluate_claims(claims, subject, full)), "")
 
 
-def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
+def explain(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     """Set ``Check.follows`` of each failure that another failure explains, and return the checks.
 
     Exceptions of one kind from one line are one failure, that of the first check. Any other failure
@@ -42,7 +42,7 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
         key = (check.note.partition(":")[0], check.place) if check.place else (name, None)
         leader[name] = first.setdefault(key, name)
     above = {
-        name: {leader[other] for other in _reached(beneath, name) if other in failed} - {name}
+        name: {leader[other] for other in _reach(beneath, name) if other in failed} - {name}
         for name in set(leader.values())
     }
     causes = {name: _cause(above, leader[name], failed) for name in failed}
@@ -54,7 +54,7 @@ def explained(evaluate_claims: Sequence[tuple[Claim, Check]]) -> list[Check]:
     ]
 
 
-def _reached(edges: Mapping[str, Iterable[str]], name: str) -> set[str]:
+def _reach(edges: Mapping[str, Iterable[str]], name: str) -> set[str]:
     """Return a name and all names that its edges lead to, directly or indirectly."""
     reached = {name}
     waiting = [name]
@@ -70,7 +70,7 @@ def _cause(above: Mapping[str, set[str]], name: str, failed: Mapping[str, Check]
 
     The first evaluated one if there are several.
     """
-    reached = _reached(above, name)
+    reached = _reach(above, name)
     return min(
         (other for other in failed if other in reached), key=lambda other: bool(above[other])
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.utils.imports import imported
+from ddlib.utils.imports import import_quietly
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Comparison, Point
 from ddlib.verification.framework.reference import states
@@ -53,30 +53,32 @@ def distribution(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
     return logits(process, seed, rows).exp()
 
 
-def some_tokens(process: ForwardProcess, most: float) -> Tensor:
-    """Return at most ``most`` tokens, evenly spaced from the first to the last, (n,)."""
-    count = min(int(most), process.vocab_size)
+def some_tokens(process: ForwardProcess, limit: float) -> Tensor:
+    """Return at most ``limit`` tokens, evenly spaced from the first to the last, (n,)."""
+    count = min(int(limit), process.vocab_size)
     return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
 
 
-def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
+def product(process: ForwardProcess, limit: float) -> tuple[Tensor, Tensor]:
     """Return all pairs of ``some_tokens`` x and states z, each (1, N), in row-major order."""
-    chosen = some_tokens(process, most)
-    return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(
-        1, len(chosen)
+    tokens_x = some_tokens(process, limit)
+    return tokens_x.repeat_interleave(process.num_states)[None], states(process).repeat(
+        1, len(tokens_x)
     )
 
 
-def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
+def pairs(process: ForwardProcess, t: float, limit: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
     """Return pairs of ``some_tokens`` x and states z with q_t(z|x) > 0, each (1, N), and the time
     (1,).
     """
-    x, z = product(process, most)
+    x, z = product(process, limit)
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)
 
 
-def scored(process: ForwardProcess, point: Point) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def pairs_with_logits(
+    process: ForwardProcess, point: Point
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return ``pairs`` at the time of a point, and the same logits (1, N, V), from its seed
     ``distribution``.
     """
@@ -101,10 +103,9 @@ def remembers(process: ForwardProcess) -> str:
     """Return the reason why z_1 may depend on the token; empty if it must not."""
     if not process.exact_ends:
         return "the schedule does not reach 0; prior_kl is part of the bound"
-    rates = [
-        process.rate_matrix(k / 17) for k in range(1, 17)
-    ]  # an edge may act part of the time only
-    q = torch.stack([each / each.abs().max().clamp_min(1e-300) for each in rates]).sum(0)
+    # an edge may act part of the time only
+    rates = [process.rate_matrix(k / 17) for k in range(1, 17)]
+    q = torch.stack([rate / rate.abs().max().clamp_min(1e-300) for rate in rates]).sum(0)
     classes = process.num_states - int(torch.linalg.matrix_rank(q))
     return (
         ""
@@ -122,9 +123,8 @@ def frequencies(
     With the Bonferroni correction over the cells, a correct distribution is rejected with
     probability at most ``FALSE_ALARM``.
     """
-    binom = imported(
-        "scipy.stats"
-    ).binom  # imported here: slow to load, and training does not need it
+    # imported here: slow to load, and training does not need it
+    binom = import_quietly("scipy.stats").binom
     chance = chance.to(torch.float64).clamp(0, 1)
     tail = FALSE_ALARM / 2 / max(1, chance.numel())
     expected = chance * draws
@@ -142,7 +142,7 @@ def tally(outcomes: Tensor, size: int) -> Tensor:
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
 
 
-def drawn(
+def compare_draws(
     quantity: str, axes: tuple[str, ...], outcomes: Tensor, chance: Tensor, **labels: Tensor
 ) -> Comparison:
     """Compare draws (N, columns) with the distribution of each column, (columns, outcomes).
@@ -153,7 +153,7 @@ def drawn(
     return frequencies(quantity, axes, counts, chance, len(outcomes))._replace(labels=labels)
 
 
-def drawn_jointly(
+def compare_joint_draws(
     quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint: Tensor
 ) -> Comparison:
     """Compare draws (N, L) with the joint distribution of the columns, (size,) * L.
@@ -178,15 +178,15 @@ def in_any_batch(
         seed: seed of the noise.
     """
 
-    def keyed(index: Tensor) -> Tensor:
+    def draw_keyed(index: Tensor) -> Tensor:
         return draw(index, KeyedGenerator(seed, step=seed + 1, index=index))
 
     every = torch.arange(rows)
     axes = ("example", "position")
-    whole = keyed(every)
-    yield Comparison(f"{quantity} drawn again", axes, keyed(every), whole, 0.0)
-    alone = torch.cat([keyed(one) for one in every.split(1)])
-    yield Comparison(f"{quantity} of an example in another batch", axes, alone, whole, 0.0)
+    together = draw_keyed(every)
+    yield Comparison(f"{quantity} drawn again", axes, draw_keyed(every), together, 0.0)
+    alone = torch.cat([draw_keyed(example) for example in every.split(1)])
+    yield Comparison(f"{quantity} of an example in another batch", axes, alone, together, 0.0)
 
 
 def draws(process: ForwardProcess) -> int:

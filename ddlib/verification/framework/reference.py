@@ -13,7 +13,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
-from ddlib.utils.imports import imported
+from ddlib.utils.imports import import_quietly
 
 __all__ = [
     "exact_cavity",
@@ -53,17 +53,17 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
     size = process.num_states
     ends = {u for u in (0.0, *process.breaks) if s <= u <= t}
     if not ends:
-        return _solved(process.rate_matrix, s, t, size, 1e-10)
+        return _solve(process.rate_matrix, s, t, size, 1e-10)
     result = torch.eye(size, dtype=torch.float64)
     for low, high in pairwise(sorted({s, *ends, t})):
 
         def rates(v: float, low: float = low, high: float = high) -> Tensor:
             """Return the rates per unit of log-odds v of the time between low and high."""
-            left = (high - low) / (1 + math.exp(v))
-            u = min(max(high - left, math.nextafter(low, high)), math.nextafter(high, low))
-            return process.rate_matrix(u) * (left / (1 + math.exp(-v)))
+            time_left = (high - low) / (1 + math.exp(v))
+            u = min(max(high - time_left, math.nextafter(low, high)), math.nextafter(high, low))
+            return process.rate_matrix(u) * (time_left / (1 + math.exp(-v)))
 
-        result = result @ _solved(rates, -34.0, 20.0, size, 1e-9)
+        result = result @ _solve(rates, -34.0, 20.0, size, 1e-9)
         if high in ends:
             # the integral of the rate diverges at the end of a schedule: all that has not jumped
             # yet jumps. Rates that do not diverge are proportional to the time left, and cancel.
@@ -72,13 +72,12 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
     return result
 
 
-def _solved(
+def _solve(
     rates: Callable[[float], Tensor], s: float, t: float, size: int, tolerance: float
 ) -> Tensor:
     """Solve dP/du = P Q_u from the identity at s, (S, S)."""
-    solve_ivp = imported(
-        "scipy.integrate"
-    ).solve_ivp  # imported here: slow to load, and training does not need it
+    # imported here: slow to load, and training does not need it
+    solve_ivp = import_quietly("scipy.integrate").solve_ivp
 
     def flow(u: float, flat: object) -> object:
         return (torch.as_tensor(flat).view(size, size) @ rates(u)).flatten().numpy()
@@ -196,18 +195,18 @@ def path_integrand(
         noisy = z.repeat(len(u), 1)
         index = torch.arange(len(u)).repeat_interleave(rows)
         mass = probs.repeat(len(u)) * process.likelihood(noisy, clean, t).prod(-1)
-        kept = (mass > 0) & (speed > 0).any(-1)
+        counted = (mass > 0) & (speed > 0).any(-1)
         total = torch.zeros(len(u), dtype=torch.float64)
-        if not bool(kept.any()):
+        if not bool(counted.any()):
             return total
-        clean = clean[kept]
-        noisy = noisy[kept]
-        t = t[kept]
-        speed = speed[kept]
+        clean = clean[counted]
+        noisy = noisy[counted]
+        t = t[counted]
+        speed = speed[counted]
         value = nelbo(process, logits(noisy, t), clean, noisy, t, method, parameterization)
         # the integrand may be infinite where a position does not move
         return total.index_add_(
-            0, index[kept], mass[kept] * torch.where(speed > 0, speed * value, 0.0).sum(-1)
+            0, index[counted], mass[counted] * torch.where(speed > 0, speed * value, 0.0).sum(-1)
         )
 
     return at
@@ -224,8 +223,8 @@ def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Te
         # any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         # under windows a token has likelihood 0 at some times: a prompt is then taken as known
-        given = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
-        evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, given)
+        known = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
+        evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, known)
         result = []
         for i in range(joint.ndim):
             product = joint.expand(len(z), *joint.shape)

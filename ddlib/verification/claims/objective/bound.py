@@ -16,9 +16,9 @@ from ddlib.verification.framework.inputs import (
     marginals,
     no_closed_form,
     pairs,
+    pairs_with_logits,
     per_pair,
     product,
-    scored,
     some_tokens,
     tokens,
 )
@@ -40,8 +40,8 @@ def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor
     return 1 + process.reverse_rate(truth, z, t).sum(-1) + process.reverse_rate(p, z, t).sum(-1)
 
 
-def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t, scores = scored(process, point)
+def _closed_form(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t, scores = pairs_with_logits(process, point)
     for kind in PARAMETERIZATIONS:
         closed = nelbo(process, scores, x, z, t, "auto", kind)
         generic = nelbo(process, scores, x, z, t, "generic", kind)
@@ -86,7 +86,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                 )
 
 
-def integrated(
+def integrate(
     process: ForwardProcess,
     point: Point,
     denoiser: Callable[[Tensor, Tensor], Tensor],
@@ -149,7 +149,7 @@ def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, 
     return composite([a, *(end for end in inner if a < end < b), b], logistic(34.0, points))
 
 
-def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
+def removed_information(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
     """Compute the information removed by noise after t, KL(q_t(.|x) || q_t(.|p)), for every token,
     (V,).
     """
@@ -163,21 +163,23 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     D/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean.
     """
     scores = logits(process, point["distribution"])[0, 0]
-    value, a, b, change = integrated(
+    value, a, b, change = integrate(
         process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity"
     )
-    lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
-    chosen = some_tokens(process, point["most tokens"])
+    lost = removed_information(process, a, scores.exp()) - removed_information(
+        process, b, scores.exp()
+    )
+    tokens = some_tokens(process, point["most tokens"])
     quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
-    allowed = (1e-6 * (1 + lost) + change)[chosen]
-    yield Comparison(quantity, (), value[chosen], lost[chosen], allowed, {"x": chosen})
+    allowed = (1e-6 * (1 + lost) + change)[tokens]
+    yield Comparison(quantity, (), value[tokens], lost[tokens], allowed, {"x": tokens})
 
 
 def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the bound of a drawn distribution of tokens, with the best model, to its entropy."""
-    chosen = some_tokens(process, point["most tokens"])
+    support = some_tokens(process, point["most tokens"])
     best = torch.full((process.vocab_size,), -torch.inf, dtype=torch.float64)
-    best[chosen] = logits(process, point["distribution"])[0, 0, chosen].log_softmax(-1)
+    best[support] = logits(process, point["distribution"])[0, 0, support].log_softmax(-1)
     truth = best.exp()
     nats = -torch.xlogy(truth, truth).sum()
     denoisers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -186,20 +188,20 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     }
     for kind in PARAMETERIZATIONS[: int(point.get("kinds", 2))]:
         denoiser = denoisers[kind]
-        inner, a, b, change = integrated(process, point, denoiser, kind)
+        inner, a, b, change = integrate(process, point, denoiser, kind)
         x, z, t = pairs(process, a, point["most tokens"])
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
-        left = (
+        reconstruction_nats = (
             truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)
         ).sum()
-        right = truth @ process.prior_kl(tokens(process), at(b))[0]
+        prior_nats = truth @ process.prior_kl(tokens(process), at(b))[0]
         # the prior is that of uniform tokens, not of the data: at b this adds the KL between the
         # two
         noisy = marginals(process, b)
         mismatch = torch.xlogy(
             truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)
         ).sum()
-        got = truth @ inner + left + right
+        got = truth @ inner + reconstruction_nats + prior_nats
         allowed = 1e-6 * (1 + nats) + truth @ change
         yield Comparison(f"bound from {kind} logits", (), got, nats + mismatch, allowed)
 
@@ -243,7 +245,7 @@ CLAIMS = (
         "closed = generic",
         "the closed form is the sum of theory section 1, for every (x, z)",
         "1e-10 of the turnover",
-        _closed,
+        _closed_form,
         _T,
         _MORE,
         no_closed_form,

@@ -42,11 +42,13 @@ def _stationary(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     exact = logits(process, point["distribution"])[0, 0]
     x, z_s, z_t, probs = _paths(process, exact.exp(), s, t)
     with torch.enable_grad():
-        given = exact.expand(process.num_states, -1).clone().requires_grad_()
+        network_logits = exact.expand(process.num_states, -1).clone().requires_grad_()
         target = exact.expand(1, len(x), -1)
         arguments = (x[None], z_t[None], at(t), z_s[None], at(s))
-        loss = consistency_loss(process, given[z_t][None], target, *arguments, reduction="none")
-        (gradient,) = torch.autograd.grad((loss[0] * probs).sum(), given)
+        loss = consistency_loss(
+            process, network_logits[z_t][None], target, *arguments, reduction="none"
+        )
+        (gradient,) = torch.autograd.grad((loss[0] * probs).sum(), network_logits)
     message = (
         "at the exact network the loss has the slope {got:.3g} in the logit of token {x}, must be 0"
     )

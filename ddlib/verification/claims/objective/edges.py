@@ -18,7 +18,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.claims.objective.tree_softmax import trees
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import pairs, per_pair, scored
+from ddlib.verification.framework.inputs import pairs, pairs_with_logits, per_pair
 
 _WIDTH = 3
 """Width of the hidden states."""
@@ -39,7 +39,7 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare means over z, for every token, with predictions that do not depend on the state of
     the position.
     """
-    x, z, t, scores = scored(process, point)
+    x, z, t, scores = pairs_with_logits(process, point)
     chance = process.likelihood(z, x, t)
 
     def mean(values: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
     The path from z to the token.
     """
-    x, z, t, scores = scored(process, point)
+    x, z, t, scores = pairs_with_logits(process, point)
     nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
     expected = process.loss_weight(x, z, t) * nats
     depth = len(process.levels) - 1
@@ -79,7 +79,7 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     )
 
 
-def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _fused_loss(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     generator = torch.Generator().manual_seed(int(point["distribution"]))
     meanings: dict[str, tuple[Parameterization, int]] = {"tokens": ("cavity", process.vocab_size)}
@@ -87,14 +87,14 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         f"{name} clusters": (Children(tree), tree.num_states - 1)
         for name, tree in trees(process).items()
     }
-    others = [0.5 + edge for edge in range(len(process.levels) - 1)]
+    other_weights = [0.5 + edge for edge in range(len(process.levels) - 1)]
     for name, (meaning, size) in meanings.items():
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-        for weights in (None, others):
+        for weights in (None, other_weights):
             with torch.enable_grad():
-                given = [part.clone().requires_grad_() for part in layer]
-                hidden, weight, bias = given
+                parameters = [part.clone().requires_grad_() for part in layer]
+                hidden, weight, bias = parameters
                 fused = training_loss(
                     process,
                     Hidden(hidden, weight, bias),
@@ -106,7 +106,7 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     parameterization=meaning,
                     reduction="none",
                 )
-                fused_grads = torch.autograd.grad(fused.sum(), given)
+                fused_grads = torch.autograd.grad(fused.sum(), parameters)
                 plain = training_loss(
                     process,
                     linear(hidden, weight, bias),
@@ -118,20 +118,24 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     parameterization=meaning,
                     reduction="none",
                 )
-                plain_grads = torch.autograd.grad(plain.sum(), given)
+                plain_grads = torch.autograd.grad(plain.sum(), parameters)
             unit = 1 + process.loss_weight(x, z, t) + plain.detach()
-            what = f"with {name} in the output, " + (
+            variant = f"with {name} in the output, " + (
                 "weights of the bound" if weights is None else "others"
             )
             yield per_pair(
-                f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit
+                f"fused losses {variant}", x, z, fused.detach(), plain.detach(), 1e-10 * unit
             )
-            for name, one, other in zip(
+            for name, fused_grad, plain_grad in zip(
                 ("hidden", "weight", "bias"), fused_grads, plain_grads, strict=True
             ):
                 worst = float((1e-9 * unit).sum())
                 yield Comparison(
-                    f"gradient by {name} {what}", (), one.flatten(), other.flatten(), worst
+                    f"gradient by {name} {variant}",
+                    (),
+                    fused_grad.flatten(),
+                    plain_grad.flatten(),
+                    worst,
                 )
 
 
@@ -167,7 +171,7 @@ CLAIMS = (
         "fused edges",
         "from hidden states they are the same, with their gradients",
         "1e-10 of the weight",
-        _fused,
+        _fused_loss,
         ({"t": 0.4, "distribution": 1},),
         ({"t": 0.05, "distribution": 2},),
         _no_edges,

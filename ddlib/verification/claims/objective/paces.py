@@ -23,14 +23,14 @@ _STEP = 1e-7
 _MANY = 4096
 
 
-def _served(pace: Pace, most: int = 12) -> list[int]:
+def _lengths(pace: Pace, longest: int = 12) -> list[int]:
     """Return the supported lengths, shortest first."""
-    found = []
+    lengths = []
     for length in _LENGTHS:
         with suppress(ValueError):
             pace.parts(length)
-            found += [length] * (length <= most)
-    return found
+            lengths += [length] * (length <= longest)
+    return lengths
 
 
 def _chance(rows: int, length: int, seed: int = 0) -> Tensor:
@@ -46,7 +46,7 @@ def _along(pace: Pace, u: Tensor, length: int, speeds: bool = False) -> Tensor:
 
 
 def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
-    for length in _served(pace):
+    for length in _lengths(pace):
         t = _along(pace, _GRID, length)
         where = ("u", "position")
         labels = {"u": _GRID}
@@ -89,7 +89,7 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
     """Compare speeds with finite differences away from kinks, and their integral with one."""
-    for length in _served(pace):
+    for length in _lengths(pace):
         parts = pace.parts(length)
         subject = f"in a sequence of {length} position(s)"
         u = (torch.arange(97 * parts, dtype=torch.float64) + 0.381966) / (97 * parts)
@@ -116,7 +116,7 @@ def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 
 def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
-    for length in _served(pace):
+    for length in _lengths(pace):
         u = _GRID[7::30]
         chance = _chance(len(_GRID[7::30]), length) * pace.random
         together = pace.times(u, chance)
@@ -132,7 +132,7 @@ def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
     """Check that blocks before the moving one are data and blocks after it are noise."""
-    for length in _served(pace):
+    for length in _lengths(pace):
         size = int(pace.block or 0)
         parts = pace.parts(length)
         u = (torch.arange(parts, dtype=torch.float64) + 0.375) / parts
@@ -152,11 +152,11 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
     """Check that the measure of stratified draws has mean one, at every position and in every third
     of its time.
     """
-    for length in _served(pace):
+    for length in _lengths(pace):
         rows = 1800 * pace.parts(length)
-        drawn = pace.draw(rows, length, torch.Generator().manual_seed(3))
+        draw = pace.draw(rows, length, torch.Generator().manual_seed(3))
         t, measure = (
-            unsqueeze_times(v).expand(-1, length).double() for v in (drawn.t, drawn.measure)
+            unsqueeze_times(v).expand(-1, length).double() for v in (draw.t, draw.measure)
         )
         third = (3 * t).floor().clamp(0, 2)
         got = torch.stack([(measure * (third == k)).mean(0) for k in range(3)])
@@ -194,7 +194,7 @@ def bound_along(pace: Pace, process: ForwardProcess, joint: Tensor, chance: Tens
 
 
 def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
-    for length in _served(pace, most=2):
+    for length in _lengths(pace, longest=2):
         for name, process in (("masks", three()["masked"]), ("two levels", three()["tree"])):
             joint = _joint(process.vocab_size, length)
             chance = _chance(1, length) * pace.random

@@ -14,7 +14,7 @@ from ddlib.schedules.base import breaks
 from ddlib.times import TimeDensity, sample_times
 from ddlib.typing import HasLevelWeights
 from ddlib.verification.claims.arguments import PART_CLAIMS
-from ddlib.verification.claims.objective.bound import removed
+from ddlib.verification.claims.objective.bound import removed_information
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, logits, pairs
@@ -41,25 +41,24 @@ def integral(
     weights = torch.as_tensor(2 / (90 * legendre.legval(u, last) ** 2))
     result = torch.zeros_like(low)
     owner = torch.arange(len(low))
-    whole: Tensor | None = None
+    previous: Tensor | None = None
 
     def rule(a: Tensor, b: Tensor) -> Tensor:
         points = a[:, None] + (b - a)[:, None] * nodes
         return (function(points.flatten()).view(points.shape) * weights).sum(-1) * (b - a) / 2
 
     for depth in range(60):
-        whole = rule(low, high) if whole is None else whole
+        previous = rule(low, high) if previous is None else previous
         middle = (low + high) / 2
         halves = rule(low, middle), rule(middle, high)
-        apart = (halves[0] + halves[1] - whole).abs()
-        done = (
-            (apart <= tolerance) | ~apart.isfinite() | (depth == 59)
-        )  # bisection does not help with infinity or NaN
-        result.index_add_(0, owner[done], (halves[0] + halves[1])[done])
-        low = torch.cat([low[~done], middle[~done]])
-        high = torch.cat([middle[~done], high[~done]])
-        owner = owner[~done].repeat(2)
-        whole = torch.cat([half[~done] for half in halves])
+        difference = (halves[0] + halves[1] - previous).abs()
+        # bisection does not help with infinity or NaN
+        finished = (difference <= tolerance) | ~difference.isfinite() | (depth == 59)
+        result.index_add_(0, owner[finished], (halves[0] + halves[1])[finished])
+        low = torch.cat([low[~finished], middle[~finished]])
+        high = torch.cat([middle[~finished], high[~finished]])
+        owner = owner[~finished].repeat(2)
+        previous = torch.cat([half[~finished] for half in halves])
         if not len(owner):
             break
     return result
@@ -154,18 +153,18 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
         scores = logits(process, point["distribution"])[0, 0]
         integrand = partial(mean_bound, process, scores)
 
-        def drawn(u: Tensor, integrand: Callable[[Tensor], Tensor] = integrand) -> Tensor:
+        def integrand_at(u: Tensor, integrand: Callable[[Tensor], Tensor] = integrand) -> Tensor:
             t = density.inverse(u)
             return density.weight(t) * integrand(t)
 
         edges = _GRID[::8]
         u = density.cumulative(edges)
         rare = density.weight(edges) > 1e5  # there u does not resolve the time
-        kept = ~(rare[:-1] | rare[1:])
-        low = edges[:-1][kept]
-        high = edges[1:][kept]
+        resolved = ~(rare[:-1] | rare[1:])
+        low = edges[:-1][resolved]
+        high = edges[1:][resolved]
         expected = integral(integrand, low, high, 1e-9)
-        got = integral(drawn, u[:-1][kept], u[1:][kept], 1e-9)
+        got = integral(integrand_at, u[:-1][resolved], u[1:][resolved], 1e-9)
         yield Comparison(f"mean of the weighted bound, {name}", (), got, expected, 1e-6, {"t": low})
 
 
@@ -200,7 +199,7 @@ def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int)
 EXAMPLES = {"masks": three()["masked"], "two levels": three()["tree"], "GIDD": three()["gidd"]}
 
 
-def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _own_density(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     density = process.time_density(32)
     for claim in (_ends, _positive, _inverse, _weighs):
         yield from claim(density, point)
@@ -255,17 +254,22 @@ def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         times = start + length * _GRID.new_tensor([4e-7, 4e-6, 0.5])
         second = bound_moment(process, flat, times, 2).clamp_min(torch.finfo(torch.float64).tiny)
         got = _GRID.new_tensor([exponents[start]])
-        found = second[:2].log10().diff().neg()
+        measured = second[:2].log10().diff().neg()
         # where flat predictions pay next to nothing near the data, as for children that are known
         # from a state of a narrow blur, the values are rounding errors and the exponents upper
         # estimates; so are they where times before an end have a larger one
         exact = start == 0 and bool((second[:2] > 1e-9 * second[2]).all())
         yield Comparison(
-            f"tail_exponents()[{start:g}]", (), got, found if exact else found.maximum(got), 0.2, {}
+            f"tail_exponents()[{start:g}]",
+            (),
+            got,
+            measured if exact else measured.maximum(got),
+            0.2,
+            {},
         )
 
 
-def _rounded(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _float32_times(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the bound at the float32 times around each break with its integral over the times
     rounded to them.
     """
@@ -280,7 +284,7 @@ def _rounded(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         )
         cells = (times[1:] + times[:-1]) / 2
         got = mean_bound(process, flat, times[1:-1]) @ cells.diff()
-        lost = removed(process, float(cells[0]), believed) - removed(
+        lost = removed_information(process, float(cells[0]), believed) - removed_information(
             process, float(cells[-1]), believed
         )
         yield Comparison(
@@ -361,7 +365,7 @@ PROCESS_CLAIMS = (
         "own density",
         "time_density returns a density of times",
         "1e-12",
-        _own,
+        _own_density,
         means=("time_density must return a ddlib.times.TimeDensity that is positive inside (0, 1)"),
     ),
     Claim(
@@ -377,7 +381,7 @@ PROCESS_CLAIMS = (
         "float32 times",
         "at float32 times around ends of windows the bound has the integral over all times",
         "1e-4",
-        _rounded,
+        _float32_times,
         applies=_no_breaks,
     ),
     Claim(

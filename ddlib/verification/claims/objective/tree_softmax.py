@@ -15,7 +15,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.parameterization.tree_softmax import Children, is_tree, token_logits
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser
-from ddlib.verification.claims.objective.bound import integrated, turnover
+from ddlib.verification.claims.objective.bound import integrate, turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 
@@ -29,16 +29,18 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
     That of the process, and others with one to three levels above the tokens.
     """
     size = process.vocab_size
-    found: dict[str, Hierarchy] = {"no": Flat(size)}
+    result: dict[str, Hierarchy] = {"no": Flat(size)}
     if size > 2:
         pairs_of_tokens = torch.arange(size) // 2
-        found["pairs"] = Tree([pairs_of_tokens])
+        result["pairs"] = Tree([pairs_of_tokens])
         if size > 4:
-            found["pairs of pairs"] = Tree(
+            result["pairs of pairs"] = Tree(
                 [pairs_of_tokens, torch.arange(int(pairs_of_tokens[-1]) + 1) // 2]
             )
-    own = process.hierarchy
-    return found | ({"the noise's": own} if own is not None and is_tree(own) else {})
+    noise_tree = process.hierarchy
+    return result | (
+        {"the noise's": noise_tree} if noise_tree is not None and is_tree(noise_tree) else {}
+    )
 
 
 def child_logits(tree: Hierarchy, log_probs: Tensor) -> Tensor:
@@ -63,44 +65,53 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
         with torch.enable_grad():
-            given = [part.clone().requires_grad_() for part in layer]
+            parameters = [part.clone().requires_grad_() for part in layer]
             fused = nelbo(
-                process, Hidden(given[0], given[1], given[2]), x, z, t, parameterization=meaning
+                process,
+                Hidden(parameters[0], parameters[1], parameters[2]),
+                x,
+                z,
+                t,
+                parameterization=meaning,
             )
-            fused_slopes = torch.autograd.grad(fused.sum(), given)
-            expanded = nelbo(process, linear(*given), x, z, t, parameterization=meaning)
-            slopes = torch.autograd.grad(expanded.sum(), given)
+            fused_slopes = torch.autograd.grad(fused.sum(), parameters)
+            expanded = nelbo(process, linear(*parameters), x, z, t, parameterization=meaning)
+            slopes = torch.autograd.grad(expanded.sum(), parameters)
         p = token_logits(tree, linear(*layer))
         generic = nelbo(process, p, x, z, t, "generic")
         unit = turnover(process, x, z, t, p.exp())
         allowed = 1e-10 * unit + 1e-8 * generic
-        what = f"with {name} clusters in the output"
-        yield per_pair(f"bound from child logits {what}", x, z, expanded.detach(), generic, allowed)
+        variant = f"with {name} clusters in the output"
         yield per_pair(
-            f"fused bound from child logits {what}", x, z, fused.detach(), generic, allowed
+            f"bound from child logits {variant}", x, z, expanded.detach(), generic, allowed
         )
-        for name, one, other in zip(
+        yield per_pair(
+            f"fused bound from child logits {variant}", x, z, fused.detach(), generic, allowed
+        )
+        for name, fused_slope, slope in zip(
             ("hidden", "weight", "bias"), fused_slopes, slopes, strict=True
         ):
             worst = float((1e-9 * unit).sum())
             yield Comparison(
-                f"gradient by {name} of the fused bound {what}",
+                f"gradient by {name} of the fused bound {variant}",
                 (),
-                one.flatten(),
-                other.flatten(),
+                fused_slope.flatten(),
+                slope.flatten(),
                 worst,
             )
 
 
 def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     best = logits(process, point["distribution"])[0, 0]
-    value, *_, change = integrated(process, point, _constant(best), "cavity")
+    value, *_, change = integrate(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
-        found, *_ = integrated(process, point, _constant(child_logits(tree, best)), Children(tree))
+        tree_value, *_ = integrate(
+            process, point, _constant(child_logits(tree, best)), Children(tree)
+        )
         quantity = (
             f"bound of each token from the child logits of a distribution, with {name} clusters"
         )
-        yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
+        yield Comparison(quantity, ("x",), tree_value, value, 1e-8 * (1 + value) + change)
 
 
 CLAIMS = (

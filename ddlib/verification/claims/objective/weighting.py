@@ -12,22 +12,22 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.processes.examples import four, special
 from ddlib.verification.claims.arguments import PART_CLAIMS
-from ddlib.verification.framework.cases import Case, case_verifier, served
-from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
+from ddlib.verification.framework.cases import Case, case_verifier, supported_cases
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition, of_dtype
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 from ddlib.weightings import Weighting
 
 
 def runs(weighting: Weighting) -> list[Case]:
     """Return cases of the weighting with each supported process, with or without a closed form, as
-    ``served``.
+    ``supported_cases``.
     """
     every = four() | special()
     processes = [
         every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")
     ]
     refusal = "supports none of masks, hierarchies, uniform noise, GIDD and a rate matrix"
-    return served(weighting, processes, weighting.check, (TypeError, ValueError), refusal)
+    return supported_cases(weighting, processes, weighting.check, (TypeError, ValueError), refusal)
 
 
 def _inputs(case: Case, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -38,20 +38,20 @@ def _inputs(case: Case, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _zeros(case: Case, point: Point) -> Iterator[Comparison]:
     x, z, t, weight = _inputs(case, float(point["t"]))
-    given = weight.clone()
-    found = case.subject(case.process, weight, x, z, t)
-    yield of_dtype("the weight", found, torch.float64)
-    yield per_pair("the argument weight after the call", x, z, weight, given, 0.0)
-    sound = (found.isfinite() & (found >= 0)).double()
+    weight_before = weight.clone()
+    new_weight = case.subject(case.process, weight, x, z, t)
+    yield of_dtype("the weight", new_weight, torch.float64)
+    yield per_pair("the argument weight after the call", x, z, weight, weight_before, 0.0)
+    sound = (new_weight.isfinite() & (new_weight >= 0)).double()
     yield per_pair(
         "1 where the weight is finite and not negative", x, z, sound, torch.ones_like(sound), 0.0
     )
-    kept = torch.where(weight == 0, found, 0.0)
+    at_zeros = torch.where(weight == 0, new_weight, 0.0)
     yield per_pair(
-        "the weight where that of the bound is 0", x, z, kept, torch.zeros_like(kept), 0.0
+        "the weight where that of the bound is 0", x, z, at_zeros, torch.zeros_like(at_zeros), 0.0
     )
-    counts = not bool((weight > 0).any()) or bool((found > 0).any())
-    yield stated(
+    counts = not bool((weight > 0).any()) or bool((new_weight > 0).any())
+    yield condition(
         "some weight",
         counts,
         f"no state of {case.process!r} has a positive weight at t = {point['t']:g}",
@@ -60,21 +60,28 @@ def _zeros(case: Case, point: Point) -> Iterator[Comparison]:
 
 def _alone(case: Case, point: Point) -> Iterator[Comparison]:
     x, z, t, weight = _inputs(case, float(point["t"]))
-    found = case.subject(case.process, weight, x, z, t)
+    new_weight = case.subject(case.process, weight, x, z, t)
     rows = zip(*(values.T.split(1) for values in (weight, x, z)), strict=True)
     alone = torch.cat([case.subject(case.process, *row, t) for row in rows]).T
     yield per_pair(
-        "the weight of a token alone in its batch", x, z, alone, found, 1e-12 * (1 + found)
+        "the weight of a token alone in its batch",
+        x,
+        z,
+        alone,
+        new_weight,
+        1e-12 * (1 + new_weight),
     )
 
 
 def _losses(case: Case, point: Point) -> Iterator[Comparison]:
     x, z, t, weight = _inputs(case, float(point["t"]))
     scores = logits(case.process, point["distribution"], x.shape[1])
-    found = case.subject(case.process, weight, x, z, t)
+    new_weight = case.subject(case.process, weight, x, z, t)
     bound = nelbo(case.process, scores, x, z, t)
-    expected = torch.where(weight > 0, bound / torch.where(weight > 0, weight, 1.0), 0.0) * found
-    allowed = 1e-9 * (1 + expected + found)
+    expected = (
+        torch.where(weight > 0, bound / torch.where(weight > 0, weight, 1.0), 0.0) * new_weight
+    )
+    allowed = 1e-9 * (1 + expected + new_weight)
     loss = training_loss(case.process, scores, x, z, t, case.subject, reduction="none")
     yield per_pair("training_loss", x, z, loss, expected, allowed)
     identity = torch.eye(case.process.vocab_size, dtype=torch.float64)

@@ -25,8 +25,8 @@ from ddlib.verification.claims.processes import (
     sampled_states,
 )
 from ddlib.verification.framework.cases import LARGE, REDUCED
-from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
-from ddlib.verification.framework.dependencies import evaluate_claims, explained
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
+from ddlib.verification.framework.dependencies import evaluate_claims, explain
 from ddlib.verification.report import Check
 
 ENUMERATED = 160
@@ -52,62 +52,62 @@ CLAIMS = (
 SIZE_CLAIMS = (*at_size.CLAIMS, *numerics.SIZE_CLAIMS, *arguments.SIZE_CLAIMS)
 
 
-def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+def verify(original: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     """Check a process with its schedule and hierarchy, or its small copy and itself by the claims
     of any size.
     """
-    if not hasattr(given, "num_states"):
+    if not hasattr(original, "num_states"):
         raise TypeError(
-            f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) "
-            "first"
+            f"{type(original).__name__} has no states: call "
+            "super().__init__(vocab_size, num_states) first"
         )
-    given = given if given.device.type == "cpu" else copy.deepcopy(given).to("cpu")
+    original = original if original.device.type == "cpu" else copy.deepcopy(original).to("cpu")
     try:
-        subject = _small_enough(given)
+        subject = _small_enough(original)
     except (TypeError, ValueError):
         raise
     except Exception:  # an error in small_copy is reported like any other failure
-        return explained(evaluate_claims([_REDUCES], given, full)), ""
-    whole = given if subject is None else subject
+        return explain(evaluate_claims([_REDUCES], original, full)), ""
+    verified = original if subject is None else subject
     results = []
-    for each in whole.schedules:
-        if isinstance(each, Schedule):
-            results += evaluate_claims(schedule.CLAIMS, each, full)
+    for part in verified.schedules:
+        if isinstance(part, Schedule):
+            results += evaluate_claims(schedule.CLAIMS, part, full)
     if subject is not None and isinstance(subject.hierarchy, Hierarchy):
         results += evaluate_claims(hierarchy.CLAIMS, subject.hierarchy, full)
     if subject is None:
-        results += evaluate_claims(SIZE_CLAIMS, given, full)
-        return explained(results), f"no reduction: {given.num_states} states verified as given"
+        results += evaluate_claims(SIZE_CLAIMS, original, full)
+        return explain(results), f"no reduction: {original.num_states} states verified as given"
     results += evaluate_claims(CLAIMS, subject, full, lambda: _smaller(subject))
-    if subject is given:
-        return explained(results), ""
-    if isinstance(given.hierarchy, Hierarchy):
-        results += evaluate_claims(hierarchy.AT_SIZE, given.hierarchy, full)
-    results += evaluate_claims(SIZE_CLAIMS, given, full)
-    return explained(results), f"verified on its reduction {subject!r}, and at its size as given"
+    if subject is original:
+        return explain(results), ""
+    if isinstance(original.hierarchy, Hierarchy):
+        results += evaluate_claims(hierarchy.AT_SIZE, original.hierarchy, full)
+    results += evaluate_claims(SIZE_CLAIMS, original, full)
+    return explain(results), f"verified on its reduction {subject!r}, and at its size as given"
 
 
-def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
+def _small_enough(original: ForwardProcess) -> ForwardProcess | None:
     """Return the process or its small copy, small enough for every claim.
 
     None if it is large and has no small copy.
     """
-    if given.vocab_size <= LARGE:
-        return given
+    if original.vocab_size <= LARGE:
+        return original
     try:
-        reduced = given.small_copy(REDUCED)
+        reduced = original.small_copy(REDUCED)
     except TypeError:  # the class has no small copy
-        return given if given.num_states <= ENUMERATED else None
-    if type(reduced) is not type(given):
-        found = f"{type(given).__name__}.small_copy returns a {type(reduced).__name__}"
-        raise TypeError(f"{found}, must return its own class")
+        return original if original.num_states <= ENUMERATED else None
+    if type(reduced) is not type(original):
+        message = f"{type(original).__name__}.small_copy returns a {type(reduced).__name__}"
+        raise TypeError(f"{message}, must return its own class")
     return reduced
 
 
-def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    yield stated(
+def _reduces(original: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    yield condition(
         "reduced",
-        isinstance(given.small_copy(REDUCED), ForwardProcess),
+        isinstance(original.small_copy(REDUCED), ForwardProcess),
         "small_copy returns no process",
     )
 

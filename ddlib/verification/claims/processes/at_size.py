@@ -15,8 +15,8 @@ from ddlib.verification.claims.processes.reverse import bayes
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    compare_draws,
     distribution,
-    drawn,
     draws,
     logits,
     marginals,
@@ -37,12 +37,14 @@ _SEEN = 1e-30
 """Probabilities below this need no relative accuracy: they practically never occur in draws."""
 
 
-def too_many(most: int, process: ForwardProcess) -> str:
-    """Return the reason why a claim does not apply to a process of more than ``most`` states.
+def too_many(limit: int, process: ForwardProcess) -> str:
+    """Return the reason why a claim does not apply to a process of more than ``limit`` states.
 
     Empty if it applies.
     """
-    return f"{process.num_states} states, of at most {most:,}" if process.num_states > most else ""
+    return (
+        f"{process.num_states} states, of at most {limit:,}" if process.num_states > limit else ""
+    )
 
 
 def _rows(process: ForwardProcess) -> Tensor | None:
@@ -59,8 +61,8 @@ def _rows(process: ForwardProcess) -> Tensor | None:
 
 def _times(rows: Tensor | None, *matrices: Tensor) -> Tensor:
     """Multiply matrices from the left, starting with ``rows``."""
-    result, *others = matrices if rows is None else (rows, *matrices)
-    for matrix in others:
+    result, *factors = matrices if rows is None else (rows, *matrices)
+    for matrix in factors:
         result = result @ matrix
     return result
 
@@ -125,9 +127,9 @@ def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Compa
     direct = _times(rows, process.transition(s, t))
     stepwise = _times(rows, process.transition(s, u), process.transition(u, t))
     yield Comparison("q_{t|s}", ("from", "to"), direct, stepwise, 1e-9)
-    kept = stepwise > _SEEN
+    relevant = stepwise > _SEEN
     yield Comparison(
-        "digits of q_{t|s}", ("from", "to"), direct * kept, stepwise * kept, 1e-6 * stepwise
+        "digits of q_{t|s}", ("from", "to"), direct * relevant, stepwise * relevant, 1e-6 * stepwise
     )
 
 
@@ -178,14 +180,17 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """
     s = float(point["s"])
     t = float(point["t"])
-    one, other = (distribution(process, seed) for seed in (1, 2))
+    first, second = (distribution(process, seed) for seed in (1, 2))
     # states reached by noise, and the tokens themselves
     x = _tokens(process)[:, :8]
     z = torch.cat([process.sample(x, at(t), torch.Generator().manual_seed(4)), x[:, :4]], 1)
-    mixtures = [p.expand(1, z.shape[1], -1).contiguous() for p in (one, other, (one + other) / 2)]
-    now = [process.predictive(p, at(t)).gather(-1, z[..., None]) for p in mixtures]
+    mixtures = [
+        p.expand(1, z.shape[1], -1).contiguous() for p in (first, second, (first + second) / 2)
+    ]
+    masses = [process.predictive(p, at(t)).gather(-1, z[..., None]) for p in mixtures]
     joint = [
-        mass * process.posterior(p, z, at(t), at(s)) for mass, p in zip(now, mixtures, strict=True)
+        mass * process.posterior(p, z, at(t), at(s))
+        for mass, p in zip(masses, mixtures, strict=True)
     ]
     quantity = "q_t(z_t|p) p(z_s|z_t, p) of a mixture"
     expected = (joint[0] + joint[1])[0] / 2
@@ -194,7 +199,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     )
     step = 1e-4 * min(t, 1 - t)
     leaving = []
-    for p, mass in zip(mixtures, now, strict=True):
+    for p, mass in zip(mixtures, masses, strict=True):
         before, after = (
             process.predictive(p, at(time)).gather(-1, z[..., None])
             for time in (t - step, t + step)
@@ -216,7 +221,7 @@ def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(5)
     z = process.sample(x.expand(n, -1).contiguous(), at(t, n), generator)
     marginal = process.marginal(x[None], at(t))[0]
-    yield drawn("draws of z_t", ("", "z"), z, marginal, x=x)
+    yield compare_draws("draws of z_t", ("", "z"), z, marginal, x=x)
     n = max(100, min(n, 2 * 10**7 // (3 * process.vocab_size)))
     scores = logits(process, 1)
     start = process.sample(x[None], at(t), generator).expand(n, -1).contiguous()
@@ -224,9 +229,11 @@ def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         scores.expand(n, 3, -1), start, at(t, n), at(s, n), None, generator
     )
     expected = process.posterior(scores.exp().expand(1, 3, -1), start[:1], at(t), at(s))[0]
-    yield drawn("draws of z_s", ("", "z_s"), landed, expected, z_t=start[0])
+    yield compare_draws("draws of z_s", ("", "z_s"), landed, expected, z_t=start[0])
     prior = process.sample_prior((n, 2), generator)
-    yield drawn("draws from the prior", ("position", "z"), prior, process.prior().expand(2, -1))
+    yield compare_draws(
+        "draws from the prior", ("position", "z"), prior, process.prior().expand(2, -1)
+    )
 
 
 def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -240,7 +247,7 @@ def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield per_pair("float32 bound", x, z, single, double, 1e-3 * (1 + double))
 
 
-def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _closed_form(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x = _tokens(process)
     t = at(float(point["t"]))
     z = process.sample(x, t, torch.Generator().manual_seed(6))
@@ -371,7 +378,7 @@ CLAIMS = (
         "closed = generic at size",
         "the closed form is the bound from rates and marginals",
         "relative 1e-8",
-        _closed,
+        _closed_form,
         ({"t": 0.5}, {"t": 0.05}),
         ({"t": 0.95},),
         lambda process: no_closed_form(process) or _dense(process),

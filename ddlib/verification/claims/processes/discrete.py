@@ -10,13 +10,17 @@ import torch
 from ddlib.objective.nelbo import nelbo
 from ddlib.parameterization.logits import cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.verification.claims.objective.bound import PARAMETERIZATIONS, removed, turnover
+from ddlib.verification.claims.objective.bound import (
+    PARAMETERIZATIONS,
+    removed_information,
+    turnover,
+)
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, logits, pairs, per_pair, scored
+from ddlib.verification.framework.inputs import at, logits, pairs, pairs_with_logits, per_pair
 
 
-def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    (x, z, t, scores), s = scored(process, point), at(float(point["s"]))
+def _closed_form(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    (x, z, t, scores), s = pairs_with_logits(process, point), at(float(point["s"]))
     for kind in PARAMETERIZATIONS:
         cavity = cavity_logits(process, scores, z, t, kind)
         closed = process.step_divergence(cavity, x, z, t, s)
@@ -38,12 +42,12 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         cost = process.step_divergence(scores.expand(*x.shape, -1), x, z, t, at((k - 1) / steps))
         total.index_add_(0, x[0], (process.likelihood(z, x, t) * cost)[0])
     truth = scores[0, 0].exp()
-    lost = removed(process, 0.0, truth) - removed(process, 1.0, truth)
+    lost = removed_information(process, 0.0, truth) - removed_information(process, 1.0, truth)
     yield Comparison(f"bound of a token in {steps} steps", ("x",), total, lost, 1e-9 * (1 + lost))
 
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t, scores = scored(process, point)
+    x, z, t, scores = pairs_with_logits(process, point)
     unit = turnover(process, x, z, t, scores.exp())
     step = 1e-6 / float(unit.max())
     short = process.step_divergence(scores, x, z, t, t - step) / step
@@ -58,7 +62,7 @@ CLAIMS = (
         "step = posterior",
         "a step's closed form is the KL of the posteriors, for every (x, z)",
         "1e-10",
-        _closed,
+        _closed_form,
         (
             {"s": 0.25, "t": 0.5, "distribution": 1},
             {"s": 0.0, "t": 0.1, "distribution": 2},

@@ -12,14 +12,14 @@ from ddlib.objective.training import training_loss
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.claims.processes.at_size import DENSE, too_many
-from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition, of_dtype
 from ddlib.verification.framework.inputs import (
     at,
     distribution,
     logits,
     pairs,
+    pairs_with_logits,
     per_pair,
-    scored,
     some_tokens,
     tokens,
 )
@@ -28,12 +28,12 @@ _FEW = 12  # tokens whose states are compared: the losses depend on rows of a ba
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t, scores = scored(process, point)
+    x, z, t, scores = pairs_with_logits(process, point)
     scores = scores.float()
     exact = nelbo(process, scores.double(), x, z, t)
-    given = scores.clone()
-    got = nelbo(process, given, x, z, t.float())
-    yield Comparison("float32 logits after the call", ("B", "pair", "x"), given, scores, 0.0)
+    argument = scores.clone()
+    got = nelbo(process, argument, x, z, t.float())
+    yield Comparison("float32 logits after the call", ("B", "pair", "x"), argument, scores, 0.0)
     allowed = 1e-5 * turnover(process, x, z, t, scores.double().softmax(-1)) + 1e-4 * exact
     yield per_pair("float32 bound", x, z, got, exact, allowed)
     time = torch.tensor([point["t"]], dtype=torch.float32)
@@ -45,7 +45,7 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t, double = scored(process, point)
+    x, z, t, double = pairs_with_logits(process, point)
     for dtype in (torch.bfloat16, torch.float16):
         scores = double.to(dtype).clone()
         before = scores.clone()
@@ -56,7 +56,7 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
 
 
-def _compared(
+def _compare(
     process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, scores: Tensor
 ) -> Iterator[Comparison]:
     """Compare the bound, both training losses and the product of ``integrand_parts`` with the bound
@@ -70,27 +70,26 @@ def _compared(
         scores: (1, N, V) logits in float64, which are rounded to low precision.
     """
     for dtype in (torch.float32, torch.bfloat16):
-        given = scores.to(dtype)
-        double = given.double()
+        rounded = scores.to(dtype)
+        double = rounded.double()
         exact = nelbo(process, double, x, z, t)
         allowed = 1e-5 * turnover(process, x, z, t, double.softmax(-1)) + 1e-4 * exact
-        rows = torch.eye(x.shape[1], dtype=dtype)[
-            None
-        ]  # hidden states whose product with a layer is the layer
-        fused = training_loss(process, Hidden(rows, given[0].mT), x, z, t, reduction="none")
-        found = {
-            "nelbo": nelbo(process, given, x, z, t),
-            "training_loss": training_loss(process, given, x, z, t, reduction="none"),
+        # hidden states whose product with a layer is the layer
+        rows = torch.eye(x.shape[1], dtype=dtype)[None]
+        fused = training_loss(process, Hidden(rows, rounded[0].mT), x, z, t, reduction="none")
+        results = {
+            "nelbo": nelbo(process, rounded, x, z, t),
+            "training_loss": training_loss(process, rounded, x, z, t, reduction="none"),
             "training_loss of hidden states": fused,
-            "integrand_parts": torch.mul(*process.integrand_parts(given.float(), x, z, t)),
+            "integrand_parts": torch.mul(*process.integrand_parts(rounded.float(), x, z, t)),
         }
-        for name, values in found.items():
+        for name, values in results.items():
             yield per_pair(f"{name} of {dtype} logits", x, z, values, exact, allowed)
 
 
 def _losses(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]), _FEW)
-    yield from _compared(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
+    yield from _compare(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
 
 
 def _losses_at_size(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -102,7 +101,7 @@ def _losses_at_size(process: ForwardProcess, point: Point) -> Iterator[Compariso
     possible = process.likelihood(z, x, t)[0] > 0
     x = x[:, possible]
     z = z[:, possible]
-    yield from _compared(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
+    yield from _compare(process, x, z, t, logits(process, point["distribution"], x.shape[1]))
 
 
 def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -139,24 +138,24 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         "Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0
     )
     away = copy.deepcopy(process).to("meta")
-    left = sorted({name for module in away.modules() for name in _left_behind(module)})
-    message = f"{', '.join(left)}: not moved by .to(device), must move with the process"
+    unmoved = sorted({name for module in away.modules() for name in _unmoved_tensors(module)})
+    message = f"{', '.join(unmoved)}: not moved by .to(device), must move with the process"
     hint = (
         "a tensor moves if it is an attribute of a ddlib.utils.precision.Float64Module, such "
         "as a process"
     )
-    yield stated("tensors not moved by .to(device)", not left, message, hint)
+    yield condition("tensors not moved by .to(device)", not unmoved, message, hint)
 
 
-def _left_behind(module: nn.Module) -> Iterator[str]:
+def _unmoved_tensors(module: nn.Module) -> Iterator[str]:
     """Yield the names of attributes with tensors on another device than "meta"."""
-    held = {**module._buffers, **module._parameters}
-    held |= {
+    attributes = {**module._buffers, **module._parameters}
+    attributes |= {
         name: value
         for name, value in vars(module).items()
         if name not in ("_buffers", "_parameters", "_modules")
     }
-    for name, value in held.items():
+    for name, value in attributes.items():
         inside = (
             value.values()
             if isinstance(value, dict)

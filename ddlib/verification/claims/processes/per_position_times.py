@@ -16,7 +16,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
-    drawn,
+    compare_draws,
     draws,
     in_any_batch,
     logits,
@@ -57,25 +57,24 @@ def _values(
 def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare two sequences of two positions at four times with four sequences of one position."""
     t = torch.tensor([[0.2, point["t"]], [0.7, 0.4]], dtype=torch.float64)
-    s = t * torch.tensor(
-        [[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64
-    )  # for some schedules s / t alone matters
+    # for some schedules s / t alone matters
+    s = t * torch.tensor([[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64)
     x = (torch.arange(4) + 1) % process.vocab_size
     likely = process.marginal(x[:, None], t.flatten())[:, 0].topk(2)
     second = torch.tensor([True, False, False, True]) & (likely.values[:, 1] > 0)
     z = torch.where(second, likely.indices[:, 1], likely.indices[:, 0])
     scores = logits(process, 1, 4)[0]
-    whole = _values(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
+    together = _values(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
     alone = _values(process, x[:, None], z[:, None], scores[:, None], s.flatten(), t.flatten())
     for name, expected in alone.items():
         quantity = f"{name} at times (B, L)"
         want = expected.view(2, 2, *expected.shape[2:])
         yield Comparison(
-            quantity, ("sequence", "position"), whole[name], want, 1e-11 * (1 + want.abs())
+            quantity, ("sequence", "position"), together[name], want, 1e-11 * (1 + want.abs())
         )
 
 
-def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare frequencies of draws.
 
     Every token, and every state, twice in a sequence, at two times.
@@ -91,13 +90,13 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     twice = tokens(process).repeat(1, 2).expand(n, -1)
     z = process.sample(twice, at_times(late, process.vocab_size), torch.Generator().manual_seed(21))
     probs = torch.cat([marginals(process, t) for t in late])
-    yield drawn("draws of z_t at times (B, L)", ("position", "z"), z, probs)
+    yield compare_draws("draws of z_t at times (B, L)", ("position", "z"), z, probs)
     z = torch.arange(size).repeat(2).expand(n, -1)
     later = process.sample_forward(
         z, at_times(early, size), at_times(late, size), torch.Generator().manual_seed(22)
     )
     probs = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
-    yield drawn("draws of z_t from z_s at times (B, L)", ("position", "z_t"), later, probs)
+    yield compare_draws("draws of z_t from z_s at times (B, L)", ("position", "z_t"), later, probs)
     scores = logits(process, 1)
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z = reached.repeat(2).expand(n, -1)
@@ -113,7 +112,7 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             for a, b in zip(early, late, strict=True)
         ]
     )
-    yield drawn("draws of z_s at times (B, L)", ("position", "z_s"), earlier, probs)
+    yield compare_draws("draws of z_s at times (B, L)", ("position", "z_s"), earlier, probs)
     x = twice[:4]
     t = at_times(late, process.vocab_size)[:4]
     quantity = "z_t at times (B, L)"
@@ -144,7 +143,7 @@ CLAIMS = (
         "own times drawn",
         "each position is drawn at its own time",
         "binomial bounds, false alarm 1e-6",
-        _drawn,
+        _draws,
         ({"s": 0.2, "u": 0.5, "t": 0.8},),
         rests_on=("sample", "advance", "jump and land", "own times"),
         means=_MEANS,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ddlib.processes import ForwardProcess
-from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, stated
+from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, condition
 from ddlib.verification.framework.inputs import at, distribution, marginals, remembers, tokens
 from ddlib.verification.framework.reference import integrate_forward, states
 
@@ -32,12 +32,14 @@ def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             is_ = f"{type(got).__name__}"
             right = False
             hint = f"{call} must return a tensor"
-        yield stated(call, right, f"{call} is {is_}, must be torch.float64 of shape {shape}", hint)
+        yield condition(
+            call, right, f"{call} is {is_}, must be torch.float64 of shape {shape}", hint
+        )
     counted = tuple(
         torch.bincount(process.level_of(torch.arange(process.num_states)[None])[0]).tolist()
     )
     hint = "a subclass with other levels than tokens and one mask overrides levels and level_of"
-    yield stated(
+    yield condition(
         "levels",
         counted == process.levels,
         f"levels is {process.levels}, level_of has {counted}",
@@ -45,7 +47,7 @@ def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     )
 
 
-def _transposed(matrix: torch.Tensor, total: float) -> str:
+def _transposition_hint(matrix: torch.Tensor, total: float) -> str:
     """Return a hint if the columns of a matrix have the sums that its rows should have."""
     columns = matrix.sum(0)
     if bool(((columns - total).abs() <= 1e-9 * (1 + matrix.abs().sum(0))).all()):
@@ -63,7 +65,7 @@ def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         q.sum(1),
         zero,
         1e-12 * (1 + off.abs().sum(1)),
-        hint=_transposed(q, 0.0),
+        hint=_transposition_hint(q, 0.0),
     )
     yield Comparison("rate Q_t(y, z) >= 0", ("from", "to"), off, off.clamp_min(0), 0.0)
     moving = torch.tensor(float(off.isfinite().all() and off.max() > 0))
@@ -79,7 +81,7 @@ def _row_sums(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         step.sum(1),
         ones,
         1e-10,
-        hint=_transposed(step, 1.0),
+        hint=_transposition_hint(step, 1.0),
     )
     yield Comparison("q_{t|s} >= 0", ("from", "to"), step, step.clamp_min(0), 0.0)
     still = process.transition(point["t"], point["t"])
@@ -94,7 +96,7 @@ def _row_sums(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         > 0
     )
     unreached = (~reached).nonzero()[:, 0].tolist()
-    yield stated(
+    yield condition(
         "states",
         not unreached,
         f"states {unreached[:8]} have probability 0 given every token, at all times",
@@ -125,8 +127,8 @@ def _digits(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
     direct = process.transition(0.0, t)
     halves = process.transition(0.0, t / 2) @ process.transition(t / 2, t)
-    kept = halves > 1e-200
-    yield Comparison("q_{t|0}", ("from", "to"), direct * kept, halves * kept, 1e-6 * halves)
+    relevant = halves > 1e-200
+    yield Comparison("q_{t|0}", ("from", "to"), direct * relevant, halves * relevant, 1e-6 * halves)
     marginal = marginals(process, t)
     dense = marginals(process, 0.0) @ halves
     yield Comparison(
@@ -159,9 +161,8 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     evidence = process.token_likelihood(states(process), at(t))[0]
     yield Comparison("token_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
     share = process.token_evidence(states(process), at(t))[0]
-    share = share / share.sum(-1, keepdim=True).clamp_min(
-        torch.finfo(share.dtype).tiny
-    )  # 0 for impossible states
+    # 0 for impossible states
+    share = share / share.sum(-1, keepdim=True).clamp_min(torch.finfo(share.dtype).tiny)
     quantity = "token_evidence, as a share of q_t(z|x) summed over x"
     yield Comparison(quantity, ("z", "x"), share * dense.T.sum(-1, keepdim=True), dense.T, 1e-12)
     x = tokens(process).T.expand(-1, process.num_states)
@@ -200,14 +201,14 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         "likelihood",
         "prior_kl",
     )
-    whole = answers(slice(0, 3), slice(0, 2))
+    together = answers(slice(0, 3), slice(0, 2))
     for b in range(3):
         for i in range(2):
             alone = answers(slice(b, b + 1), slice(i, i + 1))
-            for name, one, many in zip(names, alone, whole, strict=True):
+            for name, got, batch in zip(names, alone, together, strict=True):
                 quantity = f"{name} of position {i} of sequence {b}, alone"
                 yield Comparison(
-                    quantity, (), one[0, 0], many[b, i], 1e-12 * (1 + many[b, i].abs().max())
+                    quantity, (), got[0, 0], batch[b, i], 1e-12 * (1 + batch[b, i].abs().max())
                 )
 
 
@@ -225,13 +226,13 @@ def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     }
     for call, method in (("marginal", process.marginal), ("sample", process.sample)):
         hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
-        for what, arguments in bad.items():
+        for case, arguments in bad.items():
             answer = _answer(method, arguments)
             message = (
-                f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that "
+                f"{call} {answer} {case.rstrip(',')}: must raise a ValueError or TypeError that "
                 "describes it"
             )
-            yield stated(f"{call} rejects {what}", not answer, message, hint)
+            yield condition(f"{call} rejects {case}", not answer, message, hint)
 
 
 def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:

@@ -14,7 +14,7 @@ from ddlib.verification.framework.inputs import at, distribution, marginals
 from ddlib.verification.framework.reference import states
 
 
-def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
+def _predictions(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
     """Return a token distribution p for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
     p = distribution(process, point["distribution"], process.num_states)
     return p, p[0] @ marginals(process, t)
@@ -26,9 +26,8 @@ def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Ite
     t = float(point["t"])
     z = states(process) if z is None else z
     p = distribution(process, point["distribution"], z.shape[1])
-    joint = (
-        p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T
-    )  # row z_t, column z_s
+    # row z_t, column z_s
+    joint = p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T
     total = joint.sum(1, keepdim=True)
     reached = (total > 1e-200).expand_as(joint)
     expected = torch.where(reached, joint / total, 0.0)
@@ -42,11 +41,11 @@ def _level_weights(process: LevelProcess, point: Point) -> Iterator[Comparison]:
     """
     t = float(point["t"])
     level = process.level_of(states(process))[0]
-    now = distribution(process, point["distribution"])[0, 0] @ marginals(process, t)
+    predictive = distribution(process, point["distribution"])[0, 0] @ marginals(process, t)
     ascends = level[:, None] < level
     none = torch.zeros(len(process.levels), dtype=torch.float64)
-    flux = none.index_add(0, level, now @ (process.rate_matrix(t) * ascends))
-    occupancies = none.index_add(0, level, now)
+    flux = none.index_add(0, level, predictive @ (process.rate_matrix(t) * ascends))
+    occupancies = none.index_add(0, level, predictive)
     weights = torch.where(occupancies > 0, flux / occupancies, 0.0)
     yield Comparison("occupancies", ("level",), process.occupancies(at(t))[0], occupancies, 1e-9)
     yield Comparison(
@@ -60,10 +59,12 @@ def _no_levels(process: ForwardProcess) -> str:
 
 def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
-    p, now = _predicted(process, point, t)
-    current = now.diagonal()[:, None]
-    reached = (current > 1e-200).expand_as(now)
-    expected = torch.where(reached, process.rate_matrix(t).T * now / current, 0.0).fill_diagonal_(0)
+    p, predictive = _predictions(process, point, t)
+    current = predictive.diagonal()[:, None]
+    reached = (current > 1e-200).expand_as(predictive)
+    expected = torch.where(
+        reached, process.rate_matrix(t).T * predictive / current, 0.0
+    ).fill_diagonal_(0)
     got = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
     allowed = 1e-7 * expected.abs() + 1e-9 * (1 + expected.max())
     yield Comparison("reverse rate", ("z_t", "y"), got, expected, allowed)
@@ -71,8 +72,8 @@ def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
-    p, now = _predicted(process, point, t)
-    reached = (now.diagonal() > 1e-12)[:, None]
+    p, predictive = _predictions(process, point, t)
+    reached = (predictive.diagonal() > 1e-12)[:, None]
     rate = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
     step = 1e-7 / (1 + float(rate.max()))
     posterior = process.posterior(p, states(process), at(t), at(t) - step)[0]

@@ -14,9 +14,9 @@ from ddlib.samplers import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    compare_draws,
+    compare_joint_draws,
     distribution,
-    drawn,
-    drawn_jointly,
     draws,
     frequencies,
     in_any_batch,
@@ -37,9 +37,9 @@ def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(7)
     z = process.sample(tokens(process).expand(n, -1).contiguous(), at(t, n), generator)
     chance = marginals(process, t)
-    yield drawn("draws of z_t", ("x", "z"), z, chance)
+    yield compare_draws("draws of z_t", ("x", "z"), z, chance)
     if z.shape[1] > 1:
-        yield drawn_jointly(
+        yield compare_joint_draws(
             "draws of two positions", ("z_0", "z_1"), z[:, [0, -1]], chance[0][:, None] * chance[-1]
         )
 
@@ -51,7 +51,9 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     states = torch.arange(process.num_states)
     z = states.expand(n, -1).contiguous()
     later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
-    yield drawn("draws of z_t from z_s", ("", "z_t"), later, process.transition(s, t), z_s=states)
+    yield compare_draws(
+        "draws of z_t from z_s", ("", "z_t"), later, process.transition(s, t), z_s=states
+    )
     yield from in_any_batch(
         "z_t from z_s",
         lambda index, noise: process.sample_forward(
@@ -62,7 +64,7 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     z = process.sample_prior((draws(process), 4), torch.Generator().manual_seed(8))
-    yield drawn("draws from the prior", ("position", "z"), z, process.prior().expand(4, -1))
+    yield compare_draws("draws from the prior", ("position", "z"), z, process.prior().expand(4, -1))
 
 
 def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -84,7 +86,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     expected = process.posterior(
         scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s)
     )[0]
-    yield drawn("draws of z_s", ("", "z_s"), landed, expected, z_t=reached)
+    yield compare_draws("draws of z_s", ("", "z_s"), landed, expected, z_t=reached)
     if target is not None:
         levels = process.level_of(landed)
         yield Comparison("level reached", ("draw", "position"), levels, target, 0.0)
@@ -102,7 +104,9 @@ def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         tokens = sample(
             process, denoiser, (n, 1), steps=3, parameterization=kind, generator=generator
         )
-        yield drawn(f"tokens generated from {kind} logits", ("position", "x"), tokens, truth[None])
+        yield compare_draws(
+            f"tokens generated from {kind} logits", ("position", "x"), tokens, truth[None]
+        )
 
 
 def _path(process: LevelProcess, point: Point) -> Iterator[Comparison]:
@@ -143,7 +147,7 @@ def _no_path(process: ForwardProcess) -> str:
     )
 
 
-def _keyed(
+def _keyed_noise(
     process: ForwardProcess, point: Point, quantity: str = "z_t", **levels: str
 ) -> Iterator[Comparison]:
     """Check that the noise of an example does not depend on the rest of its batch."""
@@ -154,7 +158,7 @@ def _keyed(
     )
 
 
-def _cannot(process: ForwardProcess) -> str:
+def _no_balance(process: ForwardProcess) -> str:
     """Return the reason why ``process`` draws levels independently only.
 
     Empty if it can balance them.
@@ -170,7 +174,7 @@ def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor
     rows = max(1, _NUMBERS // process.num_states**2)
     parts = zip(x.split(rows), z.split(rows), strict=True)
     return torch.cat(
-        [process.importance_weight(some, there, at(t, len(some))) for some, there in parts]
+        [process.importance_weight(clean, noisy, at(t, len(clean))) for clean, noisy in parts]
     )
 
 
@@ -186,16 +190,16 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
     x = pair.expand_as(z).contiguous()
     chance = marginals(process, t)[pair[0]][z[:, 0]] * marginals(process, t)[pair[1]][z[:, 1]]
     balance = _balances(process, x, z, t)
-    chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
+    probs = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
     yield Comparison(
-        "probabilities of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9
+        "probabilities of all draws, summed", (), probs.sum(), torch.ones_like(probs.sum()), 1e-9
     )
     missed = (balance <= 0) & (chance > 0)
     if bool(missed.any()):
-        some = x[missed]
-        there = z[missed]
-        scores = logits(process, point["distribution"]).expand(*some.shape, -1)
-        lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
+        missed_x = x[missed]
+        missed_z = z[missed]
+        scores = logits(process, point["distribution"]).expand(*missed_x.shape, -1)
+        lost = nelbo(process, scores, missed_x, missed_z, at(t, len(missed_x))).sum(-1)
         quantity = "bound of a sequence that is not drawn"
         yield Comparison(
             quantity,
@@ -203,12 +207,12 @@ def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparis
             lost,
             torch.zeros_like(lost),
             1e-12,
-            {"z_0": there[:, 0], "z_1": there[:, 1]},
+            {"z_0": missed_z[:, 0], "z_1": missed_z[:, 1]},
         )
     pairs = process.sample(
         pair.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced"
     )
-    yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
+    yield compare_joint_draws("balanced draws", ("z_0", "z_1"), pairs, probs.view(size, size))
 
 
 CLAIMS = (
@@ -276,7 +280,7 @@ CLAIMS = (
         "keyed noise",
         "noise depends on the example, not on its batch",
         "exactly",
-        _keyed,
+        _keyed_noise,
         ({"t": 0.5},),
         rests_on=("sample",),
     ),
@@ -288,7 +292,7 @@ CLAIMS = (
         _balanced_levels,
         ({"t": 0.4, "distribution": 1},),
         ({"t": 0.05, "distribution": 2}, {"t": 0.95, "distribution": 3}),
-        _cannot,
+        _no_balance,
         ("sample", "rates", "weights"),
     ),
     Claim(
@@ -296,9 +300,9 @@ CLAIMS = (
         "keyed levels",
         "balanced levels depend on the example, not on its batch",
         "exactly",
-        partial(_keyed, quantity="balanced z_t", levels="balanced"),
+        partial(_keyed_noise, quantity="balanced z_t", levels="balanced"),
         ({"t": 0.5},),
-        applies=_cannot,
+        applies=_no_balance,
         rests_on=("keyed noise",),
     ),
 )

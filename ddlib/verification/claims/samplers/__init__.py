@@ -11,7 +11,7 @@ from ddlib.verification.claims.samplers import (
     transition_kernel,
 )
 from ddlib.verification.framework.cases import on_cases
-from ddlib.verification.framework.dependencies import evaluate_claims, explained
+from ddlib.verification.framework.dependencies import evaluate_claims, explain
 from ddlib.verification.report import Check
 
 
@@ -32,5 +32,5 @@ def verify(
     checks += on_cases("likelihood", likelihood.runs(subject, on), likelihood.CLAIMS, full)[0]
     checks += on_cases("reward", particles.runs(subject, on), particles.CLAIMS, full)[0]
     return checks + (
-        explained(evaluate_claims(PART_CLAIMS, subject, full)) if on is None else []
+        explain(evaluate_claims(PART_CLAIMS, subject, full)) if on is None else []
     ), note

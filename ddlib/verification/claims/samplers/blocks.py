@@ -16,7 +16,7 @@ from ddlib.samplers import sample
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, at_length, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import drawn_jointly
+from ddlib.verification.framework.inputs import compare_joint_draws
 from ddlib.verification.framework.reference import exact_cavity
 
 _DRAWS = 2000
@@ -98,8 +98,8 @@ def _joint(run: Case) -> Tensor:
     return pair[:, :, None] * copy[:, None, :]
 
 
-def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
-    return drawn_jointly(
+def _compare_draws(run: Case, what: str, tokens: Tensor) -> Comparison:
+    return compare_joint_draws(
         f"draws of three tokens, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run)
     )
 
@@ -109,24 +109,26 @@ def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
     steps = int(point["steps"])
     for what, denoiser in (("", ExactDenoiser), (", kept", CausalDenoiser)):
         noise = torch.Generator().manual_seed(6)
-        drawn = _draw(
+        sequences = _draw(
             run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(), generator=noise
         )
-        yield _counted(run, f"position by position{what}", drawn)
+        yield _compare_draws(run, f"position by position{what}", sequences)
 
 
 def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
     denoiser = ExactDenoiser(run.process, _joint(run))
     noise = torch.Generator().manual_seed(7)
-    drawn = _draw(run, denoiser, _DRAWS, int(point["steps"]), pace=RandomOrder(), generator=noise)
-    yield _counted(run, "in random orders", drawn)
+    sequences = _draw(
+        run, denoiser, _DRAWS, int(point["steps"]), pace=RandomOrder(), generator=noise
+    )
+    yield _compare_draws(run, "in random orders", sequences)
 
 
-def _kept(run: Case, point: Point) -> Iterator[Comparison]:
+def _cached_tokens(run: Case, point: Point) -> Iterator[Comparison]:
     denoiser = CausalDenoiser(run.process, _joint(run))
     prompt = torch.zeros(_ROWS, 1, dtype=torch.int64)
 
-    def drawn(keep: bool, given: Tensor | None) -> Tensor:
+    def draw(cached: bool, prefix: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
         return _draw(
             run,
@@ -134,15 +136,15 @@ def _kept(run: Case, point: Point) -> Iterator[Comparison]:
             _ROWS,
             3,
             pace=LeftToRight(),
-            controls=[] if keep else [Cache("none")],
-            prompt=given,
+            controls=[] if cached else [Cache("none")],
+            prompt=prefix,
             generator=noise,
         )
 
-    for what, given in (("", None), (" after a prompt", prompt)):
+    for what, prefix in (("", None), (" after a prompt", prompt)):
         quantity = f"tokens{what} with cached blocks"
         yield Comparison(
-            quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0
+            quantity, ("example", "position"), draw(True, prefix), draw(False, prefix), 0.0
         )
 
 
@@ -183,7 +185,7 @@ CLAIMS = (
         "tokens kept",
         "a denoiser with a cache of finished blocks draws the same tokens",
         "exactly",
-        _kept,
+        _cached_tokens,
         applies=at_length(1, _several),
         rests_on=("keyed noise",),
     ),

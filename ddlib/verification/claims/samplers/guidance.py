@@ -18,15 +18,15 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     LATE,
     SMALL,
     by_level,
-    dense,
+    dense_probs,
     kind,
     pairs_of_states,
-    steered,
+    steered_probs,
     target_probs,
-    tempered,
+    temper,
 )
 from ddlib.verification.framework.cases import context, few
-from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
 from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
 from ddlib.verification.framework.reference import exact_cavity, sequences
@@ -38,7 +38,7 @@ _MANY = 64
 _AXES = ("sequence", "position", "choice")
 
 
-def labelled(size: int) -> Tensor:
+def labelled_joint(size: int) -> Tensor:
     """Return a joint distribution of two tokens and a binary label, (V, V, 2), float64."""
     generator = torch.Generator().manual_seed(3)
     joint = torch.rand(size, size, 2, generator=generator, dtype=torch.float64) ** 3 + 1e-3
@@ -46,18 +46,18 @@ def labelled(size: int) -> Tensor:
 
 
 def classifier(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a classifier that computes log p(y = 0|z) for ``labelled`` sequences."""
+    """Return a classifier that computes log p(y = 0|z) for ``labelled_joint`` sequences."""
 
     def label(states: Tensor, t: Tensor) -> Tensor:
         first, second = states.to(torch.float64).unbind(1)
         noised = marginals(process, float(t[0]))
-        both = torch.einsum("nz,xz,xwy,wo,no->ny", first, noised, joint, noised, second)
-        return both[:, 0].log() - both.sum(1).log()
+        by_label = torch.einsum("nz,xz,xwy,wo,no->ny", first, noised, joint, noised, second)
+        return by_label[:, 0].log() - by_label.sum(1).log()
 
     return label
 
 
-def _refuse(*given: Any) -> Tensor:
+def _refuse(*arguments: Any) -> Tensor:
     raise AssertionError("a part of weight 0 is called")
 
 
@@ -65,8 +65,8 @@ def _alone(
     guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)
 ) -> Guidance:
     """Return the guidance with all parts but one replaced by functions that raise if called."""
-    others = {name: _refuse for name in guided.parts if getattr(guided, name) is not part}
-    return guided.replaced(**others, strength=strength, interval=interval)
+    refusals = {name: _refuse for name in guided.parts if getattr(guided, name) is not part}
+    return guided.replace(**refusals, strength=strength, interval=interval)
 
 
 def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
@@ -75,21 +75,25 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
     t = at(LATE, len(z))
     for strength, part in guided.special_cases.items():
         only = _alone(guided, part, strength)
-        what = f"at strength {strength:g}"
-        yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
-        same = only.parameterization == guided.of_parts and not only.has_step_distribution
-        message = f"{what} they must have the parameterization of those of the part"
-        yield stated("parameterization of the logits", same, message)
+        where = f"at strength {strength:g}"
+        yield Comparison(f"the logits {where}", _AXES, only(z, t), part(z, t), 0.0)
+        unchanged = only.parameterization == guided.of_parts and not only.has_step_distribution
+        message = f"{where} they must have the parameterization of those of the part"
+        yield condition("parameterization of the logits", unchanged, message)
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         probs = target_probs(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(
-            f"the distribution {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6
+            f"the distribution {where}, by a function of t",
+            _AXES,
+            steered_probs(moving, z),
+            probs,
+            1e-6,
         )
     part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
     probs = target_probs(process, part, guided.of_parts, z, kind(elsewhere))
     yield Comparison(
-        "the distribution outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6
+        "the distribution outside the interval", _AXES, steered_probs(elsewhere, z), probs, 1e-6
     )
 
 
@@ -97,19 +101,19 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
     process = guided.process
     z = pairs_of_states(guided.process)
     gamma = float(point["strength"])
-    one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
-    what = kind(one)
-    given, every = (
-        target_probs(process, part, one.of_parts, z, what)
-        for part in (one.conditional, one.unconditional)
+    changed = guided.replace(strength=gamma, interval=(0.0, 1.0))
+    target = kind(changed)
+    conditional, unconditional = (
+        target_probs(process, part, changed.of_parts, z, target)
+        for part in (changed.conditional, changed.unconditional)
     )
-    expected = tempered(process, given, every, gamma, what)
+    expected = temper(process, conditional, unconditional, gamma, target)
     yield Comparison(
-        f"distribution of the {what}",
+        f"distribution of the {target}",
         _AXES,
-        steered(one, z),
+        steered_probs(changed, z),
         expected,
-        1e-9 if _double(one, z) else 1e-4,
+        1e-9 if _double(changed, z) else 1e-4,
     )
 
 
@@ -122,10 +126,10 @@ def _double(guided: Any, z: Tensor) -> bool:
 def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
     process = few(guided.process)
     gamma = float(point["strength"])
-    joint = labelled(process.vocab_size)
+    joint = labelled_joint(process.vocab_size)
     joints = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
-    conditional, unconditional = (exact_cavity(process, one) for one in joints)
-    one = guided.replaced(
+    conditional, unconditional = (exact_cavity(process, each) for each in joints)
+    exact = guided.replace(
         process=process,
         conditional=conditional,
         unconditional=unconditional,
@@ -133,53 +137,57 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
         interval=(0.0, 1.0),
         parameterization="cavity",
     )
-    what = kind(one)
+    target = kind(exact)
     z = sequences(process.num_states, 2)
-    given, every = (dense(process, one, what) for one in joints)
-    expected = tempered(process, given, every, gamma, what)
-    yield _possible(
-        f"distribution of the {what} of two dependent tokens", process, z, steered(one, z), expected
+    probs, base_probs = (dense_probs(process, each, target) for each in joints)
+    expected = temper(process, probs, base_probs, gamma, target)
+    yield _compare_possible(
+        f"distribution of the {target} of two dependent tokens",
+        process,
+        z,
+        steered_probs(exact, z),
+        expected,
     )
 
 
 def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
     process = few(guided.process)
-    joint = labelled(process.vocab_size)
-    given = joint[..., 0] / joint[..., 0].sum()
-    every = joint.sum(-1)
-    one = guided.replaced(
+    joint = labelled_joint(process.vocab_size)
+    conditional = joint[..., 0] / joint[..., 0].sum()
+    unconditional = joint.sum(-1)
+    changed = guided.replace(
         process=process,
-        denoiser=exact_cavity(process, every),
+        denoiser=exact_cavity(process, unconditional),
         classifier=classifier(process, joint),
         strength=1.0,
         how="exact",
         interval=(0.0, 1.0),
         parameterization="cavity",
     )
-    what = kind(one)
+    target = kind(changed)
     z = sequences(process.num_states, 2)
-    if what != "step":
-        yield _possible(
-            f"distribution of the {what}, given the label",
+    if target != "step":
+        yield _compare_possible(
+            f"distribution of the {target}, given the label",
             process,
             z,
-            steered(one, z),
-            dense(process, given, what),
+            steered_probs(changed, z),
+            dense_probs(process, conditional, target),
         )
         return
     # limit of a short step: the change of log p(z_s) by the classifier, applied to the rates
     t = at(LATE, len(z))
     s = at(EARLY, len(z))
-    none = one.replaced(strength=lambda t: 0.0)
+    none = changed.replace(strength=lambda t: 0.0)
     base = none.step_distribution(z, t, s)
-    change = torch.where(base > -torch.inf, one.step_distribution(z, t, s) - base, 0.0)
-    rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
-    yield _possible(
+    change = torch.where(base > -torch.inf, changed.step_distribution(z, t, s) - base, 0.0)
+    rates = by_level(process, dense_probs(process, unconditional, "jump") * change.exp(), "jump")
+    yield _compare_possible(
         "distribution of the jump, given the label",
         process,
         z,
         rates,
-        dense(process, given, "jump"),
+        dense_probs(process, conditional, "jump"),
     )
 
 
@@ -193,19 +201,23 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     def total(states: Tensor) -> Tensor:
         return (states.to(torch.float64) @ weight).sum(1)
 
-    linear = guided.replaced(
+    linear = guided.replace(
         classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0)
     )
-    first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
+    first, exact = (steered_probs(linear.replace(how=how), z) for how in ("first order", "exact"))
     yield Comparison(
         "the distribution by a linear classifier, to first order", _AXES, first, exact, 1e-5
     )
-    square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
+    square = linear.replace(classifier=lambda states, t: total(states) ** 2, how="first order")
     probs = target_probs(process, square.denoiser, square.of_parts, z, kind(square))
     slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: probs.shape[-1]] - weight[z][..., None])
     expected = by_level(process, probs * (1.5 * slope).exp(), kind(square))
     yield Comparison(
-        "the distribution by a square, to first order", _AXES, steered(square, z), expected, 1e-5
+        "the distribution by a square, to first order",
+        _AXES,
+        steered_probs(square, z),
+        expected,
+        1e-5,
     )
 
 
@@ -214,19 +226,21 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
     process = guided.process
     gamma = float(point["strength"])
     z = pairs_of_states(process)[:: max(1, len(pairs_of_states(process)) // 40)]
-    one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
-    what = kind(one)
+    changed = guided.replace(strength=gamma, how="exact", interval=(0.0, 1.0))
+    target = kind(changed)
     t = at(LATE).to(torch.get_default_dtype())
-    probs = target_probs(process, one.denoiser, one.of_parts, z, what)
+    probs = target_probs(process, changed.denoiser, changed.of_parts, z, target)
     change = torch.zeros_like(probs)
     for n, i, k in (probs > 0).nonzero().tolist():
-        both = torch.stack([z[n], z[n]])
-        both[1, i] = k
-        states = torch.nn.functional.one_hot(both, process.num_states).to(torch.get_default_dtype())
-        before, after = (one.classifier(state[None], t)[0] for state in states)
+        pair = torch.stack([z[n], z[n]])
+        pair[1, i] = k
+        states = torch.nn.functional.one_hot(pair, process.num_states).to(torch.get_default_dtype())
+        before, after = (changed.classifier(state[None], t)[0] for state in states)
         change[n, i, k] = after - before
-    expected = by_level(process, probs * (gamma * change).exp(), what)
-    yield Comparison(f"distribution of the {what}", _AXES, steered(one, z), expected, 1e-5)
+    expected = by_level(process, probs * (gamma * change).exp(), target)
+    yield Comparison(
+        f"distribution of the {target}", _AXES, steered_probs(changed, z), expected, 1e-5
+    )
 
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
@@ -236,11 +250,10 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     start = start[torch.randperm(len(start), generator=generator)[:_TEXTS]]
     t = at(LATE, len(start))
     s = at(EARLY, len(start))
-    probs = steered(guided, start)
+    probs = steered_probs(guided, start)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
-    if isinstance(
-        process, LevelProcess
-    ):  # the state within the new level is steered, not the level
+    # the state within the new level is steered, not the level
+    if isinstance(process, LevelProcess):
         uniform = torch.full(
             (*start.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64
         )
@@ -261,12 +274,12 @@ def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
 
 
-def _possible(
+def _compare_possible(
     quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor
 ) -> Comparison:
     """Return a comparison restricted to sequences of positive probability."""
-    known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
-    return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
+    possible = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
+    return Comparison(quantity, _AXES, got[possible], expected[possible], 1e-9)
 
 
 def _two(guided: Guidance) -> str:
@@ -277,7 +290,7 @@ def _one(guided: Guidance) -> str:
     return "" if hasattr(guided, "classifier") else "it has no classifier"
 
 
-def _listed(guided: Guidance) -> str:
+def _not_enumerable(guided: Guidance) -> str:
     try:
         size = few(guided.process).num_states
     except TypeError as error:
@@ -285,14 +298,14 @@ def _listed(guided: Guidance) -> str:
     return "" if size <= SMALL else f"more than {SMALL} states: not all sequences are enumerated"
 
 
-def _tried(guided: Guidance) -> str:
+def _too_many_changes(guided: Guidance) -> str:
     size = guided.process.num_states
     return _one(guided) or (
         "" if size <= _MANY else f"more than {_MANY} states: not all changes are evaluated"
     )
 
 
-def _certain(guided: Guidance) -> str:
+def _no_bayes_rule(guided: Guidance) -> str:
     """Return the reason why Bayes's rule does not apply.
 
     An edge without jumps, or states in level 0 that are noise.
@@ -306,8 +319,8 @@ def _certain(guided: Guidance) -> str:
         )
     if guided.on == "tokens":
         tokens = torch.arange(guided.process.vocab_size)[None]
-        known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
-        if not torch.equal(known, torch.eye(len(known)) > 0):
+        possible = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
+        if not torch.equal(possible, torch.eye(len(possible)) > 0):
             return (
                 "a token may be noise here, whose class has other probabilities than that of "
                 "the clean token"
@@ -316,8 +329,8 @@ def _certain(guided: Guidance) -> str:
 
 
 def _by_logits(guided: Guidance) -> str:
-    found = "its logits determine the distribution, and samplers are verified to draw from it"
-    return "" if guided.has_step_distribution else found
+    reason = "its logits determine the distribution, and samplers are verified to draw from it"
+    return "" if guided.has_step_distribution else reason
 
 
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})
@@ -349,7 +362,7 @@ CLAIMS = (
         _joint_free,
         _STRENGTHS,
         ({"strength": 6.0},),
-        lambda guided: _two(guided) or _listed(guided),
+        lambda guided: _two(guided) or _not_enumerable(guided),
         rests_on=("tempering",),
     ),
     Claim(
@@ -360,7 +373,7 @@ CLAIMS = (
         _leans,
         _STRENGTHS,
         ({"strength": -1.0},),
-        _tried,
+        _too_many_changes,
         rests_on=("limits",),
     ),
     Claim(
@@ -369,7 +382,7 @@ CLAIMS = (
         "with the exact classifier and strength 1 the next distribution is that given the label",
         "1e-9",
         _bayes,
-        applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
+        applies=lambda guided: _one(guided) or _not_enumerable(guided) or _no_bayes_rule(guided),
         rests_on=("single changes",),
     ),
     Claim(

@@ -29,21 +29,21 @@ def kind(guided: Guidance) -> str:
 def pairs_of_states(process: ForwardProcess) -> Tensor:
     """Return all sequences of two states, (N, 2), or a sample of them."""
     if process.num_states <= SMALL:
-        found = sequences(process.num_states, 2)
+        pairs = sequences(process.num_states, 2)
     else:
         tokens = torch.randint(
             process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0)
         )
-        found = process.sample(tokens, at(LATE, 64), torch.Generator().manual_seed(1))
-    return found[(process.token_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
+        pairs = process.sample(tokens, at(LATE, 64), torch.Generator().manual_seed(1))
+    return pairs[(process.token_likelihood(pairs, at(LATE, len(pairs))) > 0).any(-1).all(-1)]
 
 
-def by_level(process: ForwardProcess, distribution: Tensor, what: str) -> Tensor:
+def by_level(process: ForwardProcess, distribution: Tensor, target: str) -> Tensor:
     """Normalise distributions, (N, L, K).
 
     Within each level if the levels at s do not depend on the network.
     """
-    if what != "step" or not isinstance(process, LevelProcess):
+    if target != "step" or not isinstance(process, LevelProcess):
         return distribution / distribution.sum(-1, keepdim=True).clamp_min(1e-300)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     total = torch.zeros_like(distribution)
@@ -53,22 +53,22 @@ def by_level(process: ForwardProcess, distribution: Tensor, what: str) -> Tensor
 
 
 def target_probs(
-    process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str
+    process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, target: str
 ) -> Tensor:
     """Compute the distribution of this kind from a denoiser, (N, L, K)."""
     t = at(LATE, len(z))
     s = at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
-    if what == "token":
+    if target == "token":
         return (cavity + process.token_likelihood(z, t).log()).softmax(-1)
     probs = cavity.exp()
-    found = (
-        process.reverse_rate(probs, z, t) if what == "jump" else process.posterior(probs, z, t, s)
+    steered = (
+        process.reverse_rate(probs, z, t) if target == "jump" else process.posterior(probs, z, t, s)
     )
-    return by_level(process, found, what)
+    return by_level(process, steered, target)
 
 
-def steered(guided: Guidance, z: Tensor) -> Tensor:
+def steered_probs(guided: Guidance, z: Tensor) -> Tensor:
     """Compute the distribution from a guidance, (N, L, K)."""
     process = guided.process
     if not guided.has_step_distribution:
@@ -78,17 +78,19 @@ def steered(guided: Guidance, z: Tensor) -> Tensor:
     return by_level(process, (log_probs - highest).exp(), "step")
 
 
-def tempered(
-    process: ForwardProcess, conditional: Tensor, unconditional: Tensor, gamma: float, what: str
+def temper(
+    process: ForwardProcess, conditional: Tensor, unconditional: Tensor, gamma: float, target: str
 ) -> Tensor:
     """Compute the normalised product of ``conditional`` to the gamma and ``unconditional`` to the 1
     - gamma.
     """
     probs = conditional**gamma * torch.where(unconditional > 0, unconditional, 1.0) ** (1 - gamma)
-    return by_level(process, torch.where((conditional > 0) & (unconditional > 0), probs, 0.0), what)
+    return by_level(
+        process, torch.where((conditional > 0) & (unconditional > 0), probs, 0.0), target
+    )
 
 
-def dense(process: ForwardProcess, joint: Tensor, what: str) -> Tensor:
+def dense_probs(process: ForwardProcess, joint: Tensor, target: str) -> Tensor:
     """Compute the distribution of this kind from the ``joint`` distribution of two tokens, (S * S,
     2, K).
 
@@ -99,18 +101,17 @@ def dense(process: ForwardProcess, joint: Tensor, what: str) -> Tensor:
     size = process.num_states
     probs = []
     for tokens in (joint, joint.T):  # the first position, then the second one
-        beside = (
-            tokens @ noised
-        )  # joint probability of the token and the other position's state, (V, S)
-        if what == "token":
-            found = torch.einsum("xz,xo->zox", noised, beside)
-        elif what == "jump":
+        # joint probability of the token and the other position's state, (V, S)
+        beside = tokens @ noised
+        if target == "token":
+            result = torch.einsum("xz,xo->zox", noised, beside)
+        elif target == "jump":
             rates = process.rate_matrix(LATE).fill_diagonal_(0)
-            found = torch.einsum("yz,xy,xo->zoy", rates, noised, beside)
+            result = torch.einsum("yz,xy,xo->zoy", rates, noised, beside)
         else:
             early = marginals(process, EARLY)
-            found = torch.einsum("yz,xy,xo->zoy", process.transition(EARLY, LATE), early, beside)
-        probs.append(found)
+            result = torch.einsum("yz,xy,xo->zoy", process.transition(EARLY, LATE), early, beside)
+        probs.append(result)
     first, second = probs
-    found = torch.stack([first, second.transpose(0, 1)], 2).reshape(size * size, 2, -1)
-    return by_level(process, found, what)
+    result = torch.stack([first, second.transpose(0, 1)], 2).reshape(size * size, 2, -1)
+    return by_level(process, result, target)

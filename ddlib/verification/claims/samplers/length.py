@@ -11,7 +11,7 @@ from ddlib.samplers import Confidence, plan, sample
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes
-from ddlib.verification.framework.cases import Case, case_verifier, served
+from ddlib.verification.framework.cases import Case, case_verifier, supported_cases
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import in_any_batch
 
@@ -22,8 +22,11 @@ _STEPS = 20
 
 
 def runs(rule: Length) -> list[Case]:
-    """Return cases of the rule with each supported kind of process; errors as ``served``."""
-    return served(rule, processes(), lambda process: _plan(rule, process), none=SUPPORTS)
+    """Return cases of the rule with each supported kind of process.
+
+    Errors as ``supported_cases``.
+    """
+    return supported_cases(rule, processes(), lambda process: _plan(rule, process), none=SUPPORTS)
 
 
 def _plan(rule: Length, process: ForwardProcess) -> None:
@@ -57,7 +60,7 @@ def _prompt(case: Case) -> Tensor:
     return torch.arange(3)[torch.arange(3) != case.subject.fill][:2]
 
 
-def _drawn(
+def _draw(
     case: Case,
     rows: int,
     generator: Generator,
@@ -78,25 +81,25 @@ def _drawn(
 
 
 def _repeats(case: Case, point: Point) -> Iterator[Comparison]:
-    yield from in_any_batch("tokens", lambda index, noise: _drawn(case, len(index), noise), _ROWS)
+    yield from in_any_batch("tokens", lambda index, noise: _draw(case, len(index), noise), _ROWS)
 
 
 def _limits(case: Case, point: Point) -> Iterator[Comparison]:
-    seen: list[Tensor] = []
-    x = _drawn(
-        case, _ROWS, torch.Generator().manual_seed(1), on_step=lambda k, t, z: seen.append(z)
+    states: list[Tensor] = []
+    x = _draw(
+        case, _ROWS, torch.Generator().manual_seed(1), on_step=lambda k, t, z: states.append(z)
     )
     axes = ("step", "example", "position")
     prompt = _prompt(case)
-    given = torch.stack(seen)[..., : len(prompt)]
-    yield Comparison("the prompt", axes, given, prompt.expand_as(given), 0.0)
+    prefixes = torch.stack(states)[..., : len(prompt)]
+    yield Comparison("the prompt", axes, prefixes, prompt.expand_as(prefixes), 0.0)
     yield Comparison("tokens", axes[1:], x, x.clamp(0, case.process.vocab_size - 1), 0.0)
 
 
 def _calls(case: Case, point: Point) -> Iterator[Comparison]:
     network = _Network(case)
     counts = list[int]()
-    _drawn(
+    _draw(
         case,
         _ROWS,
         torch.Generator().manual_seed(2),

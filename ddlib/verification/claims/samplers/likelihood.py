@@ -18,9 +18,9 @@ from ddlib.samplers.ordered import model_time
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.blocks import CausalDenoiser, ExactDenoiser
 from ddlib.verification.claims.samplers.sampler import hurried
-from ddlib.verification.framework.cases import Case, at_length, context, few, served
+from ddlib.verification.framework.cases import Case, at_length, context, few, supported_cases
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import drawn_jointly
+from ddlib.verification.framework.inputs import compare_joint_draws
 from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS, _ALL = 2000, 99
@@ -33,12 +33,12 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """
     processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
     # the claims about samplers report errors that are not refusals
-    return served(
+    return supported_cases(
         sampler, processes, lambda process: Likelihood.check(process, sampler), (Exception,)
     )
 
 
-def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
+def inconsistent_network(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a network of two positions without a consistent joint distribution.
 
     Its output at a position depends on both states and on the time. So likelihoods depend on the
@@ -56,48 +56,48 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
         # (B, 1, L) states at the second position of the table, for all first ones
-        seen = table[places[:, None], places, z[:, None]].sum(2)
-        return seen + t.to(torch.float64)[:, None, None] * late
+        by_state = table[places[:, None], places, z[:, None]].sum(2)
+        return by_state + t.to(torch.float64)[:, None, None] * late
 
     return logits
 
 
-def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
+def _probabilities(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
     """Compute the probability of every sequence of two tokens."""
     tokens = sequences(run.process.vocab_size, 2)
     return likelihood(run.process, denoiser, tokens, run.subject, steps=steps).log_likelihood.exp()
 
 
 def _sums(run: Case, point: Point) -> Iterator[Comparison]:
-    total = _read(run, opinionated(run.process), int(point["steps"])).sum()
+    total = _probabilities(run, inconsistent_network(run.process), int(point["steps"])).sum()
     yield Comparison(
         "likelihoods of all sequences, summed", (), total, torch.ones_like(total), 1e-9
     )
 
 
-def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
+def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     steps = int(point["steps"])
     size = run.process.vocab_size
-    denoiser = opinionated(run.process)
+    denoiser = inconsistent_network(run.process)
     noise = torch.Generator().manual_seed(9)
     tokens = sample(run.process, denoiser, (_DRAWS, 2), run.subject, steps, generator=noise)
-    yield drawn_jointly(
-        "draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size)
+    yield compare_joint_draws(
+        "draws", ("x_0", "x_1"), tokens, _probabilities(run, denoiser, steps).view(size, size)
     )
 
 
-def _exact(run: Case, point: Point) -> Iterator[Comparison]:
-    found = _read(run, exact_cavity(run.process, run.pair), _ALL)
+def _exact_network(run: Case, point: Point) -> Iterator[Comparison]:
+    probs = _probabilities(run, exact_cavity(run.process, run.pair), _ALL)
     yield Comparison(
         "likelihood, with the exact network",
         ("x_0", "x_1"),
-        found.view_as(run.pair),
+        probs.view_as(run.pair),
         run.pair,
         1e-9,
     )
 
 
-def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: int) -> Tensor:
+def _enumerate_paths(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: int) -> Tensor:
     """Compute the probability of every sequence of two tokens, (V, V), from all paths of the
     sampler.
 
@@ -120,17 +120,15 @@ def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: 
     under = torch.stack(
         [process.ascend(tokens[None], torch.full_like(tokens[None], j))[0] for j in level.tolist()]
     )
-    under = (under == torch.arange(size)[:, None]).to(
-        torch.float64
-    )  # (S, V): the tokens under each state
+    # (S, V): the tokens under each state
+    under = (under == torch.arange(size)[:, None]).to(torch.float64)
     mass = denoiser(grid, state.t.to(torch.get_default_dtype())).softmax(-1) @ under.T
     mass = torch.where((level == target[..., None]) & (under[grid] @ under.T > 0), mass, 0.0)
     moves = (target < level[grid])[..., None]
     chance = torch.where(moves, mass / mass.sum(-1, keepdim=True), one_hot(grid, size))
     matrix = (chance[:, 0, :, None] * chance[:, 1, None, :]).flatten(1)
-    reached = one_hot(torch.tensor(size * size - 1), size * size).to(
-        torch.float64
-    )  # both positions are masks
+    # both positions are masks
+    reached = one_hot(torch.tensor(size * size - 1), size * size).to(torch.float64)
     for _ in range(steps):
         reached = reached @ matrix
     return reached.view(size, size)[tokens][:, tokens]
@@ -138,19 +136,19 @@ def _enumerated(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], group: 
 
 def _paths(run: Case, point: Point) -> Iterator[Comparison]:
     group = int(point["group"])
-    denoiser = opinionated(run.process)
+    denoiser = inconsistent_network(run.process)
     tokens = sequences(run.process.vocab_size, 2)
-    found = likelihood(run.process, denoiser, tokens, run.subject, group=group).log_likelihood.exp()
-    expected = _enumerated(run, denoiser, group)
+    probs = likelihood(run.process, denoiser, tokens, run.subject, group=group).log_likelihood.exp()
+    expected = _enumerate_paths(run, denoiser, group)
     yield Comparison(
-        "likelihood, against all paths", ("x_0", "x_1"), found.view_as(expected), expected, 1e-9
+        "likelihood, against all paths", ("x_0", "x_1"), probs.view_as(expected), expected, 1e-9
     )
 
 
 def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = sequences(run.process.vocab_size, 2)
     axes = ("x_0", "x_1")
-    denoiser = opinionated(run.process)
+    denoiser = inconsistent_network(run.process)
     exact = exact_cavity(run.process, run.pair)
     costs = order_costs(run.process, denoiser, tokens, run.subject, 2)
     total = (-costs.chain).exp().sum()
@@ -164,19 +162,21 @@ def _one_by_one(run: Case, point: Point) -> Iterator[Comparison]:
 def _by_blocks(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = sequences(run.process.vocab_size, 2)
     for denoiser in (ExactDenoiser, CausalDenoiser):
-        for keep in (True, False):
+        for cached in (True, False):
             network = denoiser(run.process, run.pair)
             by = Blocks(1)
-            found = likelihood(
+            probs = likelihood(
                 run.process,
                 network,
                 tokens,
                 run.subject,
                 pace=by,
-                controls=[] if keep else [Cache("none")],
+                controls=[] if cached else [Cache("none")],
             ).log_likelihood.exp()
-            what = f"likelihood by blocks, with {denoiser.__name__}{', cached' if keep else ''}"
-            yield Comparison(what, ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
+            quantity = (
+                f"likelihood by blocks, with {denoiser.__name__}{', cached' if cached else ''}"
+            )
+            yield Comparison(quantity, ("x_0", "x_1"), probs.view_as(run.pair), run.pair, 1e-9)
 
 
 CLAIMS = (
@@ -195,7 +195,7 @@ CLAIMS = (
         "as drawn",
         "sequences are drawn with the frequency of their likelihood",
         "binomial bounds, false alarm 1e-6",
-        _drawn,
+        _draws,
         ({"steps": _ALL}, {"steps": 2}),
         ({"steps": 1}, {"steps": 3}),
         at_length(2),
@@ -206,7 +206,7 @@ CLAIMS = (
         "best network",
         "with the exact network it is the probability of the sequence",
         "1e-9",
-        _exact,
+        _exact_network,
         applies=at_length(2, hurried),
         rests_on=("sums to one",),
     ),

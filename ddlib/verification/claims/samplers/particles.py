@@ -17,7 +17,7 @@ from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import drawn_jointly, in_any_batch
+from ddlib.verification.framework.inputs import compare_joint_draws, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS = 6000
@@ -82,18 +82,19 @@ def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Compa
     expectation.
     """
     size = expected.shape[1]
-    each = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
-    each.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
+    estimates = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
+    estimates.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
     # sequences drawn too rarely for an empirical error get the error of a count
     error = (
-        each.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt()) / len(z) ** 0.5
+        estimates.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt())
+        / len(z) ** 0.5
     )
     return Comparison(
-        quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error
+        quantity, ("0", "1"), estimates.mean(0).view_as(expected), expected, _ERRORS * error
     )
 
 
-def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
+def _weighted_means(run: Case, point: Point) -> Iterator[Comparison]:
     """Check E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and
     resamplings.
     """
@@ -107,27 +108,27 @@ def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
         if particles.sampler.guarantees.on_time_grid and k + 1 < steps:
             s = float(call.times[k + 1])
             marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
-            one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
+            first, second = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
             estimate = state.memo.log_mean().exp()
-            expected = _tilt(run, one[:, None] * other, s)
+            expected = _tilt(run, first[:, None] * second, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
-    same = torch.Generator().set_state(generator.get_state())
+    same_noise = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
-    drawn = particles.finalize(replace(call, generator=same), state)
-    yield _means("E[Z 1(x)]", drawn, estimate, _tilt(run, _joint(run), 0.0))
+    tokens = particles.finalize(replace(call, generator=same_noise), state)
+    yield _means("E[Z 1(x)]", tokens, estimate, _tilt(run, _joint(run), 0.0))
 
 
 def _many(run: Case, point: Point) -> Iterator[Comparison]:
     """Check draws with keyed noise, in which copies must have different noise."""
-    many = _mild(run.subject, run.process, _MANY)
+    particles = _mild(run.subject, run.process, _MANY)
     call = run.context(_joint(run), _TEXTS, KeyedGenerator(3, 4, torch.arange(_TEXTS)), 4)
-    state = many.init(call)
+    state = particles.init(call)
     for k in range(call.steps):
-        state = many.step(call, state, k)
-    drawn = many.finalize(call, state)
+        state = particles.step(call, state, k)
+    tokens = particles.finalize(call, state)
     expected = _tilt(run, _joint(run), 0.0)
     quantity = f"sequences drawn from {_MANY} particles"
-    yield drawn_jointly(quantity, ("x_0", "x_1"), drawn, expected / expected.sum())
+    yield compare_joint_draws(quantity, ("x_0", "x_1"), tokens, expected / expected.sum())
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:
@@ -137,25 +138,25 @@ def _alone(run: Case, point: Point) -> Iterator[Comparison]:
     )
 
 
-def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
+def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that the network and the reward get the unchanged prompt in every particle."""
-    given = min(1, run.process.vocab_size - 1)
-    seen = []
+    token = min(1, run.process.vocab_size - 1)
+    first_states = []
     particles = copy.copy(run.subject)
     generator = torch.Generator().manual_seed(7)
 
-    def watched(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def watch(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         def call(z: Tensor, t: Tensor) -> Tensor:
-            seen.append(z[:, 0])
+            first_states.append(z[:, 0])
             return function(z, t)
 
         return call
 
     particles.reward, network = (
-        watched(Prefers(run.process)),
-        watched(exact_cavity(run.process, _joint(run))),
+        watch(Prefers(run.process)),
+        watch(exact_cavity(run.process, _joint(run))),
     )
-    prompt = torch.tensor([given])
+    prompt = torch.tensor([token])
     tokens = sample(
         run.process,
         network,
@@ -166,9 +167,9 @@ def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
         controls=[WholeBatch()],
         generator=generator,
     )
-    for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
+    for where, first in (("seen", torch.cat(first_states)), ("returned", tokens[:, 0])):
         yield Comparison(
-            f"the prompt, as {what}", ("example",), first, torch.full_like(first, given), 0.0
+            f"the prompt, as {where}", ("example",), first, torch.full_like(first, token), 0.0
         )
 
 
@@ -187,14 +188,14 @@ CLAIMS = (
         "prompted",
         "network and reward get the prompt in every particle",
         "exactly",
-        _prompted,
+        _prompts,
     ),
     Claim(
         "particles",
         "tilt",
         "estimates of E[f exp(scale r)] have the right mean, at every step",
         f"{_ERRORS:g} standard errors",
-        _tilted,
+        _weighted_means,
         ({"steps": 3},),
         ({"steps": 1}, {"steps": 12}),
         _approximate,

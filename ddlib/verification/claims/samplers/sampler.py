@@ -15,9 +15,9 @@ from ddlib.samplers.controls import Truncation, WholeBatch
 from ddlib.schedules import Linear
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import require
-from ddlib.verification.framework.cases import Case, at_length, few, needs, served
+from ddlib.verification.framework.cases import Case, at_length, few, needs, supported_cases
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any_batch
+from ddlib.verification.framework.inputs import at, compare_draws, compare_joint_draws, in_any_batch
 from ddlib.verification.framework.reference import exact_cavity
 
 SUPPORTS = "raises TypeError for masked, hierarchical and uniform processes alike"
@@ -52,9 +52,9 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
             return
 
     return (
-        served(sampler, processes(), check, none=SUPPORTS)
+        supported_cases(sampler, processes(), check, none=SUPPORTS)
         if on is None
-        else served(sampler, [few(on)], check, ())
+        else supported_cases(sampler, [few(on)], check, ())
     )
 
 
@@ -63,15 +63,14 @@ def _one_token(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(probs) - 1)
     yield Comparison("tokens", ("example", "position"), tokens, inside, 0.0)
-    yield drawn("draws of a token", ("position", "x"), tokens, probs[None])
+    yield compare_draws("draws of a token", ("position", "x"), tokens, probs[None])
 
 
-def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
+def _truncation(run: Case, point: Point) -> Iterator[Comparison]:
     """Check temperature and truncation where every draw of a token is from one distribution."""
     size = run.process.vocab_size
-    probs = run.token * torch.linspace(
-        1.0, 1.1, size, dtype=torch.float64
-    )  # no two tokens are equally likely
+    # no two tokens are equally likely
+    probs = run.token * torch.linspace(1.0, 1.1, size, dtype=torch.float64)
     probs = probs / probs.sum()
     tokens = run.draw(
         probs,
@@ -84,9 +83,11 @@ def _sharpened(run: Case, point: Point) -> Iterator[Comparison]:
     order = probs.argsort(descending=True)
     before = probs[order].cumsum(0) - probs[order]
     rank = torch.arange(size)
-    kept = (rank < point.get("top_k", size)) & (before < point.get("top_p", 1.0))
-    expected[order[~kept]] = 0.0
-    yield drawn("draws of a token", ("position", "x"), tokens, (expected / expected.sum())[None])
+    allowed = (rank < point.get("top_k", size)) & (before < point.get("top_p", 1.0))
+    expected[order[~allowed]] = 0.0
+    yield compare_draws(
+        "draws of a token", ("position", "x"), tokens, (expected / expected.sum())[None]
+    )
 
 
 def _steps_of_one_draw(run: Case) -> int:
@@ -110,7 +111,7 @@ def _steps_of_one_draw(run: Case) -> int:
     return int(not in_parts and torch.allclose(late, late[:, :1].expand_as(late)))
 
 
-def _sharpened_in_parts(run: Case) -> str:
+def _no_single_draw(run: Case) -> str:
     reason = (
         f"{type(run.process).__name__} has tokens that are drawn in parts, each after "
         "temperature and truncation"
@@ -120,14 +121,14 @@ def _sharpened_in_parts(run: Case) -> str:
 
 def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
     """Check the states at each time of the grid: remasking must balance unmasking."""
-    seen: list[Comparison] = []
+    comparisons: list[Comparison] = []
     steps = int(point["steps"])
-    keep = _seen(run, run.token[None, None], seen)
-    run.draw(run.token, _DRAWS, torch.Generator().manual_seed(5), steps, on_step=keep)
-    yield from seen
+    callback = _comparing_callback(run, run.token[None, None], comparisons)
+    run.draw(run.token, _DRAWS, torch.Generator().manual_seed(5), steps, on_step=callback)
+    yield from comparisons
 
 
-def _seen(
+def _comparing_callback(
     run: Case, tokens: Tensor, into: list[Comparison], every: int = 1
 ) -> Callable[[int, Tensor, Tensor], None]:
     """Return a callback for ``on_step`` that compares the states after every ``every`` steps with
@@ -136,12 +137,14 @@ def _seen(
     ``tokens`` (1, L, V) are the distributions of the tokens.
     """
 
-    def keep(k: int, t: Tensor, z: Tensor) -> None:
+    def compare(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
             probs = run.process.predictive(tokens, t[:1])[0]
-            into.append(drawn(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), z, probs))
+            into.append(
+                compare_draws(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), z, probs)
+            )
 
-    return keep
+    return compare
 
 
 _discretised = needs("exact_marginals", "has approximate steps")
@@ -167,23 +170,27 @@ def _two_tokens(run: Case, point: Point) -> Iterator[Comparison]:
     # rates may diverge near the data, so steps are concentrated there
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     joint = run.pair
-    seen: list[Comparison] = []
-    keep = _seen(run, torch.stack([joint.sum(1), joint.sum(0)])[None], seen, len(grid) // 5)
+    comparisons: list[Comparison] = []
+    callback = _comparing_callback(
+        run, torch.stack([joint.sum(1), joint.sum(0)])[None], comparisons, len(grid) // 5
+    )
     guarantees = run.subject.guarantees
     steps = grid if guarantees.by_times else len(grid) - 1
-    watch = keep if guarantees.on_time_grid else None
+    watch = callback if guarantees.on_time_grid else None
     tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), steps, on_step=watch)
-    yield from seen
-    yield drawn_jointly("draws of two dependent tokens", ("x_0", "x_1"), tokens, joint)
+    yield from comparisons
+    yield compare_joint_draws("draws of two dependent tokens", ("x_0", "x_1"), tokens, joint)
 
 
 def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
     size = run.process.vocab_size
-    given = min(1, run.process.vocab_size - 1)
+    prompt_token = min(1, run.process.vocab_size - 1)
     tokens = run.draw(
-        run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([given])
+        run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([prompt_token])
     )
-    yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
+    yield Comparison(
+        "the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), prompt_token), 0.0
+    )
     evidence = run.process.token_likelihood(
         torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64)
     )[0]
@@ -191,8 +198,8 @@ def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
         # a token is not certain evidence in this process: the prompt is only exact evidence as t ->
         # 0
         return
-    probs = run.pair[given] / run.pair[given].sum()
-    yield drawn("draws given a prompt", ("position", "x"), tokens[:, 1:], probs[None])
+    probs = run.pair[prompt_token] / run.pair[prompt_token].sum()
+    yield compare_draws("draws given a prompt", ("position", "x"), tokens[:, 1:], probs[None])
 
 
 def _calls(run: Case, point: Point) -> Iterator[Comparison]:
@@ -200,24 +207,24 @@ def _calls(run: Case, point: Point) -> Iterator[Comparison]:
     calls = count()
     exact = exact_cavity(run.process, run.pair)
 
-    def counted(z: Tensor, t: Tensor) -> Tensor:
+    def counting_network(z: Tensor, t: Tensor) -> Tensor:
         next(calls)
         return exact(z, t)
 
     tokens = sample(
         run.process,
-        counted,
+        counting_network,
         (16, 2),
         run.subject,
         steps,
         generator=torch.Generator().manual_seed(4),
     )
     used = torch.tensor(next(calls))
-    most = (
+    limit = (
         run.subject.guarantees.max_model_calls * steps + run.subject.guarantees.max_finalize_calls
     )
     yield Comparison(
-        f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0
+        f"network calls, at most {limit} in {steps} steps", (), used, used.clamp_max(limit), 0.0
     )
     yield Comparison(
         "tokens", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0
@@ -230,23 +237,23 @@ def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
     """
     exact = exact_cavity(run.process, run.pair)
     rows = 256
-    now: list[Tensor] = []  # time and states after the latest step
+    latest: list[Tensor] = []  # time and states after the latest step
     calls: list[Comparison] = []
 
-    def watched(z: Tensor, t: Tensor) -> Tensor:
-        if now and torch.equal(z, now[1]):
+    def watching_network(z: Tensor, t: Tensor) -> Tensor:
+        if latest and torch.equal(z, latest[1]):
             calls.append(
-                Comparison("time of a network call", ("example",), t, now[0].expand_as(t), 1e-6)
+                Comparison("time of a network call", ("example",), t, latest[0].expand_as(t), 1e-6)
             )
         return exact(z, t)
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
-        now[:] = [t, z]
+        latest[:] = [t, z]
 
     generator = torch.Generator().manual_seed(7)
     sample(
         run.process,
-        watched,
+        watching_network,
         (rows, 2),
         run.subject,
         int(point["steps"]),
@@ -272,7 +279,7 @@ def _halfway(run: Case, steps: int) -> tuple[SamplingContext, State]:
     return call, state
 
 
-def _picked(run: Case, point: Point) -> Iterator[Comparison]:
+def _row_selection(run: Case, point: Point) -> Iterator[Comparison]:
     # one row twice, one not at all
     steps = int(point["steps"])
     rows = torch.arange(_ROWS) * 5 % (_ROWS - 1)
@@ -291,7 +298,7 @@ def _picked(run: Case, point: Point) -> Iterator[Comparison]:
     )
 
 
-def _unpicked(run: Case) -> str:
+def _no_row_selection(run: Case) -> str:
     call, state = _halfway(run, 2)
     try:
         run.subject.select_rows(state, torch.arange(len(call.free)))
@@ -326,9 +333,9 @@ CLAIMS = (
         "temperature",
         "a token follows its distribution after temperature, top_k and top_p",
         "binomial bounds, false alarm 1e-6",
-        _sharpened,
+        _truncation,
         ({"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.6}),
-        applies=at_length(1, _sharpened_in_parts),
+        applies=at_length(1, _no_single_draw),
         rests_on=("one token",),
         means="draw tokens from run.sharpen(log-probabilities), in step and in finalize",
     ),
@@ -395,9 +402,9 @@ CLAIMS = (
         "rows picked",
         "selected or repeated rows continue as they would alone",
         "exactly",
-        _picked,
+        _row_selection,
         ({"steps": 12},),
-        applies=at_length(2, _unpicked),
+        applies=at_length(2, _no_row_selection),
         rests_on=("keyed noise",),
     ),
 )

@@ -15,7 +15,7 @@ from ddlib.processes.examples import three
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.model import Model
 from ddlib.verification.framework.cases import Case
-from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
 from ddlib.verification.framework.inputs import at, frequencies, tally
 from ddlib.verification.framework.reference import exact_cavity, sequences
 
@@ -50,20 +50,20 @@ def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     number = len(states)
     predict = exact_cavity(run.process, STRONG)
     size = run.process.num_states
-    each = _DRAWS // number
-    z = states.repeat_interleave(each, 0)
+    repeats = _DRAWS // number
+    z = states.repeat_interleave(repeats, 0)
     everywhere = torch.ones_like(z, dtype=torch.bool)
     generator = torch.Generator().manual_seed(6 + k)
     network = Model(run.process, predict)
     call = SamplingContext(run.process, network, unchanged, _GRID, everywhere, generator)
     t = float(_GRID[k])
     s = float(_GRID[k + 1])
-    drawn = run.subject.step(call, State(z, at(t, len(z))), k).z
-    counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
+    outcomes = run.subject.step(call, State(z, at(t, len(z))), k).z
+    counts = tally((outcomes @ torch.tensor([size, 1])).view(number, repeats).T, number)
     kernel = run.subject.kernel(run.process, predict, states, at(t, number), at(s, number))
     sums = kernel.sum(1)
     yield Comparison("the kernel's rows, summed", ("z_t",), sums, torch.ones_like(sums), 1e-9)
-    yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, kernel, each)
+    yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, kernel, repeats)
 
 
 def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
@@ -80,9 +80,8 @@ def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
         probs = process.prior()[states].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
             step = run.subject.kernel(process, predict, states, at(t, number), at(s, number))
-            probs = probs @ torch.where(
-                probs[:, None] > 0, step, 0.0
-            )  # rows of impossible states are undefined
+            # rows of impossible states are undefined
+            probs = probs @ torch.where(probs[:, None] > 0, step, 0.0)
         probs[is_tokens] -= joint.flatten()
         result.append(float(probs.abs().sum() / 2))
     return result
@@ -99,7 +98,7 @@ def _order(run: Case, point: Point) -> Iterator[Comparison]:
             f"{fine:.3g}, as "
             f"steps ** -{slope:.2f}; order = {order} requires {order}"
         )
-        yield stated("the order of the error", slope > order - _SLACK, message)
+        yield condition("the order of the error", slope > order - _SLACK, message)
 
 
 CLAIMS = (
