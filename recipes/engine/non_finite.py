@@ -11,7 +11,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
-from ddlib.weightings import Weighting
+from ddlib.weightings import Weighting, loss_weights
 from recipes.engine.objectives.noising import Noisy
 
 
