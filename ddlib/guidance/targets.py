@@ -15,6 +15,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits, check
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Times, Tokens
+from ddlib.utils.precision import float32_or_wider
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class ChildTarget(TokenTarget):
             and _has_tree(layout, hierarchy)
         ):
             check_columns(self.process, layout, logits, self.z.shape)
-            return logits.to(torch.promote_types(logits.dtype, torch.float32))
+            return float32_or_wider(logits)
         levels = [super().choice_logits(logits)]
         for edge in hierarchy.maps[:-1]:
             levels.append(edge.log_push(levels[-1]))

@@ -19,7 +19,7 @@ from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top
 from ddlib.typing import PerToken, StateMatrix, Tokens
 from ddlib.utils.positive import check_positive
-from ddlib.utils.precision import Float64Module
+from ddlib.utils.precision import Float64Module, float32_or_wider
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
@@ -305,7 +305,7 @@ def descendant_logits(
 
     See ``LevelProcess``.
     """
-    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_probs = float32_or_wider(logits)
     if target > 0:
         ascent = hierarchy.between(0, target)
         log_probs = ascent.log_push(log_probs if ascent.plain else log_probs.log_softmax(-1))

@@ -21,6 +21,7 @@ from torch import Tensor
 from ddlib.parameterization.tree_softmax import Children, children_of
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.validation import check_devices, check_finite, check_logits, require
 
 _IMPOSSIBLE = -1e30  # finite, so that a cluster of impossible tokens alone has no NaN gradient
@@ -148,7 +149,7 @@ def to_cavity(
     Raises:
         ValueError: NaN or +inf logits.
     """
-    logits = layout.token_logits(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+    logits = layout.token_logits(float32_or_wider(logits))
     check_finite(logits)
     return _CONVERSIONS[layout.parameterization](process, logits, z, t)
 

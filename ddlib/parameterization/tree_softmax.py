@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.typing import ChildDenoiser, implements
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
 
@@ -51,7 +52,7 @@ def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float
         logits.shape[-1:] == (count,),
         f"logits has shape {tuple(logits.shape)}, must be (..., S - 1 = {count})",
     )
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = float32_or_wider(logits)
     log_probs = torch.zeros_like(logits[..., :1])
     for edge, siblings in reversed(
         list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))

@@ -41,7 +41,7 @@ from ddlib.typing import (
     Tokens,
 )
 from ddlib.utils.categorical import draw, draw_logits
-from ddlib.utils.precision import Float64Module
+from ddlib.utils.precision import Float64Module, float32_or_wider
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.validation import (
     check_count,
@@ -752,7 +752,7 @@ class ForwardProcess(Float64Module, Part):
                 drawn from, after the evidence of z: by default here of p(x|z_t), so that z_s is
                 drawn given z_t and a token.
         """
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = float32_or_wider(logits)
         known, possible = evidence(self, z, t)
         log_probs = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
         x = draw_logits(log_probs, rand(z.shape, generator, z.device))
@@ -839,7 +839,7 @@ class ForwardProcess(Float64Module, Part):
 
         And whether some token may have become z by t.
         """
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = float32_or_wider(logits)
         known, possible = evidence(self, z, t)
         known = known.to(logits.dtype)
         log_probs = sharpen(logits.log_softmax(-1) + known)

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import (
+    gather_last,
     interior,
     normalised_or_stay,
     quotient,
@@ -18,7 +19,7 @@ from ddlib.processes.broadcasting import (
     span,
     unsqueeze_times,
 )
-from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
+from ddlib.processes.mixture import Mixture, choice_kl, compared, log_ratio, sum_of_others
 from ddlib.typing import (
     Logits,
     PerToken,
@@ -30,6 +31,7 @@ from ddlib.typing import (
     Tokens,
 )
 from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.random import Generator, rand
 
 
@@ -70,9 +72,7 @@ class Interpolating(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        keep, token, mask = (
-            unsqueeze_times(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64))
-        )
+        keep, token, mask = (v.to(p.dtype)[..., None] for v in self._at(t))
         probs = keep * p + token
         return (
             torch.cat([probs, mask.expand_as(probs[..., :1])], -1)
@@ -81,13 +81,12 @@ class Interpolating(ForwardProcess):
         )
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
-        return self._into(z, token, mask) + keep * (z == x)
+        return self._prob(self._at(t), z == x, z)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(t.to(torch.float64)))
-        same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
-        return self._into(z, token, mask)[..., None] + keep[..., None] * same
+        now = Mixture(*(v[..., None] for v in self._at(t)))
+        here = z[..., None]
+        return self._prob(now, here == torch.arange(self.vocab_size, device=z.device), here)
 
     def sample(
         self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
@@ -97,9 +96,9 @@ class Interpolating(ForwardProcess):
         No (B, L, S) tensor is built.
         """
         self.check_inputs(x=x, t=t)
-        mixture = self.mixture(t.to(torch.float64))
-        keep = self._uniforms(x, generator, levels) < unsqueeze_times(mixture.keep)
-        z = torch.where(keep, x, self._resample(mixture, x, generator))
+        now = self._at(t)
+        keep = self._uniforms(x, generator, levels) < now.keep
+        z = torch.where(keep, x, self._resample(now, x, generator))
         if levels != "balanced":
             return z
         token, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
@@ -116,21 +115,20 @@ class Interpolating(ForwardProcess):
 
         The mean is the sum of all rates.
         """
-        total = self._over_states(*self.mixing_rates(interior(t)))
-        return unsqueeze_times(total).expand(z.shape), self.loss_weight(x, z, t)
+        total = unsqueeze_times(self._over_states(*self.mixing_rates(interior(t))))
+        return total.expand(z.shape), self.loss_weight(x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first keep or resample, then the new state."""
         self.check_forwards(z, s, t)
-        mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
-        keep = rand(z.shape, generator, z.device) < unsqueeze_times(mixture.keep)
-        return torch.where(keep, z, self._resample(mixture, z, generator))
+        since = self._between(s, t)
+        keep = rand(z.shape, generator, z.device) < since.keep
+        return torch.where(keep, z, self._resample(since, z, generator))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
-        into = self._into(
-            torch.arange(self.num_states, device=time.device), *self.mixing_rates(time)
-        )
+        states = torch.arange(self.num_states, device=time.device)
+        into = self._into(states, *self.mixing_rates(time))
         rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
         return rates - torch.diag(rates.sum(1))
 
@@ -146,32 +144,28 @@ class Interpolating(ForwardProcess):
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
-        keep, *resampled = (
-            unsqueeze_times(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double())
-        )
-        stay = keep[..., None] * before.gather(-1, z[..., None])
-        move = self._into(z, *resampled)[..., None]
-        return normalised_or_stay(
-            (move * before).scatter_add(-1, z[..., None], stay), z, stay + move
-        )
+        keep, token, mask = (v.to(p.dtype)[..., None] for v in self._between(s, t))
+        here = z[..., None]
+        stay = keep * before.gather(-1, here)
+        move = self._into(here, token, mask)
+        return normalised_or_stay((move * before).scatter_add(-1, here, stay), z, stay + move)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         probs = self.predictive(p, interior(t))
         arrival = self._arrival(z, t).to(p.dtype)[..., None]
-        return quotient(arrival * probs, probs.gather(-1, z[..., None])).scatter(
-            -1, z[..., None], 0.0
-        )
+        here = z[..., None]
+        return quotient(arrival * probs, probs.gather(-1, here)).scatter(-1, here, 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
-        keep, token, _ = self.mixture(t.to(torch.float64))
+        keep, token, _ = self._at(t)
         typical = keep / self.vocab_size + token
         same = keep + token
         other = (self.vocab_size - 1) * token
         nats = torch.xlogy(same, same) - torch.xlogy(same, typical)
         nats = nats + torch.xlogy(other, token) - torch.xlogy(other, typical)
-        return unsqueeze_times(nats.clamp_min(0)).expand(x.shape)
+        return nats.clamp_min(0).expand(x.shape)
 
     def weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
@@ -180,14 +174,10 @@ class Interpolating(ForwardProcess):
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
-            keep = unsqueeze_times(self.mixture(interior(t)).keep).to(log_p.dtype)
-            return weight, -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        log_px, log_pz = (
-            log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z)
-        )
-        return weight, self.divergence(
-            log_px, log_pz, _others(self.log_ratio(t), log_p, x), x, z, t
-        )
+            return weight, -self._at(interior(t)).keep.to(log_p.dtype) * gather_last(log_p, x)
+        others = sum_of_others(self.log_ratio(t), log_p, x)
+        log_pz = gather_last(log_p, self.token_at(z))
+        return weight, self.divergence(gather_last(log_p, x), log_pz, others, x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
         """Return log of the probability that a token was kept over the probability that it was
@@ -217,39 +207,26 @@ class Interpolating(ForwardProcess):
         First whether the position was resampled since s, then its state at s.
 
         With :math:`e_x` the probability given x that it was resampled, this is :math:`e_x
-        KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`. The second is the KL of a binary choice:
-        :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for :math:`\rho = q_s(z|x) / q_s(z|p)`.
+        KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`.
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
-        before = self.mixture(s.to(torch.float64))
-        since = self.mixture_between(s.double(), t.double())
-        keep, *resampled = (unsqueeze_times(v) for v in since)
-        resample = self._into(z, *resampled)
-        stay = keep * self.likelihood(z, x, s)
-        total = (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
+        before = self._at(s)
+        since = self._between(s, t)
+        resample = self._into(z, since.token, since.mask)
+        stay = since.keep * self.likelihood(z, x, s)
         log_p = logits.log_softmax(-1)
-        log_px, log_pz = (
-            log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double()
-            for state in (x, z)
-        )
+        log_px = gather_last(log_p, x).double()
+        share = resample / (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
-            return (resample / total * unsqueeze_times(before.keep) * -log_px).to(logits.dtype)
-        kl, log_odds = compared(
-            before, log_px, log_pz, _others(log_ratio(before), log_p, x).double(), x, z
+            return (share * before.keep * -log_px).to(logits.dtype)
+        log_pz = gather_last(log_p, self.token_at(z)).double()
+        others = sum_of_others(log_ratio(before), log_p, x).double()
+        kl, log_odds = compared(before, log_px, log_pz, others, x, z)
+        log_pz = (since.keep * before.keep).log() + log_pz
+        choice = torch.where(
+            z < self.vocab_size, choice_kl(stay, resample, log_pz, log_odds, z == x), 0.0
         )
-        share = resample / total
-        log_total = total.log()
-        kept_token = (
-            torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds)
-            - share * log_odds
-        )
-        # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
-        kept_p = (keep * unsqueeze_times(before.keep)).log() + log_pz
-        other_token = log1p_exp(kept_p - log_total) + stay / total * log_odds
-        choice = torch.where(z == x, kept_token, other_token).clamp_min(0)
-        return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(
-            logits.dtype
-        )
+        return (share * kl.clamp_min(0) + choice).to(logits.dtype)
 
     def token_at(self, z: Tokens) -> Tokens:
         """Return the states, with an arbitrary token in place of the mask."""
@@ -267,12 +244,10 @@ class Interpolating(ForwardProcess):
 
         All tokens are alike.
         """
-        pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
-        present = [(z, count) for z, count in pairs if z < self.num_states and count]
-        z, count = (
-            torch.tensor(column, device=self.device) for column in zip(*present, strict=True)
-        )
-        return torch.zeros_like(z), z, count.to(torch.float64)
+        size = self.vocab_size
+        counts = torch.tensor([1, size - 1, self.num_states - size], device=self.device)
+        z = torch.tensor([0, 1, size], device=self.device)[counts > 0]
+        return torch.zeros_like(z), z, counts[counts > 0].to(torch.float64)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask, and at tokens where tokens are drawn uniformly."""
@@ -295,18 +270,13 @@ class Interpolating(ForwardProcess):
         sharpen: Sharpen = unchanged,
     ) -> Tokens:
         """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        before = self.mixture(s.to(torch.float64))
-        keep, *resampled = (
-            unsqueeze_times(v) for v in self.mixture_between(s.double(), t.double())
-        )
-        kept = unsqueeze_times(before.keep) * self._log_prob(logits, z).exp()
-        stay = keep * (
-            kept + self._into(z, unsqueeze_times(before.token), unsqueeze_times(before.mask))
-        )
-        stay = stay / (stay + self._into(z, *resampled))
+        logits = float32_or_wider(logits)
+        before = self._at(s)
+        since = self._between(s, t)
+        stay = since.keep * self._prob(before, self._log_prob(logits, z).exp(), z)
+        stay = stay / (stay + self._into(z, since.token, since.mask))
         moves = rand(z.shape, generator, z.device) >= stay
-        from_model = rand(z.shape, generator, z.device) < unsqueeze_times(before.keep)
+        from_model = rand(z.shape, generator, z.device) < before.keep
         u = rand(z.shape, generator, z.device)
         result = torch.where(moves, self._resample(before, z, generator), z)
         rows = moves & from_model
@@ -317,10 +287,8 @@ class Interpolating(ForwardProcess):
         self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
-        apart, marginal = self._apart(
-            sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t
-        )
-        return quotient(self._arrival(z, t) * (apart.keep + apart.token + apart.mask), marginal)
+        apart, prob = self._apart(sharpen(float32_or_wider(logits)), z, t)
+        return quotient(self._arrival(z, t) * sum(apart), prob)
 
     def sample_exit(
         self,
@@ -334,22 +302,18 @@ class Interpolating(ForwardProcess):
         sharpen: Sharpen = unchanged,
     ) -> Tokens:
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = float32_or_wider(logits)
         apart, _ = self._apart(sharpen(logits), z, t)
-        share = rand(z.shape, generator, z.device) * (apart.keep + apart.token + apart.mask)
-        other = (
-            rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())
-        ).long()
+        share = rand(z.shape, generator, z.device) * sum(apart)
+        other = (rand(z.shape, generator, z.device) * self._others(z)).long()
         u = rand(z.shape, generator, z.device)
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other + (other >= z))
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
-        state = self.token_at(z)[rows][:, None]
         log_probs = sharpen(logits[rows])
-        itself = (z < self.vocab_size)[rows][:, None]
-        log_probs = log_probs.scatter(
-            -1, state, torch.where(itself, -torch.inf, log_probs.gather(-1, state))
-        )
+        states = z[rows]
+        at_token = states < self.vocab_size
+        log_probs[at_token, states[at_token]] = -torch.inf
         result[rows] = draw_logits(log_probs, u[rows])
         return result
 
@@ -359,22 +323,39 @@ class Interpolating(ForwardProcess):
 
         ``token`` is the probability of all resampled tokens together, not of each.
         """
-        keep, token, mask = (unsqueeze_times(v) for v in self.mixture(interior(t)))
+        now = self._at(interior(t))
         log_pz = self._log_prob(logits, z)
-        tokens = self.vocab_size - (z < self.vocab_size).long()
         apart = Mixture(
-            keep * -torch.expm1(log_pz), token * tokens, self._into(z, mask, torch.zeros_like(mask))
+            now.keep * -torch.expm1(log_pz),
+            now.token * self._others(z),
+            torch.where(z < self.vocab_size, now.mask, 0.0),
         )
-        return apart, keep * log_pz.exp() + self._into(z, token, mask)
+        return apart, self._prob(now, log_pz.exp(), z)
+
+    def _others(self, z: Tokens) -> Tokens:
+        """Return the number of tokens other than the state."""
+        return self.vocab_size - (z < self.vocab_size).long()
+
+    def _prob(self, mixture: Mixture, kept: Tensor, z: Tokens) -> Tensor:
+        """Return the probability of z, given that of z where a token is kept."""
+        return mixture.keep * kept + self._into(z, mixture.token, mixture.mask)
 
     def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
         """Log-probability log p(z), -inf at masks."""
-        log_p = logits.gather(-1, self.token_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
+        log_p = gather_last(logits, self.token_at(z)) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
+
+    def _at(self, t: Times) -> Mixture:
+        """Mixture at the time of each sequence, (B, 1), or of each position, (B, L)."""
+        return Mixture(*map(unsqueeze_times, self.mixture(t.to(torch.float64))))
+
+    def _between(self, s: Times, t: Times) -> Mixture:
+        """Mixture of the transition from ``s`` to ``t``, (B, 1) or (B, L)."""
+        return Mixture(*map(unsqueeze_times, self.mixture_between(s.double(), t.double())))
 
     def _arrival(self, z: Tokens, t: Times) -> Float64[Tensor, "B L"]:
         """Rate r_t(z) at which every state jumps to ``z``."""
-        return self._into(z, *(unsqueeze_times(v) for v in self.mixing_rates(interior(t))))
+        return self._into(z, *map(unsqueeze_times, self.mixing_rates(interior(t))))
 
     def _into(self, z: Tensor, token: Tensor, mask: Tensor) -> Tensor:
         """Return ``token`` where z is a token and ``mask`` where it is the mask.
@@ -387,15 +368,10 @@ class Interpolating(ForwardProcess):
         """Draw states from pi_t: the mask, or a uniform token."""
         tokens = self._uniform_tokens(like.shape, generator, like.device)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.token)
-        masks = rand(like.shape, generator, like.device) < unsqueeze_times(share)
-        return torch.where(masks, self.vocab_size, tokens)
+        return torch.where(
+            rand(like.shape, generator, like.device) < share, self.vocab_size, tokens
+        )
 
     def _over_states(self, token: Tensor, mask: Tensor) -> Tensor:
         """Sum over all states of a value for each token and one for the mask."""
         return self.vocab_size * token + (self.num_states - self.vocab_size) * mask
-
-
-def _others(ratio: Float64[Tensor, "*n"], log_p: Logits, x: Tokens) -> PerToken:
-    """Return ``others`` of ``compared``, in the dtype of ``log_p``."""
-    log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
-    return log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)

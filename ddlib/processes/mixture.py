@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes.broadcasting import unsqueeze_times
-from ddlib.typing import PerToken, Tokens
+from ddlib.typing import Logits, PerToken, Tokens
 
 
 class Mixture(NamedTuple):
@@ -46,6 +46,37 @@ def compared(
     return (keep + token) * short - token * others, torch.where(
         z == x, short, -log1p_exp(ratio + log_pz)
     )
+
+
+def sum_of_others(ratio: Float64[Tensor, "*n"], log_p: Logits, x: Tokens) -> PerToken:
+    """Compute ``others`` of ``compared``, in the dtype of ``log_p``."""
+    log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
+    return log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)
+
+
+def choice_kl(
+    stay: PerToken, resample: PerToken, log_stay_p: PerToken, log_odds: PerToken, same: Tensor
+) -> PerToken:
+    r"""Compute KL(e_x || e_p) for the probabilities that a token was resampled in a step.
+
+    .. math:: \log(1 - e_x + e_x \rho) - e_x \log \rho, \qquad \rho = q_s(z|x) / q_s(z|p)
+
+    Args:
+        stay: (B, L) probability given x of the state z, kept since s.
+        resample: (B, L) probability of z, resampled since s.
+        log_stay_p: (B, L) log-probability given p that z is a token never resampled.
+        log_odds: (B, L) log rho.
+        same: (B, L) bool, True where z is x.
+    """
+    total = (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
+    log_total = total.log()
+    kept_token = (
+        torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds)
+        - resample / total * log_odds
+    )
+    # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
+    other_token = log1p_exp(log_stay_p - log_total) + stay / total * log_odds
+    return torch.where(same, kept_token, other_token).clamp_min(0)
 
 
 def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.positive import check_positive
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
@@ -315,7 +316,7 @@ class PerWord(ForwardProcess):
         self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]
     ) -> Float[Tensor, "N V"]:
         """Return log pi, not normalised, at the positions that are ``masked``."""
-        log_probs = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
+        log_probs = float32_or_wider(logits[masked])
         return log_probs + self._where(masked, self._log_lost(t)).to(log_probs.dtype)
 
     def _where(

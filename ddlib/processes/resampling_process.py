@@ -29,6 +29,7 @@ from ddlib.processes.resampling_chain import (
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.random import Generator, rand
 
 
@@ -258,7 +259,7 @@ class ResamplingProcess(ForwardProcess):
         """Return u(z|p), the probability that z is the ancestor of the network's token in the level
         of z.
         """
-        log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        log_probs = float32_or_wider(logits).log_softmax(-1)
         level = self.level_of(z)
         found = torch.zeros_like(log_probs[..., 0])
         for i in range(self._depth + 1):

@@ -1,15 +1,21 @@
-"""Modules with float64 constants that move between devices but are never cast and not in the state
-dict.
+"""Precision: logits in float32 or wider, and modules with float64 constants, which move between
+devices but are never cast and not in the state dict.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 _OWN = frozenset(vars(nn.Module()))
 """Attributes of every ``nn.Module``, which torch moves itself."""
+
+
+def float32_or_wider(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return floating-point values as they are, half precision as float32."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class Float64Module(nn.Module):

@@ -13,6 +13,7 @@ from ddlib.parameterization.logits import TokenLogits, check_columns
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import ChildDenoiser, SplitDenoiser
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.validation import check_devices, check_shape
 
 
@@ -56,7 +57,7 @@ class FullOutput:
         self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)
     ) -> Float[Tensor, "N K"]:
         """Compute some columns of the logits, by default all, in float32 or wider."""
-        return hidden.to(torch.promote_types(hidden.dtype, torch.float32))[:, columns]
+        return float32_or_wider(hidden)[:, columns]
 
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
@@ -72,7 +73,7 @@ class FullOutput:
         tree = cast(Children, self.layout).tree
         parent = self._member(level, parent)
         row = hidden.split(tree.levels[:-1], -1)[level]
-        row = row.to(torch.promote_types(row.dtype, torch.float32))
+        row = float32_or_wider(row)
         parents = tree.maps[level].parents
         logits = torch.where(parents == parent[:, None], row, -torch.inf)
         return logits, torch.arange(len(parents), device=row.device).expand_as(logits)
@@ -178,7 +179,7 @@ class Head(FullOutput):
     ) -> Float[Tensor, "N K"]:
         bias = None if self.bias is None else self.bias[columns]
         logits = linear(hidden.to(self.weight.dtype), self.weight[columns], bias)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return float32_or_wider(logits)
 
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
