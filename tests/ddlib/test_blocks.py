@@ -329,20 +329,11 @@ class Unasked(ByBlocks):
         raise AssertionError
 
 
-class Steers(Unasked):
-    def step_distribution(self, z, t, s):
-        raise AssertionError
-
-
 class Early(Pace):
     """A path that leaves the interval."""
 
     def times(self, u, chance):
         return (1.5 * u)[:, None].expand_as(chance)
-
-
-def steered(z, t):
-    raise AssertionError
 
 
 def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 6)):  # noqa: B008
@@ -351,18 +342,8 @@ def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 6)):  # noqa: B008
 
 test_unsupported_models_are_refused = refuses(r"""
     at_pace(Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
-    at_pace(Blocks(2), Particles.examples()[0]) | TypeError
-        | pace is Blocks.size=2., which Particles.*several sequences
-    at_pace(Ramp(), Euler()) | TypeError | pace is Ramp.lag=1.0., which Euler.*use Ancestral..
-    at_pace(RandomOrder(), Confidence()) | TypeError | pace is RandomOrder.size=1., which Confidence
     at_pace(RandomOrder(4)) | ValueError | size is 4, must divide
-    at_pace(Blocks(2), None, steered) | TypeError
-        | Blocks.size=2. has one time per position.*steered takes one time
-    at_pace(Ramp(), None, steered) | TypeError
-        | Ramp.lag=1.0. has one time per position.*steered takes one time
     at_pace("blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace object
-    at_pace(Ramp(), None, Steers(4, 3, 6)) | TypeError
-        | pace is Ramp.*Steers.* guides the distribution of z_s
     at_pace(Early(), None, ByBlocks(4, 3, 6)) | ValueError
         | Early.*times hold 1\.5, must be at most 1
 """)

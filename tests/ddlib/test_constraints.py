@@ -655,13 +655,6 @@ def draw(constraint=WORDS, process=PROCESS, sampler=None, network=None, controls
     return dd.sample(process, network, (2, 4), sampler, 4, controls=controls)
 
 
-class Steers(Table):
-    """A network with a distribution of the next states."""
-
-    def step_distribution(self, z, t, s):
-        return torch.zeros(*z.shape, V + 1, dtype=F64)
-
-
 test_refused = refuses(r"""
     Automaton({}, 0, [], 4) | ValueError | accepting is empty, must hold a state
     Automaton({0: {4: 0}}, 0, [0], 4) | ValueError | transitions hold token 4, must be in \[0, 4\)
@@ -672,25 +665,8 @@ test_refused = refuses(r"""
     Automaton({0: {1: 0}}, 0, [0], 4, end=2, fill=4) | ValueError | fill is 4, must be in \[0, 4\)
     Automaton({0: {1: 0}}, 0, [0], 4, fill=2) | ValueError | fill is 2 and end is None
     Automaton({0: {1: 0}}, 0, [0], 0) | ValueError | vocab_size is 0
-    draw("a*") | TypeError | constraint is 'a\*', must be a ddlib.contrib.Automaton
-    draw(process=Uniform(V, Linear())) | TypeError
-        | which needs masks, clusters that .* Uniform.* does not support it
-    draw(process=GIDD(V, 0.5)) | TypeError | GIDD.* does not support it
-    draw(process=four()["xi"]) | TypeError
-        | which needs masks, clusters that keep their tokens \(xi = 1\)
-    draw(process=Masked(V, Geometric())) | TypeError | only masks at t = 1
     draw(process=Masked(V + 1, Linear()), network=Table(tokens=V + 1)) | ValueError
         | vocab_size=4, must be .* 5
-    draw(sampler=Euler()) | TypeError | controls holds Constraint.*, which Euler.* does not support
-    draw(sampler=dd.samplers.TauLeaping()) | TypeError | which TauLeaping.* does not support
-    draw(sampler=dd.contrib.ThetaTrapezoidal()) | TypeError
-        | which ThetaTrapezoidal.* does not support
-    draw(sampler=Corrected(ThetaTrapezoidal(), ForwardBackward())) | TypeError
-        | which Corrected.* does not support
-    draw(sampler=Confidence(edit=0.9)) | TypeError | which Confidence.* does not support
-    draw(sampler=Particles(Euler(), Count())) | TypeError | which Particles.* does not support
-    draw(controls=[RhoEOS(3, start=2)]) | TypeError
-        | and RhoEOS.*, must not hold both: it is for sequences of
     draw(controls=[Settled()]) | TypeError
         | which Settled.* does not support: it sets tokens without the constraint
     draw(controls=[EndOfText(3, least=2)]) | TypeError | least of EndOfText.* is 2, must be 0
@@ -700,7 +676,6 @@ test_refused = refuses(r"""
         | any number of fill
     draw(WORDS.behind(1), controls=[EndOfText(3)]) | ValueError
         | whose first 1 positions must be given in prompt
-    draw(network=Steers()) | TypeError | guides the distribution of z_s: .* on='tokens'
     draw(controls=[Forbidden([0])]) | ValueError | no sequence of length 4 satisfies
     draw(network=impossible) | ValueError
         | the network gives probability 0 to all tokens at position 0

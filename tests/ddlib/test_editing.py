@@ -173,8 +173,6 @@ test_refused = refuses(r"""
     Confidence(edit=1.0) | ValueError | edit is 1.0, must be in \[0, 1\)
     Confidence(edit=-0.1) | ValueError | edit is -0.1, must be in \[0, 1\)
     Confidence(edit=0.5, edit_steps=-1) | ValueError | edit_steps is -1
-    dd.likelihood(PROCESS, Pairs(), X, Confidence(edit=0.5)) | ValueError
-        | order is Confidence\(.*edit=0.5.*\), must keep drawn tokens: where edit replaces some
     dd.contrib.TrainingRows.check(PROCESS, Confidence(edit=0.5)) | ValueError
         | keep drawn tokens: edit is only for
     dd.contrib.order_costs(PROCESS, Pairs(), X, Confidence(edit=0.5), 2) | ValueError

@@ -76,14 +76,9 @@ def test_the_part_that_takes_one_time_is_named(lacks):
     assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)
 
 
-def test_step_distributions_and_blocks_together_are_refused_by_name():
+def test_a_guidance_has_no_blocks():
     process = KINDS["gidd"]
-    parts = own_parts(process)
-    with pytest.raises(TypeError, match=r"guides the distribution of z_s.* on='tokens'"):
-        dd.sample(
-            process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2)
-        )
-    guided = ClassifierFree(process, *parts, 2.0)
+    guided = ClassifierFree(process, *own_parts(process), 2.0)
     with pytest.raises(
         TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"
     ):

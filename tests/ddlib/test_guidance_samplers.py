@@ -6,17 +6,13 @@ from fixtures import F64, LEVELS, Halves, at, follows, plain, seeded, serves
 from guidance_cases import KINDS, free, guided, parts
 
 import ddlib as dd
-from ddlib.contrib import Psi
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.processes import Uniform
 from ddlib.samplers import (
     Ancestral,
     Confidence,
-    Corrected,
-    Euler,
     FirstHitting,
-    ForwardBackward,
     Particles,
 )
 from ddlib.schedules import Geometric
@@ -56,30 +52,8 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
     guidance = free(name)
     assert guidance.has_step_distribution and bool((guided(guidance) < 4).all())
     assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
-    calls = guidance.conditional.calls
-    rows = guidance.conditional.rows
-    for sampler in (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward())):
-        with pytest.raises(
-            TypeError, match=r"guides the distribution of z_s: use Ancestral\(\), or on='tokens'"
-        ):
-            guided(guidance, sampler)
-    for option in (
-        {"temperature": 0.5},
-        {"top_p": lambda t: 1 - t / 2},
-        {"controls": [dd.controls.Truncation(min_p=0.1)]},
-        {"controls": [dd.controls.Forbidden([2])]},
-    ):
-        with pytest.raises(
-            TypeError, match=r"controls holds .* needs token distributions.*omit it"
-        ):
-            guided(guidance, **option)
-    with pytest.raises(
-        TypeError, match=r"controls holds Settled.* needs token distributions.*omit it"
-    ):
-        guided(guidance, controls=[dd.controls.Settled()])
     with pytest.raises(TypeError, match=r"guides the distribution of the next state.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
-    assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
 
 
 def test_particles_steer_as_the_sampler_inside_does():
@@ -90,8 +64,6 @@ def test_particles_steer_as_the_sampler_inside_does():
     )
     wanted = Particles(Ancestral(), lambda z, t: 3.0 * (z == 2).sum(-1).double(), 8)
     assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (words == 2).sum()
-    with pytest.raises(TypeError, match=r"Particles.*guides the distribution of z_s"):
-        guided(guidance, Particles(Euler(), lambda z, t: 0.0 * t, 2))
 
 
 @pytest.mark.parametrize("name", ["xi", "levels"])

@@ -24,16 +24,10 @@ def draw(sampler=None, process=PROCESS, rows=24, **options):
 
 
 test_an_argument_that_would_be_ignored_is_refused = refuses(r"""
-    EndOfText(3, last=False, fill=2) | ValueError | fill is 2 and last is False
     dd.Measure.ratio(torch.ones(3), torch.ones(3), "nats", batch=torch.zeros(3).long())
         | ValueError | batch is given
     dd.paces.Together().draw(4, 3, steps=10, weigh=False) | ValueError
         | weigh is False and steps is 10
-    draw(S.FirstHitting(), steps=GRID) | TypeError
-        | steps is \[.*\], and .*FirstHitting.*pass steps=8
-    draw(S.Confidence(), steps=GRID) | TypeError | only uses the number of steps
-    draw(Particles(LeftToRight(), lambda z, t: t), steps=GRID) | TypeError
-        | only uses the number of steps
 """)
 
 

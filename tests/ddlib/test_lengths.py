@@ -13,7 +13,7 @@ import ddlib as dd
 from ddlib.contrib import Daedal, Length, Psi, RhoEOS
 from ddlib.contrib.lengths.ragged import RaggedContext
 from ddlib.paces import Together
-from ddlib.processes import Masked, RateMatrix
+from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
@@ -525,41 +525,18 @@ def refused(rule, process=PROCESS, sampler=GREEDY, controls=(), **options):
 
 
 RULE = RULES["rho_eos"]
-RATES = torch.zeros(V + 1, V + 1, dtype=torch.float64)
-# two tokens are exchanged
-RATES[:V, MASK] = 1.0
-RATES[0, 1] = 1.0
-RATES[1, 0] = 1.0
-EXCHANGED = RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V)
 GAP = torch.tensor([[1, MASK, 2]])
 test_refused = refuses(r"""
-    refused(8) | TypeError | controls holds 8, must be ddlib.controls.Control objects
     refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
-    refused(RULE, Uniform(5, Linear()), Ancestral()) | TypeError
-        | controls holds RhoEOS\(.*\), which needs a mask state
-    refused(RULE, GIDD(5, 0.3), Ancestral()) | TypeError
-        | needs tokens that do not change.* GIDD.* may be wrong
-    refused(RULE, EXCHANGED, Ancestral()) | TypeError
-        | needs tokens that do not change.* RateMatrix.* may be wrong
-    refused(RULE, sampler=Particles(Ancestral(), lambda z, t: t))
-        | TypeError
-            | controls holds RhoEOS\(.*\), which Particles.* does not support: a row has several
-            sequences
     refused(RULE, sampler=FirstHitting()) | TypeError
         | which FirstHitting.* does not support: it stores values per
     refused(RULE, sampler=Remask(rule="confidence")) | TypeError
         | which Remask.* does not support: it stores values
-    refused(RhoEOS(4, block=3), sampler=Ancestral()) | TypeError
-        | controls holds RhoEOS\(.*\) with a block, and Ancestral.* at all
     refused(RULE, prompt=GAP)
         | ValueError
             | controls holds RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only
             at
-    refused(RULE, pace=dd.paces.Blocks(4))
-        | TypeError | controls holds RhoEOS\(.*\) and pace is Blocks.*, must be Together\(\)
-    refused(RULE, sampler=Ancestral(), pace=dd.paces.LeftToRight()) | TypeError
-        | must be Together\(\)
     RhoEOS(4, start=0) | ValueError | start is 0, must be at least 1
     RhoEOS(4, block=0) | ValueError | block is 0, must be at least 1
     RhoEOS(4, low=0.7) | ValueError | low is 0.7 and high is 0.6, must be at most high

@@ -597,9 +597,6 @@ class Looped(Masked):
 
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""
-    read(order=Ancestral())
-        | TypeError
-            | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound computes an upper bound
     read(order="confidence") | TypeError | order is 'confidence', must be a sampler that chooses
     read(order=Confidence(temperature=0.5)) | ValueError
         | order is Confidence\(.*temperature=0.5.*\), must choose positions
@@ -639,7 +636,6 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     read(group=2.0) | TypeError | group is 2.0, must be an int
     read(group=2, steps=3) | ValueError | steps is 3 and group is 2, only one may be given
     read(pace=Blocks(2)) | ValueError | size is 2, must divide the length of the sequence, 3
-    read(pace=Blocks(1)) | TypeError | takes one time per sequence
     read(pace=Lanes(3)) | TypeError
         | pace is Lanes.*, must be block by block .*use the sampler InOrder\(pace\)
     read(pace="blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace

@@ -17,7 +17,7 @@ from zoo.networks import KINDS
 import ddlib as dd
 from ddlib import paces, registry
 from ddlib.contrib import Automaton, Cache, Constraint, Daedal, Length, Psi, RhoEOS
-from ddlib.processes import Masked
+from ddlib.processes import Masked, RateMatrix
 from ddlib.processes.examples import four, special
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, Particles, Remask, UnsupportedError
 from ddlib.samplers.controls import (
@@ -32,7 +32,7 @@ from ddlib.samplers.controls import (
     WholeBatch,
 )
 from ddlib.samplers.requirements import TABLE
-from ddlib.schedules import Geometric
+from ddlib.schedules import Geometric, Linear
 
 pytestmark = [
     pytest.mark.usefixtures("as_users_call"),
@@ -43,7 +43,19 @@ V = 4
 NONE = Needs.NOTHING
 TREE = Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE
 FINAL = Needs.MASK | Needs.FINAL_TOKENS
-PROCESSES = four() | special() | {"geometric": Masked(V, Geometric(0.2, 30.0))}
+RATES = torch.zeros(V + 1, V + 1, dtype=torch.float64)
+RATES[:V, V] = 1.0
+RATES[0, 1] = 1.0
+RATES[1, 0] = 1.0
+PROCESSES = (
+    four()
+    | special()
+    | {
+        "geometric": Masked(V, Geometric(0.2, 30.0)),
+        "exchanged": RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V),
+    }
+)
+"""Processes of every kind; in the last, masks and two tokens that are exchanged."""
 OFFERED_BY_PROCESS = {
     "masked": TREE,
     "tree": TREE,
@@ -56,6 +68,7 @@ OFFERED_BY_PROCESS = {
     "per token": FINAL,
     "noisy": Needs.MASK,
     "geometric": FINAL,
+    "exchanged": Needs.MASK,
 }
 
 TOKENS = Needs.TOKEN_DRAWS | Needs.TOKEN_DISTRIBUTIONS

@@ -6,7 +6,6 @@ Whose they are, what they change, and where they are refused.
 import pytest
 import torch
 from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
-from refusals import refuses
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal
@@ -192,35 +191,3 @@ def test_the_distribution_is_that_of_the_calls_one_after_the_other():
     counts = torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16)
     expected = 20_000 * (table[0].softmax(0)[:, None] * table[1].softmax(0)).flatten()
     assert float(((counts - expected) ** 2 / expected).sum()) < 40  # 15 degrees of freedom
-
-
-def refused(network=None, controls=(), **options):
-    return dd.sample(
-        PROCESSES["masked"],
-        network or Counting(),
-        (2, LENGTH),
-        steps=2,
-        controls=[dd.controls.Memory(), *controls],
-        **options,
-    )
-
-
-def plain(z, t):
-    return torch.zeros(*z.shape, V)
-
-
-GUIDED = dd.guidance.ClassifierFree(PROCESSES["masked"], plain, plain, 2.0)
-
-test_networks_without_a_previous_call_are_refused = refuses(r"""
-    refused(plain) | TypeError
-        | controls holds Memory\(\), and the denoiser plain does not support it: .*takes_memory =
-        True
-    refused(GUIDED) | TypeError
-        | the denoiser ClassifierFree does not support it: .*a guidance has no features
-    refused(sampler=Particles(Ancestral(), lambda z, t: t, 2)) | TypeError
-        | controls holds Memory\(\), which Particles
-    refused(pace=dd.paces.Blocks(2)) | TypeError
-        | controls holds Memory\(\), and pace is Blocks\(size=2\)
-    refused(controls=[dd.controls.WholeBatch()]) | TypeError
-        | controls holds Memory\(\) and WholeBatch\(\), must not hold both
-""")

@@ -16,8 +16,8 @@ from tiny import trained
 from transformers import LlamaForCausalLM
 
 import ddlib as dd
-from ddlib.paces import Blocks, RandomOrder
-from ddlib.samplers import Ancestral, Confidence, Particles, Remask
+from ddlib.paces import Blocks
+from ddlib.samplers import Ancestral, Confidence, Remask
 from ddlib.samplers.controls import EndOfText
 from ddlib.typing import WindowDenoiser
 from ddlib_models import hub
@@ -110,43 +110,6 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
         words
     )
     assert (counts - cached.exp()).abs().max() < 4 * 0.5 / len(words) ** 0.5 and counts.max() > 0.05
-
-
-PARTICLES = Particles(Ancestral(), lambda z, t: torch.zeros(len(z)), 1)
-REFUSED = [
-    (
-        dict(keep="triple"),
-        ValueError,
-        "cache is 'triple', must be 'none', 'prefix' or 'dual', or one of the last",
-    ),
-    (dict(keep="dual:refresh=0"), ValueError, "cache is 'dual:refresh=0', must be"),
-    (dict(keep=3), TypeError, "cache is 3, must be"),
-    (
-        dict(pace=None),
-        TypeError,
-        "controls holds Cache('dual') and pace is Together(), must be Blocks(n): cached positions "
-        "outside",
-    ),
-    (
-        dict(pace=None, sampler=Remask(0.5)),
-        TypeError,
-        "may change (remask) any position of a sequence in each step",
-    ),
-    (
-        dict(pace=RandomOrder(), sampler=Ancestral()),
-        TypeError,
-        "pace is RandomOrder(size=1), must be Blocks(n)",
-    ),
-    (dict(sampler=PARTICLES), TypeError, "does not support: a row has several sequences"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), REFUSED, ids=str)
-def test_wrong_combinations_are_refused_before_any_call(options, error, message, as_users_call):
-    model = network()
-    model.forward = model.features = None
-    with pytest.raises(error, match=re.escape(message)):
-        drawn(model, **({"keep": "dual"} | options))
 
 
 def test_networks_that_take_no_window_are_refused_by_name(tmp_path):
