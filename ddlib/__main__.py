@@ -51,7 +51,7 @@ def table() -> str:
             "every sampler"
         )
     ]
-    others = dict[str, str]()  # what other packages are, by their name
+    summaries = dict[str, str]()  # what other packages are, by their name
     for kind in registry.GROUPS:
         lines += ["", kind]
         for name, point in registry.available(kind).items():
@@ -68,14 +68,14 @@ def table() -> str:
             if package != "ddlib" and point.dist is not None:
                 # a message; [] of a name that it lacks is deprecated
                 about: Any = point.dist.metadata
-                others[package] = about.get("Summary") or "no description"
+                summaries[package] = about.get("Summary") or "no description"
             lines.append(
                 f"  {name:<14} {point.value.split(':')[1]}({arguments})"
                 + f"  [{package}]" * (package != "ddlib")
             )
             lines.append(f"  {'':<14} {summary}")
-    lines += [""] * bool(others) + [
-        f"[{package}]: {summary}" for package, summary in others.items()
+    lines += [""] * bool(summaries) + [
+        f"[{package}]: {summary}" for package, summary in summaries.items()
     ]
     return "\n".join(lines)
 
@@ -103,25 +103,27 @@ def load(path: str) -> Any:
                 + ("hdlm:12x4, tokens x clusters" if least > 1 else f"{module}:16")
             )
         return make(*sizes)
-    found = registry.at(path) if name else _registered(path)
-    if not (inspect.isclass(found) or inspect.isfunction(found)):
-        return found
-    parameters = inspect.signature(found).parameters.values()
+    part = registry.at(path) if name else _look_up(path)
+    if not (inspect.isclass(part) or inspect.isfunction(part)):
+        return part
+    parameters = inspect.signature(part).parameters.values()
     required = [
-        one.name for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind < parameter.VAR_POSITIONAL
     ]
-    if required and hasattr(found, "examples"):
-        return found.examples()[0]
+    if required and hasattr(part, "examples"):
+        return part.examples()[0]
     if required:
         raise ValueError(
             f"{path!r} requires {', '.join(required)}, must be callable without arguments: "
             "write a function in a "
             "module of your own, or take one of " + ", ".join(f"{preset}:SIZES" for preset in SIZED)
         )
-    return found()
+    return part()
 
 
-def _registered(name: str) -> Any:
+def _look_up(name: str) -> Any:
     """Return the registered class or preset of a name.
 
     Raises:
@@ -135,7 +137,11 @@ def _registered(name: str) -> Any:
             f"{name!r} is in {' and '.join(kinds)}, must be one of them: write {paths}"
         )
     if not kinds:
-        names = {one for kind in (*registry.PROVED, "presets") for one in registry.available(kind)}
+        names = {
+            candidate
+            for kind in (*registry.PROVED, "presets")
+            for candidate in registry.available(kind)
+        }
         raise ValueError(
             f"{name!r} must be a name that ddlib lists, package.module:object or one of "
             f"{', '.join(SIZED)} with "
@@ -146,8 +152,8 @@ def _registered(name: str) -> Any:
 
 def _nearest(name: str, names: Collection[str]) -> str:
     """Return a suggestion for a misspelt name; empty if none is near."""
-    near = get_close_matches(name, names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    matches = get_close_matches(name, names, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,10 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
         added.set_defaults(command=added)
-    known = [*commands.choices, *names]
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-        near = _nearest(arguments[0], known)
-        parser.error(f"{arguments[0]!r} is not one of the commands {', '.join(known)}{near}")
+    known_commands = [*commands.choices, *names]
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known_commands:
+        suggestion = _nearest(arguments[0], known_commands)
+        parser.error(
+            f"{arguments[0]!r} is not one of the commands {', '.join(known_commands)}{suggestion}"
+        )
     options = parser.parse_args(arguments)
     if "run" not in options:
         print(table())

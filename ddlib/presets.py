@@ -48,16 +48,16 @@ def genmd4(counts: Any, ratio: float = 4.0) -> PerWord:
         tensor([2.0000, 0.6300, 0.6300, 1.2599], dtype=torch.float64)
     """
     check_number("ratio", ratio, 0.01, 100, "in [0.01, 100]")
-    seen = torch.as_tensor(counts, dtype=torch.float64)
+    frequency = torch.as_tensor(counts, dtype=torch.float64)
     require(
-        seen.ndim == 1 and seen.numel() > 0,
-        f"counts has shape {tuple(seen.shape)}, must be (V,): one per token",
+        frequency.ndim == 1 and frequency.numel() > 0,
+        f"counts has shape {tuple(frequency.shape)}, must be (V,): one per token",
     )
-    require(bool((seen >= 0).all()), f"counts holds {float(seen.min()):g}, must be >= 0")
-    order = seen.sort().values
-    below = torch.searchsorted(order, seen)
-    above = torch.searchsorted(order, seen, right=True)
-    place = (below + above - len(seen)).to(torch.float64) / 2 / max(len(seen) - 1, 1)
+    require(bool((frequency >= 0).all()), f"counts holds {float(frequency.min()):g}, must be >= 0")
+    order = frequency.sort().values
+    below = torch.searchsorted(order, frequency)
+    above = torch.searchsorted(order, frequency, right=True)
+    place = (below + above - len(frequency)).to(torch.float64) / 2 / max(len(frequency) - 1, 1)
     return PerWord(Linear(), (ratio**place).tolist())
 
 

@@ -55,9 +55,9 @@ def check_vocabulary(
         )
     expected = None if process.hierarchy is None else process.hierarchy.fingerprint
     if expected is not None:
-        found = fingerprint(vocabulary)
+        actual = fingerprint(vocabulary)
         require(
-            found == expected,
-            f"vocabulary has fingerprint {found[:12]}, the hierarchy was made for "
+            actual == expected,
+            f"vocabulary has fingerprint {actual[:12]}, the hierarchy was made for "
             f"{expected[:12]}: another tokenizer",
         )

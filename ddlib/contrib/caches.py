@@ -86,26 +86,26 @@ class ReusingContext(WindowContext):
         where it is due.
         """
         rows = torch.ones_like(self._slot, dtype=torch.bool) if rows is None else rows
-        whole, times = self._whole(z, t, rows)
-        end = self.first + z.shape[1] if self.reuse.suffix else whole.shape[1]
+        sequence, times = self._whole(z, t, rows)
+        end = self.first + z.shape[1] if self.reuse.suffix else sequence.shape[1]
         due = self._slot < 0
         if self.reuse.refresh is not None:
             due = due | (self._calls >= self.reuse.refresh)
         if bool((due := due & rows).any()):
             fresh = self.denoiser.prefill_around(
-                whole[due[rows]], times[due[rows]], self.first, end
+                sequence[due[rows]], times[due[rows]], self.first, end
             )
             self._put(due, fresh)
         self._calls += rows
-        return whole[:, self.first : end], times[:, self.first : end], self._of(rows)
+        return sequence[:, self.first : end], times[:, self.first : end], self._of(rows)
 
     def _put(self, due: Tensor, fresh: Any) -> None:
         """Store the cache of some sequences."""
         stays = (self._slot >= 0) & ~due
-        kept = int(stays.sum())
-        self._cache = self._cache.rows(self._slot[stays]).join(fresh) if kept else fresh
-        self._slot[stays] = torch.arange(kept, device=due.device)
-        self._slot[due] = torch.arange(kept, kept + int(due.sum()), device=due.device)
+        count = int(stays.sum())
+        self._cache = self._cache.rows(self._slot[stays]).join(fresh) if count else fresh
+        self._slot[stays] = torch.arange(count, device=due.device)
+        self._slot[due] = torch.arange(count, count + int(due.sum()), device=due.device)
         self._calls[due] = 0
         self._some = None
 

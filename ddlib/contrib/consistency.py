@@ -78,8 +78,8 @@ def divergence_of(name: str) -> Callable[[Tensor, Tensor], PerToken]:
     """
     if name in DIVERGENCES:
         return DIVERGENCES[name]
-    near = get_close_matches(str(name), DIVERGENCES, 1, 0.4)
-    nearest = f"; did you mean {near[0]!r}?" if near else ""
+    matches = get_close_matches(str(name), DIVERGENCES, 1, 0.4)
+    nearest = f"; did you mean {matches[0]!r}?" if matches else ""
     raise ValueError(
         f"divergence is {name!r}, must be one of {', '.join(map(repr, DIVERGENCES))}{nearest}"
     )
@@ -236,8 +236,8 @@ def consistency_loss(
             .exp()
             .to(log_probs.dtype)
         )
-        known = one_hot(x, process.vocab_size).to(target.dtype)
-        target = torch.where(unsqueeze_times(s)[..., None] > 0, target, known)
+        token = one_hot(x, process.vocab_size).to(target.dtype)
+        target = torch.where(unsqueeze_times(s)[..., None] > 0, target, token)
     loss = compared(target, log_probs)
     if weight is not None:
         loss = loss * weight.to(loss.dtype)

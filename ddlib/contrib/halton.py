@@ -65,8 +65,8 @@ def _radical_inverse(numbers: Int64[Tensor, "n"], base: int, size: int) -> Int64
     in reverse.
     """
     reverse = torch.zeros_like(numbers)
-    whole = 1
-    while whole <= int(numbers[-1]):
-        reverse = reverse * base + numbers // whole % base
-        whole = whole * base
-    return reverse * size // whole
+    power = 1
+    while power <= int(numbers[-1]):
+        reverse = reverse * base + numbers // power % base
+        power = power * base
+    return reverse * size // power

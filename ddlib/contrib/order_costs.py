@@ -123,19 +123,19 @@ def order_costs(
     first = LeftToRight(order.force_transition)
     nats = torch.zeros(3, len(x), dtype=torch.float64, device=x.device)
     calls = 0
-    for here, run in block_runs(call, x, free, None, group):
+    for columns, run in block_runs(call, x, free, None, group):
         start = State(x, nats)
         parts = list[_Moves]()
-        for step in read_steps(order, run, x[:, here], group):
+        for step in read_steps(order, run, x[:, columns], group):
             start = start if parts else step.state
             parts.append(_Moves.of(run, step))
         if not parts:
             continue
         sets = _Moves.join(parts)
-        chain = _chain(order, run, x[:, here], start, sets)
+        chain = _chain(order, run, x[:, columns], start, sets)
         for row, moves in enumerate((sets, chain)):
             nats[row] -= torch.where(moves.valid, moves.log_prob, 0.0).sum(-1)
-        for step in read_steps(first, run, x[:, here], None):
+        for step in read_steps(first, run, x[:, columns], None):
             nats[2] -= step.log_probs.sum(-1)
         calls += len(parts)
     return OrderCosts(nats[0], nats[1], nats[2], free.sum(-1), calls)
@@ -177,8 +177,10 @@ class _Moves(NamedTuple):
         """Return the descents of successive steps."""
         columns = [torch.cat(column, 1) for column in zip(*parts, strict=True)]
         valid = columns[-1]
-        kept = (~valid).int().sort(dim=-1, stable=True).indices[:, : int(valid.sum(-1).max())]
-        return cls(*(column.gather(1, kept) for column in columns))
+        valid_first = (
+            (~valid).int().sort(dim=-1, stable=True).indices[:, : int(valid.sum(-1).max())]
+        )
+        return cls(*(column.gather(1, valid_first) for column in columns))
 
 
 def _chain(order: Ordered, run: SamplingContext, x: Tokens, start: State, moves: _Moves) -> _Moves:
@@ -193,11 +195,11 @@ def _chain(order: Ordered, run: SamplingContext, x: Tokens, start: State, moves:
     for m, (position, target, first, valid) in enumerate(
         zip(moves.position.T, moves.target.T, moves.first.T, moves.valid.T, strict=True)
     ):
-        here = torch.zeros_like(run.free)
+        moving = torch.zeros_like(run.free)
         alone = valid & ~first
-        here[rows[alone], position[alone]] = True
+        moving[rows[alone], position[alone]] = True
         after = ancestors[target, rows, position]
-        for part in run.network.at(z, model_time(run, z, start.memo), here):
+        for part in run.network.at(z, model_time(run, z, start.memo), moving):
             terms[part.b, m] = transition_log_prob(part, after[part.b], order.force_transition)
         z[rows[valid], position[valid]] = after[valid]
     return moves._replace(log_prob=terms)

@@ -129,10 +129,10 @@ class ThetaTrapezoidal(Sampler):
         before = predict(z, t)
         after = predict(z, u)
         first = joint(process.posterior(before.softmax(-1), z, t, u), z)
-        here = torch.arange(number).repeat_interleave(number)
-        there = torch.arange(number).repeat(number)
-        logits = self.extrapolate(process, before[here], after[there], z[there], u[there])
-        second = joint(process.posterior(logits.softmax(-1), z[there], u[there], s[there]), z)
+        start = torch.arange(number).repeat_interleave(number)
+        middle = torch.arange(number).repeat(number)
+        logits = self.extrapolate(process, before[start], after[middle], z[middle], u[middle])
+        second = joint(process.posterior(logits.softmax(-1), z[middle], u[middle], s[middle]), z)
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
     def _by_levels(
@@ -159,16 +159,16 @@ class ThetaTrapezoidal(Sampler):
         )
         middle = draw_states(run, moving, z, first, noise, False)
         result = middle.clone()
-        done = 0
+        count = 0
         before = _all([part.take(moves_later[part.b, part.i]) for part in predicted])
         for part in run.network.at(middle, u, moves_later):
-            rows = torch.arange(done, done + len(part.z), device=z.device)
-            done += len(rows)
+            rows = torch.arange(count, count + len(part.z), device=z.device)
+            count += len(rows)
             target = last[part.b, part.i]
             # the first call has predictions at all positions of the second stage
             assert before is not None
-            both = before.take(rows).token_logits(target), part.token_logits(target)
-            logits = self.extrapolate(process, *both, part.z[:, None], part.t)[:, 0]
+            logits_of_stages = before.take(rows).token_logits(target), part.token_logits(target)
+            logits = self.extrapolate(process, *logits_of_stages, part.z[:, None], part.t)[:, 0]
             result[part.b, part.i] = process.descend(
                 logits, part.z, target, later_noise[part.b, part.i], sharpen=run.sharpen
             )

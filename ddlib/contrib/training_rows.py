@@ -162,13 +162,13 @@ class TrainingRows:
             x.clone(),
             torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone(),
         )
-        state = order.init(self._run(_AGES))
+        state = order.init(self._context(_AGES))
         self._memo = state.memo
         self.z, self._t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
         # rows of different progress, so that not all of them start from masks at once
         number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
-        self._descend_at_random(number, self._run(_FIRST))
-        self._current = self._run(_LATER)
+        self._descend_at_random(number, self._context(_FIRST))
+        self._current = self._context(_LATER)
 
     def draw(self, mode: str = "standard") -> Draw:
         """Return the argument t of ``training_loss`` for these states: times and weights.
@@ -235,13 +235,13 @@ class TrainingRows:
         """
         b = index // self.z.shape[1]
         i = index % self.z.shape[1]
-        whole = columns is None or columns == slice(None)
+        all_columns = columns is None or columns == slice(None)
         if self._depth == 1 or (
-            not whole and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())
+            not all_columns and bool((self.process.level_of(self.z[b, i][:, None]) == 1).all())
         ):
             # of all tokens under the states
             score = self.order.scoring.of_probs(probs).to(torch.float64)
-        elif whole:
+        elif all_columns:
             # finite, so that distributions over the tokens of an unlikely cluster have a sum
             part = Predictions(
                 self._current.network,
@@ -283,13 +283,13 @@ class TrainingRows:
                 score[part.b, part.i] = scores[part.b, part.i]
         score = score.nan_to_num(0.0)
         least = torch.full_like(self.index[:, None], self.per_step)
-        chosen = self.order.choose(score, level, least, noise)
-        self.z = self._descended(
-            chosen, torch.where(chosen, level - 1, self.process.level_of(self.z)), run
+        moves = self.order.choose(score, level, least, noise)
+        self.z = self._descend(
+            moves, torch.where(moves, level - 1, self.process.level_of(self.z)), run
         )
         self._t = model_time(run, self.z, self._memo)
         self.steps = self.steps + 1
-        self._current = self._run(_LATER)
+        self._current = self._context(_LATER)
         return (self.levels == 0).all(-1)
 
     def replace(
@@ -331,7 +331,7 @@ class TrainingRows:
         )
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
         number = torch.zeros_like(self.index)
-        run = self._run(_FIRST)
+        run = self._context(_FIRST)
         share = rand((len(self.x),), run.generator, self.x.device)
         number[rows] = (share * self._edges.clamp_max(self.per_step)).long()[rows]
         self._descend_at_random(number, run)
@@ -360,7 +360,7 @@ class TrainingRows:
             state[name].to(self.x.device).clone() for name in ("x", "z", "free")
         )
         self.steps, self._score = int(state["steps"]), self._unknown()
-        self._current = self._run(_LATER)
+        self._current = self._context(_LATER)
         self._t = model_time(self._current, self.z, self._memo)
 
     @property
@@ -371,7 +371,7 @@ class TrainingRows:
     def _edges(self) -> Int64[Tensor, "B"]:
         return self._depth * self.free.sum(-1)
 
-    def _run(self, stream: int) -> SamplingContext:
+    def _context(self, stream: int) -> SamplingContext:
         """Return the inputs of the sampler's methods, with random numbers of this step."""
         noise = KeyedGenerator(self.seed, self.steps * _LATER + stream, self.index, scattered=True)
         times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=self.x.device)
@@ -386,8 +386,8 @@ class TrainingRows:
         """Yield the output at some positions as the samplers take it."""
         network = Model(self.process, denoiser or _not_called, self.parameterization)
         network.head.check(output, self.z, self.z.shape[1])
-        for some in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
-            b, i = some.unbind(1)
+        for positions in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
+            b, i = positions.unbind(1)
             yield Predictions(network, output[b, i], b, i, self.z[b, i], self._t[b], self.z[b, :0])
 
     def _descend_at_random(self, number: Int64[Tensor, "B"], run: SamplingContext) -> None:
@@ -400,12 +400,10 @@ class TrainingRows:
         down = (u.argsort(-1).argsort(-1) < number[:, None]).view(*self.x.shape, depth).sum(-1)
         for edge in range(depth):
             moves = down > edge
-            self.z = self._descended(moves, self.process.level_of(self.z) - moves.long(), run)
+            self.z = self._descend(moves, self.process.level_of(self.z) - moves.long(), run)
         self._t = model_time(run, self.z, self._memo)
 
-    def _descended(
-        self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext
-    ) -> Tokens:
+    def _descend(self, moves: Bool[Tensor, "B L"], target: Tokens, run: SamplingContext) -> Tokens:
         """Return the states with the true ones, or those drawn given the true tokens, where
         positions move.
         """
@@ -414,11 +412,11 @@ class TrainingRows:
         u = rand(self.z.shape, run.generator, self.z.device)
         result = self.z.clone()
         b, i = moves.nonzero().unbind(1)
-        for some in torch.arange(len(b), device=b.device).split(_ROWS):
-            at = b[some], i[some]
-            known = one_hot(self.x[at], self.process.vocab_size).to(torch.float64).log()
+        for part in torch.arange(len(b), device=b.device).split(_ROWS):
+            at = b[part], i[part]
+            token_log_probs = one_hot(self.x[at], self.process.vocab_size).to(torch.float64).log()
             # never forced: z may be a cluster without the true token
-            result[at] = self.process.descend(known, self.z[at], target[at], u[at])
+            result[at] = self.process.descend(token_log_probs, self.z[at], target[at], u[at])
         return result
 
 

@@ -183,11 +183,11 @@ class Guidance(Part):
             TypeError, ValueError: a function that does not return a number in range.
         """
         if callable(self.strength):  # called once for each distinct time
-            times, which = t.unique(return_inverse=True)
+            times, inverse = t.unique(return_inverse=True)
             values = [
                 self._check_strength(f"strength({u:g})", self.strength(u)) for u in times.tolist()
             ]
-            strength = torch.tensor(values, dtype=torch.float64, device=t.device)[which]
+            strength = torch.tensor(values, dtype=torch.float64, device=t.device)[inverse]
         else:
             strength = torch.full(t.shape, self.strength, dtype=torch.float64, device=t.device)
         low, high = self.interval
@@ -259,10 +259,10 @@ def check_widths(widths: Mapping[str, int]) -> None:
 
 def _common_parameterization(denoisers: Mapping[str, Denoiser]) -> Parameterization:
     """Return the meaning of the logits that all denoisers state; "cavity" for none."""
-    stated = {name: Capabilities.of(part).parameterization for name, part in denoisers.items()}
-    each = ", ".join(f"{name} has {one!r}" for name, one in stated.items())
-    require(len({*stated.values()}) < 2, f"parameterization is None, must be given: {each}")
-    return next(iter(stated.values()), "cavity")
+    meanings = {name: Capabilities.of(part).parameterization for name, part in denoisers.items()}
+    listing = ", ".join(f"{name} has {meaning!r}" for name, meaning in meanings.items())
+    require(len({*meanings.values()}) < 2, f"parameterization is None, must be given: {listing}")
+    return next(iter(meanings.values()), "cavity")
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:

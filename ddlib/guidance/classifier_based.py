@@ -130,9 +130,9 @@ class ClassifierBased(Guidance):
                 "the label, or its output disagrees with that of the step before",
             )
         choices = torch.arange(reach.shape[-1], device=z.device)
-        others = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
+        changes = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
         change = current.new_zeros(reach.shape)
-        for places in others.split(max(1, _HELD // states[0].numel())) if len(others) else ():
+        for places in changes.split(max(1, _HELD // states[0].numel())) if len(changes) else ():
             b, i, k = places.unbind(1)
             tried = states[b]
             tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(
@@ -144,14 +144,14 @@ class ClassifierBased(Guidance):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = four()
-        given = [
+        cases = [
             (kinds["masked"], None),
             (kinds["tree"], None),
             (kinds["levels"], None),
             (kinds["xi"], "tokens"),
         ]
-        given += [(kinds[name], "states") for name in ("xi", "uniform", "gidd")]
-        parts = [(process, Lookup(process, 1), Scale(process, 2), on) for process, on in given]
+        cases += [(kinds[name], "states") for name in ("xi", "uniform", "gidd")]
+        parts = [(process, Lookup(process, 1), Scale(process, 2), on) for process, on in cases]
         exact = [
             cls(process, denoiser, label, 1.5, on=on) for process, denoiser, label, on in parts
         ]

@@ -91,14 +91,14 @@ class ChildTarget(TokenTarget):
         is 0.
         """
         hierarchy = cast(LevelProcess, self.process).hierarchy
-        found = []
+        reach_by_level = []
         level = hierarchy.level_of(self.z)
         for i, edge in enumerate(hierarchy.maps):
             child = edge.parents == hierarchy.local(self.z, i + 1)[..., None]
             # a mask has all as children
             every = torch.ones_like(child) if i + 1 == hierarchy.depth else child
-            found.append((level == i + 1)[..., None] & every)
-        return torch.cat(found, -1)
+            reach_by_level.append((level == i + 1)[..., None] & every)
+        return torch.cat(reach_by_level, -1)
 
 
 @dataclass(frozen=True)

@@ -132,10 +132,10 @@ class Hierarchy(Named, Float64Module, Part):
         """Return u_i(.|p), the distribution over each level's states if the token is drawn from
         ``p``; tokens first.
         """
-        found = [p]
+        distributions = [p]
         for edge in self.maps:
-            found.append(edge.push(found[-1]))
-        return found
+            distributions.append(edge.push(distributions[-1]))
+        return distributions
 
     def under(self, state: int) -> Int64[Tensor, "n"]:
         """Return the descendant tokens of a state, in ascending order.
@@ -177,25 +177,32 @@ class Hierarchy(Named, Float64Module, Part):
         """
         check_count("vocab_size", vocab_size)
         masks = min(self.levels[-1], 2)
-        kept = [torch.arange(masks, device=self.starts.device)]
-        chosen = [torch.ones(self.vocab_size, dtype=torch.bool, device=self.starts.device)]
+        kept_states = [torch.arange(masks, device=self.starts.device)]
+        likeliest = [torch.ones(self.vocab_size, dtype=torch.bool, device=self.starts.device)]
         for edge in self.maps:  # the states that are the likeliest ancestor of some token
-            chosen.append(torch.bincount(edge.parents[chosen[-1]], minlength=edge.num_parents) > 0)
+            likeliest.append(
+                torch.bincount(edge.parents[likeliest[-1]], minlength=edge.num_parents) > 0
+            )
         for i in reversed(range(self.depth)):
             edge = self.maps[i]
             least = 2 if i > 0 and not self.maps[i - 1].plain else 1
-            size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
-            kept.insert(0, _spread_over(torch.where(chosen[i], edge.parents, -1), kept[0], size))
+            size = max(least, len(kept_states[0]), round(vocab_size ** (1 - i / self.depth)))
+            kept_states.insert(
+                0, _spread_over(torch.where(likeliest[i], edge.parents, -1), kept_states[0], size)
+            )
         require(
-            len(kept[0]) <= vocab_size,
-            f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1",
+            len(kept_states[0]) <= vocab_size,
+            f"vocab_size is {vocab_size}, must be at least {len(kept_states[0])} where xi < 1",
         )
         # bypasses __init__: subclasses have different arguments
-        other = type(self).__new__(type(self))
-        maps = [edge.restrict(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
-        Hierarchy.__init__(other, maps, self.speeds)
-        made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
-        return made
+        copy = type(self).__new__(type(self))
+        maps = [
+            edge.restrict(*ends)
+            for edge, ends in zip(self.maps, pairwise(kept_states), strict=True)
+        ]
+        Hierarchy.__init__(copy, maps, self.speeds)
+        named_copy: Self = made_by(copy, reduction, hierarchy=self, vocab_size=vocab_size)
+        return named_copy
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -210,9 +217,9 @@ class Hierarchy(Named, Float64Module, Part):
         non-default values.
         """
         fields = [f"levels={self.levels}"]
-        chosen = [edge.parents for edge in self.maps[:-1] if edge.num_parents > 1]
-        if chosen:
-            fields.append(f"parents={digest(*chosen)}")
+        parents = [edge.parents for edge in self.maps[:-1] if edge.num_parents > 1]
+        if parents:
+            fields.append(f"parents={digest(*parents)}")
         if not all(edge.plain for edge in self.maps[:-1]):
             fields.append(
                 f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})"
@@ -260,7 +267,7 @@ def reach_of_tokens(hierarchy: Hierarchy, z: Tokens, lower: int = 0) -> Float64[
     return result
 
 
-def dense(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> StateMatrix:
+def state_matrix(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> StateMatrix:
     """Build the (S, S) matrix whose block from level i to level j >= i is ``levels[i, j]`` times
     their map.
     """
@@ -324,7 +331,7 @@ def descendant_logits(
     return log_probs + weight.log().to(log_probs.dtype)
 
 
-def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
+def reachable_by_all(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
     """True where every token may reach the state.
 
     The mask, and clusters that tokens of other clusters may enter.
@@ -334,12 +341,12 @@ def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
     return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]
 
 
-def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:
-    """Return ``size`` children of the ``kept`` parents, sorted.
+def _spread_over(parents: Tensor, kept_parents: Tensor, size: int) -> Tensor:
+    """Return ``size`` children of the kept parents, sorted.
 
     First child of each, then second child of each, ...
     """
-    child = torch.isin(parents, kept).nonzero()[:, 0]
+    child = torch.isin(parents, kept_parents).nonzero()[:, 0]
     parent = parents[child]
     order = parent.argsort(stable=True)
     counts = torch.bincount(parent)

@@ -36,10 +36,10 @@ def random_parents(
         >>> [torch.bincount(parents).tolist() for parents in random_parents(7, [3, 2])]
         [[3, 2, 2], [2, 1]]
     """
-    given = [num_clusters] if isinstance(num_clusters, int) else list(num_clusters)
+    sizes = [num_clusters] if isinstance(num_clusters, int) else list(num_clusters)
     counts = [
         check_count("vocab_size", vocab_size),
-        *(check_count("num_clusters", count) for count in given),
+        *(check_count("num_clusters", count) for count in sizes),
     ]
     for fine, coarse in pairwise(counts):
         require(
@@ -115,9 +115,10 @@ def table_parents(
             for path in paths:
                 name = path[level]
                 parent = path[level + 1]
-                known = above.setdefault(name, parent)
+                first_parent = above.setdefault(name, parent)
                 require(
-                    known == parent, f"table has two parents of {name!r}: {known!r} and {parent!r}"
+                    first_parent == parent,
+                    f"table has two parents of {name!r}: {first_parent!r} and {parent!r}",
                 )
             members = [above[name] for name in names[level]]
     return parents, names
@@ -198,20 +199,20 @@ def soft_memberships(
     """
     check_number("temperature", temperature, 1e-9, math.inf, "above 0")
     centroids = clusters.centroids[0].to(torch.float64)
-    own = clusters.of_tokens()
+    cluster = clusters.of_tokens()
     rows = embeddings.detach().to(centroids.device, torch.float64)
     check_shape(
         "embeddings",
         rows,
-        (len(own), centroids.shape[1]),
-        f"(V, D) = ({len(own)}, {centroids.shape[1]})",
+        (len(cluster), centroids.shape[1]),
+        f"(V, D) = ({len(cluster)}, {centroids.shape[1]})",
     )
     if clusters.metric == "cosine":
         distance = 1 - normalize(rows, dim=1) @ normalize(centroids, dim=1).mT
     else:
         distance = torch.cdist(rows, centroids) ** 2
     # its own cluster is kept, so that none is empty
-    ranked = distance.scatter(1, own[:, None], -torch.inf)
+    ranked = distance.scatter(1, cluster[:, None], -torch.inf)
     index = ranked.topk(min(check_count("most", most), len(centroids)), largest=False).indices
     probability = (-distance.gather(1, index) / temperature).softmax(1)
     return {

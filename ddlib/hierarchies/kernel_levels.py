@@ -49,8 +49,8 @@ class Kernels(Hierarchy):
             raise TypeError(
                 f"kernels is a {type(kernels).__name__}, must be a list of one kernel for each edge"
             )
-        found = [kernel_of(each, f"kernels[{i}]") for i, each in enumerate(kernels)]
-        super().__init__(_to_mask(found), speed)
+        edges = [kernel_of(each, f"kernels[{i}]") for i, each in enumerate(kernels)]
+        super().__init__(_to_mask(edges), speed)
         self.declare(speed=speed)
 
     @property
@@ -122,8 +122,8 @@ class Blur(Kernels):
         scale = max(size / self.vocab_size, 0.4 / self.widths[0])
         widths = [width * scale for width in self.widths]
         small = Blur(size, widths, self.cyclic, self.speeds)
-        made: Self = made_by(small, reduction, hierarchy=self, vocab_size=vocab_size)
-        return made
+        named_copy: Self = made_by(small, reduction, hierarchy=self, vocab_size=vocab_size)
+        return named_copy
 
     @staticmethod
     def from_similarity(

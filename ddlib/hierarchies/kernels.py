@@ -110,20 +110,20 @@ class Kernel(Float64Module):
         mass, highest = self._shift(log_probs)
         tiny = torch.finfo(mass.dtype).tiny
         eps = torch.finfo(mass.dtype).eps
-        found = mass.clamp_min(tiny).log() + highest
+        result = mass.clamp_min(tiny).log() + highest
         small = mass.detach() < tiny * self._terms / eps  # lower masses may lack digits
         if not visible(small) or not bool(small.any()):
-            return found
+            return result
         rows = log_probs.reshape(-1, self.num_children)
         row, parent = (
             each.split(max(1, _TERMS // self._terms))
             for each in small.flatten(0, -2).nonzero().unbind(1)
         )
         exact = [
-            checkpoint(self._log_mass, rows, *which, use_reentrant=False, preserve_rng_state=False)
-            for which in zip(row, parent, strict=True)
+            checkpoint(self._log_mass, rows, *pairs, use_reentrant=False, preserve_rng_state=False)
+            for pairs in zip(row, parent, strict=True)
         ]
-        return found.masked_scatter(small, torch.cat(exact))
+        return result.masked_scatter(small, torch.cat(exact))
 
     def log_mass(
         self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]
@@ -147,8 +147,8 @@ class Kernel(Float64Module):
             The probability of each parent, its share in this entry where a parent has several, then
             ``values``.
         """
-        given = self.row(child)
-        return given, given, *values
+        probs = self.row(child)
+        return probs, probs, *values
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""

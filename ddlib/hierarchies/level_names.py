@@ -59,18 +59,18 @@ def check_names(names: Any, sizes: tuple[int, ...]) -> Names:
         raise TypeError(
             f"names is {names!r}, must be lists of strings, one for each level of clusters"
         )
-    lists = [lists] if all(isinstance(one, str) for one in lists) else list(lists)
+    lists = [lists] if all(isinstance(name, str) for name in lists) else list(lists)
     require(
         len(lists) == len(sizes),
         f"names has {len(lists)} levels, must have {len(sizes)}: one per vector in parents",
     )
-    for i, (found, size) in enumerate(zip(lists, sizes, strict=True)):
-        if isinstance(found, str) or not all(isinstance(name, str) for name in found):
-            raise TypeError(f"names[{i}] is {found!r}, must be a list of strings")
+    for i, (members, size) in enumerate(zip(lists, sizes, strict=True)):
+        if isinstance(members, str) or not all(isinstance(name, str) for name in members):
+            raise TypeError(f"names[{i}] is {members!r}, must be a list of strings")
         require(
-            len(found) == size,
-            f"names[{i}] has {len(found)} names, must have {size}: one per cluster",
+            len(members) == size,
+            f"names[{i}] has {len(members)} names, must have {size}: one per cluster",
         )
-        twice = [name for n, name in enumerate(found) if not name or name in found[:n]]
+        twice = [name for n, name in enumerate(members) if not name or name in members[:n]]
         require(not twice, f"names[{i}] has {twice[:1]}, which is empty or occurs twice")
-    return Names(levels, tuple(tuple(found) for found in lists))
+    return Names(levels, tuple(tuple(members) for members in lists))

@@ -144,13 +144,13 @@ class Map(Kernel):
         if self.spread is None:
             return right
         cumulative = self.spread.cumsum(0)
-        kept = self.keep + self.spread[right]
+        stay = self.keep + self.spread[right]
         width = self.spread[right]
-        other = (u - kept) / (1 - kept) * (cumulative[-1] - width)
+        target = (u - stay) / (1 - stay) * (cumulative[-1] - width)
         # skip the right parent's slice
-        other = torch.where(other < cumulative[right] - width, other, other + width)
-        strayed = torch.searchsorted(cumulative, other.clamp(min=0).contiguous(), right=True)
-        return torch.where(u < kept, right, strayed.clamp_max(self.num_parents - 1))
+        target = torch.where(target < cumulative[right] - width, target, target + width)
+        stray = torch.searchsorted(cumulative, target.clamp(min=0).contiguous(), right=True)
+        return torch.where(u < stay, right, stray.clamp_max(self.num_parents - 1))
 
     def after(self, matrix: Float64[Tensor, "below children"]) -> Kernel:
         if self.num_parents == 1:
@@ -306,11 +306,11 @@ def _segment_logsumexp(
 ) -> Float[Tensor, "*n parents"]:
     index = segment.expand_as(values)
     shape = (*values.shape[:-1], count)
-    empty = values.new_zeros(shape)
+    zeros = values.new_zeros(shape)
     # on an accelerator the check would wait for the device
     if values.device.type == "cpu" and visible(values) and values.numel():
         highest = values.detach().amax(-1, keepdim=True)
-        total = empty.scatter_add(-1, index, (values - highest).exp())
+        total = zeros.scatter_add(-1, index, (values - highest).exp())
         # 1 / total times a weight of the bound, up to 1e17 near t = 0 or 1, must not overflow
         if (
             bool(highest.isfinite().all())
@@ -320,7 +320,7 @@ def _segment_logsumexp(
     with torch.no_grad():
         peak = values.new_full(shape, -torch.inf).scatter_reduce(-1, index, values, "amax")
         peak = torch.where(peak.isfinite(), peak, 0.0)
-    total = empty.scatter_add(-1, index, (values - peak[..., segment]).exp())
+    total = zeros.scatter_add(-1, index, (values - peak[..., segment]).exp())
     # a cluster without mass has log-mass -inf and gradient 0 instead of NaN
     return torch.where(
         total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf

@@ -92,8 +92,8 @@ class Sparse(Kernel):
         return self.index.shape[1] >= self.num_parents and super().mixes
 
     def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
-        empty = self.values.new_zeros(*child.shape, self.num_parents)
-        return empty.scatter_add(-1, self.index[child], self.values[child])
+        zeros = self.values.new_zeros(*child.shape, self.num_parents)
+        return zeros.scatter_add(-1, self.index[child], self.values[child])
 
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
         child, probability = self._below(parent)
@@ -127,8 +127,8 @@ class Sparse(Kernel):
     ) -> tuple[Float[Tensor, "*n k"], ...]:
         index = self.index[child]
         part = self.values[child]
-        given = self.row(child).gather(-1, index) if self._repeats else part
-        return given, part, *(each.gather(-1, index) for each in values)
+        probs = self.row(child).gather(-1, index) if self._repeats else part
+        return probs, part, *(each.gather(-1, index) for each in values)
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self.index[child, draw(self.values[child], u)]
@@ -141,14 +141,14 @@ class Sparse(Kernel):
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
             return upper.after(self.matrix())
         block = max(1, _DENSE // max(upper.num_children, upper.num_parents))
-        found = []
+        chunks = []
         for children in torch.arange(self.num_children, device=self.device).split(block):
             mass = upper.push(self.row(children))  # dense rows, a few at a time
-            found.append(mass.topk(int((mass > 0).sum(1).max())))
-        width = max(values.shape[1] for values, _ in found)
+            chunks.append(mass.topk(int((mass > 0).sum(1).max())))
+        width = max(values.shape[1] for values, _ in chunks)
         values, index = (
             torch.cat([pad(part, (0, width - part.shape[1])) for part in each])
-            for each in zip(*found, strict=True)
+            for each in zip(*chunks, strict=True)
         )
         product = Sparse(index, values, upper.num_parents)
         return product if 2 * width < upper.num_parents else Dense(product.matrix())
@@ -207,10 +207,10 @@ class Banded(Sparse):
     def __init__(self, size: int, weights: Any, cyclic: bool = False) -> None:
         steps = torch.as_tensor(weights, dtype=torch.float64)
         check_count("size", size)
-        most = size if cyclic else 2 * size - 1
+        limit = size if cyclic else 2 * size - 1
         require(
-            steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= most,
-            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {most} "
+            steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= limit,
+            f"weights has shape {tuple(steps.shape)}, must be (n,) with n odd and at most {limit} "
             f"for {size} states",
         )
         require(bool((steps >= 0).all()), f"weights holds {float(steps.min())}, must be at least 0")
@@ -281,8 +281,8 @@ class Banded(Sparse):
         place = place + len(self._steps) // 2
         inside = (place >= 0) & (place < len(self._steps))
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
-        below, here, above = weights.to(pieces[0].dtype).split([reach, size, reach])
-        return pieces[0] @ below + pieces[1] @ here + pieces[2] @ above
+        below, inside_block, above = weights.to(pieces[0].dtype).split([reach, size, reach])
+        return pieces[0] @ below + pieces[1] @ inside_block + pieces[2] @ above
 
     def _join(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0

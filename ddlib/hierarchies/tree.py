@@ -79,9 +79,9 @@ class Tree(Hierarchy):
             maps.append(edge)
         maps.append(to_masks(maps[-1].num_parents, masks))
         super().__init__(maps, speed)
-        chosen = [edge.parents for edge in maps[:-1]]
+        parents_of_edges = [edge.parents for edge in maps[:-1]]
         self.declare(
-            parents=chosen[0] if "parents" in vectors else chosen,
+            parents=parents_of_edges[0] if "parents" in vectors else parents_of_edges,
             xi=rates if isinstance(xi, Iterable) else xi,
             speed=speed,
             vocab_size=vocab_size,
@@ -89,8 +89,8 @@ class Tree(Hierarchy):
             names=names,
         )
         self.fingerprint = fingerprint
-        if (found := check_names(names, self.levels[1:-1])).members:
-            self._names = found
+        if (checked := check_names(names, self.levels[1:-1])).members:
+            self._names = checked
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -56,10 +56,10 @@ def wordnet_table(
 
     Source: wndb(5WN), the description of the files that comes with WordNet.
     """
-    chosen = [check_count(f"depths[{i}]", depth, 0) for i, depth in enumerate(depths)]
+    levels = [check_count(f"depths[{i}]", depth, 0) for i, depth in enumerate(depths)]
     require(
-        len(chosen) > 0 and all(fine > coarse for fine, coarse in pairwise(chosen)),
-        f"depths is {chosen}, must hold one depth per level of clusters, decreasing",
+        len(levels) > 0 and all(fine > coarse for fine, coarse in pairwise(levels)),
+        f"depths is {levels}, must hold one depth per level of clusters, decreasing",
     )
     check_count("min_words", min_words)
     chains = _chains(Path(folder), texts)
@@ -72,8 +72,8 @@ def wordnet_table(
     for token, (part_of_speech, *senses) in chains.items():
         # a sense has at most as many tokens as the one above it, so the upper end of the chain is
         # kept
-        kept = [part_of_speech, *(name for name in senses if size[name] >= min_words)]
-        table[token] = [kept[min(depth, len(kept) - 1)] for depth in chosen]
+        frequent = [part_of_speech, *(name for name in senses if size[name] >= min_words)]
+        table[token] = [frequent[min(depth, len(frequent) - 1)] for depth in levels]
     return table
 
 
@@ -84,9 +84,9 @@ def _chains(folder: Path, texts: Mapping[str, str]) -> dict[str, list[str]]:
     chains = {}
     for token, text in texts.items():
         lemma = "_".join(text.lower().split())
-        found = [(part, base) for part in parts if (base := part.base(lemma)) is not None]
-        if found:
-            part, base = max(found, key=lambda sense: frequency.get((sense[0].name, sense[1]), 0))
+        senses = [(part, base) for part in parts if (base := part.base(lemma)) is not None]
+        if senses:
+            part, base = max(senses, key=lambda sense: frequency.get((sense[0].name, sense[1]), 0))
             chains[token] = part.chain(base)
     return chains
 
@@ -159,16 +159,16 @@ class _Part:
 
 def _frequencies(path: Path) -> dict[tuple[str, str], int]:
     """Return the frequency of the first sense of a lemma in texts, by part of speech and lemma."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
 
     def take(fields: list[str]) -> None:
         key, number, count = fields
         if number == "1":
-            lemma, _, rest = key.partition("%")
-            found[_KINDS[rest[0]], lemma] = int(count)
+            lemma, _, sense = key.partition("%")
+            counts[_KINDS[sense[0]], lemma] = int(count)
 
     _read(path, take)
-    return found
+    return counts
 
 
 def _read(path: Path, take: Callable[[list[str]], None]) -> None:

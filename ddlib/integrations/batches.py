@@ -114,9 +114,9 @@ class DiffusionCollator:
             "sequences of one step "
             "over all processes and accumulated batches: omit it",
         )
-        made = copy(self)
-        made.batch_size = size
-        return made
+        collator = copy(self)
+        collator.batch_size = size
+        return collator
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         """Collate items of a dataset: mappings, or token ids alone.
@@ -129,9 +129,11 @@ class DiffusionCollator:
         items = [item if isinstance(item, Mapping) else {"input_ids": item} for item in features]
         first = items[0]
         for item in items:
-            same = item.keys() == first.keys()
+            alike = item.keys() == first.keys()
             require(
-                same, f"items have {_listed(first)} and {_listed(item)}, must have the same entries"
+                alike,
+                f"items have {_join_names(first)} and {_join_names(item)}, must have the same "
+                "entries",
             )
         x, mask = self.pad(items)
         position = (
@@ -145,15 +147,15 @@ class DiffusionCollator:
         labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure, conditions=conditions)
         if position is not None:
             labels[POSITION] = position
-        made = dict(zip(self.input_names, (z, t), strict=True)) | {"labels": labels}
+        inputs = dict(zip(self.input_names, (z, t), strict=True)) | {"labels": labels}
         for name in conditions:
             require(
-                name not in made,
+                name not in inputs,
                 f"an item has {name!r}, which the collator returns: leave it out, or rename it; a "
                 "class is 'label', "
                 "the argument of the network",
             )
-        return {**conditions, **made}
+        return {**conditions, **inputs}
 
     def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, Tensor]:
         """Return the token ids (B, L) and the mask, True at real tokens.
@@ -167,7 +169,7 @@ class DiffusionCollator:
         mask = torch.zeros(x.shape, dtype=torch.bool)
         for row, (ids, item) in enumerate(zip(rows, items, strict=True)):
             x[row, : len(ids)] = ids
-            mask[row, : len(ids)] = _real(item, len(ids))
+            mask[row, : len(ids)] = _attention_mask(item, len(ids))
         if min(map(len, rows)) < length and bool((x[mask] == self.pad_token_id).any()):
             warn_once(
                 "padding",
@@ -183,18 +185,18 @@ class DiffusionCollator:
     ) -> tuple[Tokens, Tensor, Tensor]:
         """Return states (B, L), times and their weights; see ``ddlib.paces.Draw``."""
         if position is None:
-            return self._drawn(x, None)
+            return self._draw(x, None)
         steps = position // (self.batch_size or _STEP)
         rows = [(steps == step).nonzero()[:, 0] for step in steps.unique()]
         keyed = [
             (part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows
         ]
-        drawn = [self._drawn(x[part], generator) for part, generator in keyed]
+        parts = [self._draw(x[part], generator) for part, generator in keyed]
         back = torch.cat(rows).argsort()
-        z, t, measure = (torch.cat(each)[back] for each in zip(*drawn, strict=True))
+        z, t, measure = (torch.cat(each)[back] for each in zip(*parts, strict=True))
         return z, t, measure
 
-    def _drawn(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
+    def _draw(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
         t, measure, *_ = self.pace.draw(x.shape[0], x.shape[1], generator, density=self.density)
         return self.process.sample(x, t, generator), t, measure
 
@@ -206,9 +208,9 @@ def check_process(holder: object, process: ForwardProcess) -> None:
 
     A holder without a process, such as a function, is not checked.
     """
-    other = getattr(holder, "process", process)
-    if found := difference(described(other), described(process)):
-        raise ValueError(f"the {type(holder).__name__} is for another process: {found}")
+    expected = getattr(holder, "process", process)
+    if change := difference(described(expected), described(process)):
+        raise ValueError(f"the {type(holder).__name__} is for another process: {change}")
 
 
 def _check_order(position: Int64[Tensor, "B"] | None) -> None:
@@ -231,40 +233,43 @@ def _check_order(position: Int64[Tensor, "B"] | None) -> None:
         )
 
 
-def _listed(item: Iterable[str]) -> str:
+def _join_names(item: Iterable[str]) -> str:
     return ", ".join(map(str, item))
 
 
-def _real(item: Mapping[str, Any], length: int) -> Tensor | bool:
+def _attention_mask(item: Mapping[str, Any], length: int) -> Tensor | bool:
     """Return the attention mask of an item, True at real tokens."""
     if "attention_mask" not in item:
         return True
-    given = torch.as_tensor(item["attention_mask"])
+    values = torch.as_tensor(item["attention_mask"])
     require(
-        given.shape == (length,),
-        f"attention_mask has shape {tuple(given.shape)}, must be ({length},), one for each of "
+        values.shape == (length,),
+        f"attention_mask has shape {tuple(values.shape)}, must be ({length},), one for each of "
         "input_ids",
     )
-    real = given.bool()
+    real = values.bool()
     require(
-        bool((given == real).all()), f"attention_mask is {given.tolist()!s:.60}, must hold 0 and 1"
+        bool((values == real).all()),
+        f"attention_mask is {values.tolist()!s:.60}, must hold 0 and 1",
     )
     return real
 
 
 def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
     """Return the token ids of an item."""
-    require("input_ids" in item, f"an item has {_listed(item)}, must have input_ids, the token ids")
-    given = item["input_ids"]
+    require(
+        "input_ids" in item, f"an item has {_join_names(item)}, must have input_ids, the token ids"
+    )
+    values = item["input_ids"]
     try:
-        if isinstance(given, tuple):  # such as an item of a TensorDataset
+        if isinstance(values, tuple):  # such as an item of a TensorDataset
             raise TypeError
-        ids = torch.as_tensor(given)
+        ids = torch.as_tensor(values)
     except (TypeError, ValueError):
         raise TypeError(
-            f"input_ids is {given!r:.60}, must be integers (L,), the token ids of a sequence"
+            f"input_ids is {values!r:.60}, must be integers (L,), the token ids of a sequence"
         ) from None
-    if len(given) and (ids.is_floating_point() or ids.is_complex()):
+    if len(values) and (ids.is_floating_point() or ids.is_complex()):
         raise TypeError(f"input_ids has dtype {ids.dtype}, must be integers: token ids")
     require(
         ids.ndim == 1,

@@ -137,9 +137,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
             TypeError: the process or the sampler was given as an object.
         """
         for name in ("process", "sampler"):
-            if not isinstance(given := self.config[name], (Mapping, str)):
+            if not isinstance(value := self.config[name], (Mapping, str)):
                 raise TypeError(
-                    f"{name} was given as the object {given!r}, must be plain values to be saved"
+                    f"{name} was given as the object {value!r}, must be plain values to be saved"
                 )
         super().save_config(save_directory, push_to_hub, **options)
 
@@ -179,7 +179,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     def init_sample(self, shape: tuple[int, int], generator: Generator = None) -> Tokens:
         """Draw the initial states, (B, L), as ``dd.sample`` does."""
         free = torch.ones(shape, dtype=torch.bool, device=self.process.device)
-        self._state = self.sampler.init(self._run(free, generator))
+        self._state = self.sampler.init(self._context(free, generator))
         self._next = 0
         return self._state.z
 
@@ -268,7 +268,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
             len(steps) in (1, len(original_samples)),
             f"timesteps has {len(steps)} entries, must have 1 or (B,) = ({len(original_samples)},)",
         )
-        t = self.times.to(original_samples.device)[[self._index(one) for one in steps]]
+        t = self.times.to(original_samples.device)[[self._index(step) for step in steps]]
         return self.process.sample(
             original_samples,
             t.expand(len(original_samples)),
@@ -276,21 +276,21 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         )
 
     def _index(self, timestep: int | Tensor) -> int:
-        found = (
+        index = (
             timestep.item() if isinstance(timestep, Tensor) and timestep.numel() == 1 else timestep
         )
         if (
-            isinstance(found, bool)
-            or not isinstance(found, int)
-            or not 0 <= found < self.num_inference_steps
+            isinstance(index, bool)
+            or not isinstance(index, int)
+            or not 0 <= index < self.num_inference_steps
         ):
             raise ValueError(
                 f"timestep is {timestep!r}, must be one of the timesteps "
                 f"0..{self.num_inference_steps - 1}"
             )
-        return found
+        return index
 
-    def _run(
+    def _context(
         self,
         free: Tensor,
         generator: Generator,
@@ -316,11 +316,11 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
                 temperature, truncation.top_p, truncation.top_k, truncation.min_p
             )
         answer = _Answer(self, logits, sample)
-        run = self._run(free, generator, answer, truncation.sharpen(1.0))
+        run = self._context(free, generator, answer, truncation.sharpen(1.0))
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
             # the given generator is used for the steps only
-            other = torch.Generator(sample.device).manual_seed(0)
-            begun = self.sampler.init(replace(run, generator=other))
+            separate = torch.Generator(sample.device).manual_seed(0)
+            begun = self.sampler.init(replace(run, generator=separate))
             self._state = begun._replace(t=run.times[k].expand(len(sample)))
         state = self._state._replace(z=sample)
         answer.t = state.t
@@ -367,15 +367,15 @@ class _Answer:
         self.t: Times | None = None
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
-        same = (
+        unchanged = (
             self.logits is not None
             and self.z is not None
             and self.t is not None
             and z.shape == self.z.shape
         )
-        if same and visible(z):
-            same = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
-        if not same or self.logits is None:
+        if unchanged and visible(z):
+            unchanged = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
+        if not unchanged or self.logits is None:
             raise TypeError(
                 f"{self.scheduler.sampler!r} evaluates the network at other states or another time "
                 "than the current "

@@ -44,9 +44,9 @@ class _Continued(PositionSampler):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[int]:
-        done: int = self.trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        self.epoch = done // self.batches
-        return islice(super().__iter__(), done % self.batches * self.batch_size, None)
+        trained_batches: int = self.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        self.epoch = trained_batches // self.batches
+        return islice(super().__iter__(), trained_batches % self.batches * self.batch_size, None)
 
 
 class DiffusionDataModule(L.LightningDataModule):

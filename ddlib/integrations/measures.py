@@ -149,14 +149,14 @@ def sequence_bounds(
     noise = KeyedGenerator(seed, 0, position)
     network = _Conditioned(denoiser, labels["conditions"], x.device.type)
     with torch.autocast(x.device.type, enabled=False):
-        found = bound(process, network, x, noise, mask=mask, **options)
+        terms = bound(process, network, x, noise, mask=mask, **options)
     times = (
         torch.full_like(position, torch.nan, dtype=torch.float64)
-        if found.times is None
-        else found.times
+        if terms.times is None
+        else terms.times
     )
     return torch.stack(
-        [part.double() for part in (position, found.total.sum(1), mask.sum(1), times)], 1
+        [part.double() for part in (position, terms.total.sum(1), mask.sum(1), times)], 1
     )
 
 

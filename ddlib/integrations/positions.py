@@ -50,12 +50,12 @@ class Positions(Dataset[dict[str, Any]]):
 
         Return others, such as a stream, as they are.
         """
-        known = (
+        unchanged = (
             dataset is None
             or isinstance(dataset, (Positions, IterableDataset))
             or not hasattr(dataset, "__len__")
         )
-        return dataset if known else cls(dataset, **options)
+        return dataset if unchanged else cls(dataset, **options)
 
     def __len__(self) -> int:
         return self.passes * len(self.dataset)
@@ -76,8 +76,8 @@ class Positions(Dataset[dict[str, Any]]):
 
         The latest one is kept with its number, as one object, since threads share it.
         """
-        found, order = self._ordered
-        if found != number:
+        cached_number, order = self._ordered
+        if cached_number != number:
             generator = torch.Generator().manual_seed(self.seed + number)
             order = torch.randperm(len(self.dataset), generator=generator)
             self._ordered = number, order

@@ -25,25 +25,27 @@ def process_values(process: ForwardProcess) -> dict[str, Any]:
             program can import.
     """
     try:
-        found = values(process)
+        plain = values(process)
     except TypeError as error:
         raise TypeError(f"process: cannot be built from a file: {error}") from error
-    for place, kind in _kinds(found, "process"):
+    for place, kind in _kinds(plain, "process"):
         if kind.startswith("__main__:"):
             raise TypeError(
                 f"{place} is {kind}: other programs cannot import it, move it to a module"
             )
-    return found
+    return plain
 
 
 def _kinds(plain: Any, place: str) -> list[tuple[str, str]]:
     """Return the kinds of a part and of the parts inside it, with their places."""
     if isinstance(plain, list):
-        return [one for i, value in enumerate(plain) for one in _kinds(value, f"{place}[{i}]")]
+        return [kind for i, value in enumerate(plain) for kind in _kinds(value, f"{place}[{i}]")]
     if not isinstance(plain, dict):
         return []
-    own = [(f"{place}.kind", str(plain["kind"]))] if "kind" in plain else []
-    return own + [one for name, value in plain.items() for one in _kinds(value, f"{place}.{name}")]
+    first = [(f"{place}.kind", str(plain["kind"]))] if "kind" in plain else []
+    return first + [
+        kind for name, value in plain.items() for kind in _kinds(value, f"{place}.{name}")
+    ]
 
 
 def process_file(process: ForwardProcess) -> dict[str, str]:

@@ -148,8 +148,8 @@ class DiffusionTrainer(Trainer):
     ) -> None:
         if (Path(resume_from_checkpoint) / PROCESS).exists():
             saved = described(load_process(resume_from_checkpoint))
-            if found := difference(saved, described(self.process)):
-                raise ValueError(f"{resume_from_checkpoint} is of another process: {found}")
+            if change := difference(saved, described(self.process)):
+                raise ValueError(f"{resume_from_checkpoint} is of another process: {change}")
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
 

@@ -46,9 +46,9 @@ class Statistics(Divergence):
         token = rows.x[:, None]
         assert isinstance(edge, Map)  # see ``dispatch``
         if edge.spread is None:
-            log_px, log_finest, to_logits = _plain(edge, logits, token, derive, read)
+            log_px, log_finest, to_logits = _without_spread(edge, logits, token, derive, read)
         else:
-            log_px, log_finest, to_logits = _perturbed(edge, edge.spread, logits, token, read)
+            log_px, log_finest, to_logits = _with_spread(edge, edge.spread, logits, token, read)
         shares = None if self.shares is None else self.shares(rows)[:, None]
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
@@ -64,7 +64,7 @@ class Statistics(Divergence):
         return value.detach()
 
 
-def _perturbed(
+def _with_spread(
     edge: Map, spread: Tensor, logits: Tensor, token: Tensor, read: Reader | None
 ) -> tuple[Tensor, Tensor, Derive]:
     """Return log p(x), log u_1 and their backward function; ``logits`` become probabilities."""
@@ -83,10 +83,10 @@ def _perturbed(
     return log_px, finest.log(), to_logits
 
 
-def _plain(
+def _without_spread(
     edge: Map, logits: Tensor, token: Tensor, derive: bool, read: Reader | None
 ) -> tuple[Tensor, Tensor, Derive]:
-    """As ``_perturbed`` if only higher edges have xi < 1.
+    """As ``_with_spread`` if only higher edges have xi < 1.
 
     In log space, since a cluster's mass may underflow.
     """

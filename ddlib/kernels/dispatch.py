@@ -121,10 +121,10 @@ def _child_plan(
     on token logits.
     """
     levels = list[int]()
-    for found in children.levels_of(process.hierarchy)[: plain + 1]:
-        if found is None:
+    for tree_level in children.levels_of(process.hierarchy)[: plain + 1]:
+        if tree_level is None:
             break  # this level of the process is not a level of the tree
-        levels.append(found)
+        levels.append(tree_level)
     hard = options.name == "hard"
     blocks = list[Part]()
     if options.name == "edges":  # on CUDA too: the Triton kernels do not support edge weights

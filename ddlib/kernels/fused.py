@@ -48,10 +48,12 @@ class Gradients(NamedTuple):
     @classmethod
     def zeros(cls, layer: Layer) -> "Gradients":
         """Return zeros; for parameters at least in float32, since thousands of rows are summed."""
-        wide = torch.promote_types(layer.weight.dtype, torch.float32)
-        bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=wide)
+        sum_dtype = torch.promote_types(layer.weight.dtype, torch.float32)
+        bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=sum_dtype)
         # contiguous rows for any layout of the matrix: the kernels add to them
-        weight = torch.zeros_like(layer.weight, dtype=wide, memory_format=torch.contiguous_format)
+        weight = torch.zeros_like(
+            layer.weight, dtype=sum_dtype, memory_format=torch.contiguous_format
+        )
         return cls(torch.zeros_like(layer.hidden), weight, bias)
 
 
@@ -62,7 +64,7 @@ class Work(NamedTuple):
     rows: Rows
     scale: Float[Tensor, "N"] | None
     """Factor of the gradients of each row; None for no gradients."""
-    held: int
+    budget: int
     """Number of logits in memory at a time."""
     values: Float[Tensor, "N"]
     gradients: Gradients | None
@@ -86,11 +88,11 @@ def run(
         chunk: number of logits in memory at a time.
     """
     hidden = layer.hidden
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    values = torch.zeros(len(hidden), dtype=wide, device=hidden.device)
+    sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
+    values = torch.zeros(len(hidden), dtype=sum_dtype, device=hidden.device)
     gradients = None if scale is None else Gradients.zeros(layer)
-    held = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
-    work = Work(layer, rows, scale, held, values, gradients)
+    budget = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
+    work = Work(layer, rows, scale, budget, values, gradients)
     with torch.autocast(hidden.device.type, enabled=False):
         for block in blocks:
             add(block, work)
@@ -104,16 +106,16 @@ def add(part: Part, work: Work) -> None:
 
 
 @add.register
-def _block(block: Block, work: Work) -> None:
-    (hidden, weight, bias), rows, scale, held, values, gradients = work
+def _add_block(block: Block, work: Work) -> None:
+    (hidden, weight, bias), rows, scale, budget, values, gradients = work
     if len(block.rows) == 0:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
-    chunk = max(held // len(matrix), 1)
+    chunk = max(budget // len(matrix), 1)
     # the same number of chunks, of equal size
     chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))
-    slab = max(held // _SLABS // len(matrix), 1) if block.divergence.wide else chunk
+    slab = max(budget // _SLABS // len(matrix), 1) if block.divergence.in_float32 else chunk
     # one buffer for all chunks, against memory fragmentation
     space = hidden.new_empty(chunk, len(matrix))
     for index in block.rows.split(chunk):
@@ -121,15 +123,15 @@ def _block(block: Block, work: Work) -> None:
         logits = space[: len(index)]
         multiply(h, matrix, offset, logits)
         for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
-            wide = narrow.to(values.dtype) if block.divergence.wide else narrow
+            logits_of_slab = narrow.to(values.dtype) if block.divergence.in_float32 else narrow
             read = (
                 None if block.observe is None else partial(block.observe, block.columns, slab_index)
             )
             values[slab_index] = block.divergence(
-                wide, rows.take(slab_index), gradients is not None, read
+                logits_of_slab, rows.take(slab_index), gradients is not None, read
             )
-            if wide is not narrow and gradients is not None:
-                narrow.copy_(wide)
+            if logits_of_slab is not narrow and gradients is not None:
+                narrow.copy_(logits_of_slab)
         if gradients is None or scale is None:
             continue
         factor = scale[index].to(values.dtype)[:, None]
@@ -208,9 +210,13 @@ class SummedLoss(torch.autograd.Function):
     ) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
         values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
-        own = (None,) * len(layer) if gradients is None else _like(gradients, Layer(*layer))
+        layer_gradients = (
+            (None,) * len(layer) if gradients is None else _like(gradients, Layer(*layer))
+        )
         # the scale has a gradient if the speeds of the process are learned
-        ctx.save_for_backward(*own, values.to(scale.dtype) if scale.requires_grad else None)
+        ctx.save_for_backward(
+            *layer_gradients, values.to(scale.dtype) if scale.requires_grad else None
+        )
         ctx.mark_non_differentiable(values)
         return (values * scale.to(values.dtype)).sum(), values
 
@@ -223,8 +229,8 @@ class SummedLoss(torch.autograd.Function):
             saved = tuple(
                 None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved
             )
-        *own, of_scale = saved
-        return None, None, None, of_scale, *own
+        *layer_gradients, of_scale = saved
+        return None, None, None, of_scale, *layer_gradients
 
 
 def _like(gradients: Gradients, layer: Layer) -> tuple[Tensor | None, ...]:

@@ -75,16 +75,16 @@ def family_queries(
     """
     tree = children.tree
     tree_level = torch.tensor(levels, device=level.device)
-    known = level.clamp_max(len(levels) - 1)
-    top = tree_level[known]
-    bottom = tree_level[(known - 1).clamp_min(0)]
+    plain_level = level.clamp_max(len(levels) - 1)
+    top = tree_level[plain_level]
+    bottom = tree_level[(plain_level - 1).clamp_min(0)]
     if hard or every:
-        bottom = torch.where(known > 1, 0, bottom)
+        bottom = torch.where(plain_level > 1, 0, bottom)
     if hard:
         top = (
             top
             if children.parameterization == "posterior"
-            else torch.where(known > 1, tree.depth, top)
+            else torch.where(plain_level > 1, tree.depth, top)
         )
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
@@ -112,7 +112,7 @@ def parts(
     ``shares`` are the weights of each edge of the process for each row; with them all edges below a
     state are needed.
     """
-    found = []
+    result = []
     for at, query in enumerate(
         family_queries(children, levels, rows.x, level, hard, shares is not None)
     ):
@@ -122,13 +122,13 @@ def parts(
         # edge of the process that contains this level of the tree
         edge = sum(at >= other for other in levels[1:])
         share = None if shares is None or len(index) == 0 else shares[index, edge]
-        found.append(Siblings(families, index, child[index], share))
-    return found
+        result.append(Siblings(families, index, child[index], share))
+    return result
 
 
 @fused.add.register
-def _siblings(part: Siblings, work: Work) -> None:
-    (hidden, weight, bias), _, scale, held, values, gradients = work
+def _add_siblings(part: Siblings, work: Work) -> None:
+    (hidden, weight, bias), _, scale, budget, values, gradients = work
     if len(part.rows) == 0:
         return
     h = hidden[part.rows]
@@ -144,7 +144,7 @@ def _siblings(part: Siblings, work: Work) -> None:
     for parent, count in zip(parents.tolist(), counts.tolist(), strict=True):
         family = part.families.of(parent)
         matrix, offset = columns_of(weight, bias, family.columns)
-        for index in torch.arange(first, first + count).split(max(held // family.size, 1)):
+        for index in torch.arange(first, first + count).split(max(budget // family.size, 1)):
             chunk = slice(int(index[0]), int(index[-1]) + 1)
             narrow = multiply(h[chunk], matrix, offset, h.new_empty(len(index), family.size))
             logits = narrow.to(values.dtype)

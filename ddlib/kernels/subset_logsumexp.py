@@ -62,7 +62,7 @@ class Nested(Divergence):
         sums.append(to_softmax(logits, read) if derive or read else logits.logsumexp(1))
         differences = [(upper - lower).clamp_min(0) for lower, upper in pairwise(sums)]  # rounding
         if self.shares is None:
-            weights = [torch.ones_like(one) for one in differences]
+            weights = [torch.ones_like(difference) for difference in differences]
         else:
             weights = list(self.shares(rows).to(logits.dtype).unbind(1))[: len(differences)]
             if derive:
@@ -72,7 +72,7 @@ class Nested(Divergence):
             logits.scatter_add_(1, columns, part.mul_((above - weight)[:, None]))
             above = weight
         return sum(
-            (weight * one for weight, one in zip(weights, differences, strict=True)),
+            (weight * difference for weight, difference in zip(weights, differences, strict=True)),
             torch.zeros_like(above),
         )
 
@@ -140,15 +140,15 @@ def blocks(
         )
     else:
         divergence = TokenIn(position)
-    found = []
+    result = []
     first = 0
     for member, count in zip(
         *(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True
     ):
         columns = None if members is None else members.members(member)
-        found.append(Block(index[first : first + count], columns, divergence))
+        result.append(Block(index[first : first + count], columns, divergence))
         first += count
-    return found
+    return result
 
 
 def _columns(

@@ -55,7 +55,7 @@ class Rows(NamedTuple):
 class Divergence(ABC):
     """Computes divergences, and their derivatives, from logits."""
 
-    wide = True
+    in_float32 = True
     """True if half-precision logits must be cast to float32 first."""
 
     @abstractmethod
@@ -65,7 +65,8 @@ class Divergence(ABC):
         """Compute the divergence of each row in nats.
 
         Args:
-            logits: logits of the block's columns, float32 or float64 if ``wide``; overwritten.
+            logits: logits of the block's columns, float32 or float64 if ``in_float32``;
+                overwritten.
             rows: the rows they belong to.
             derive: whether to write d divergence / d logits into ``logits``.
             read: function to call with the probabilities, which the divergence computes anyway.
@@ -87,10 +88,10 @@ class Dense(Divergence):
         if read is not None:
             read(logits.softmax(1))
         with torch.set_grad_enabled(derive):
-            given = logits.detach()[:, None].clone().requires_grad_(derive)
-            value = self.formula(given, rows.x[:, None], rows.z[:, None], rows.t).squeeze(1)
+            variable = logits.detach()[:, None].clone().requires_grad_(derive)
+            value = self.formula(variable, rows.x[:, None], rows.z[:, None], rows.t).squeeze(1)
             if derive:
-                (slope,) = torch.autograd.grad(value.sum(), given)
+                (slope,) = torch.autograd.grad(value.sum(), variable)
                 logits.copy_(slope.squeeze(1))
         return value.detach()
 

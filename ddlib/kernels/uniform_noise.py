@@ -36,8 +36,8 @@ class Evidence(Divergence):
         torch.add(log_p, ratio, out=scratch)
         others = log1p_exp(scratch, out=scratch).scatter_(1, x, 0.0).sum(1, keepdim=True)
         with torch.set_grad_enabled(derive):
-            found = (log_p.gather(1, x), log_p.gather(1, z), others)
-            log_px, log_pz, others = (one.detach().requires_grad_(derive) for one in found)
+            terms = (log_p.gather(1, x), log_p.gather(1, z), others)
+            log_px, log_pz, others = (term.detach().requires_grad_(derive) for term in terms)
             value = self.process.divergence(log_px, log_pz, others, x, rows.z[:, None], rows.t)
             if not derive:
                 return value.squeeze(1)

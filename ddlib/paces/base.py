@@ -195,7 +195,7 @@ class Pace(Part):
         u, exact, t = along(place.t)
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
-            speeds = self.check_path(self.speeds(u, chance), chance, most=None)
+            speeds = self.check_path(self.speeds(u, chance), chance, limit=None)
             if speeds.ndim > t.ndim:
                 rule = f"must be that of times, {tuple(t.shape)}, or (B,)"
                 raise ValueError(f"{self!r}: speeds have shape {tuple(speeds.shape)}, {rule}")
@@ -204,11 +204,11 @@ class Pace(Part):
         s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
-    def check_path(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
-        """Check type, shape and range of times, or of speeds if ``most`` is None, and return
+    def check_path(self, values: Tensor, chance: Tensor, limit: float | None = 1.0) -> Tensor:
+        """Check type, shape and range of times, or of speeds if ``limit`` is None, and return
         them.
         """
-        kind = "speeds" if most is None else "times"
+        kind = "speeds" if limit is None else "times"
         shapes = (chance.shape, chance.shape[:1])
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
@@ -226,8 +226,8 @@ class Pace(Part):
                 wrong = f"hold {low:g}, must be at least 0"
             elif not high < torch.inf:
                 wrong = f"hold {high:g}, must be finite"
-            elif most is not None and high > most:
-                wrong = f"hold {high:g}, must be at most {most}"
+            elif limit is not None and high > limit:
+                wrong = f"hold {high:g}, must be at most {limit}"
         require(not wrong, wrong and f"{self!r}: {kind} {wrong}")
         return values
 

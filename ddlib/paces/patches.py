@@ -34,9 +34,9 @@ class Patches(InTurn):
 
     def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
         self.shape, self.patch = check_sides("shape", shape), check_sides("patch", patch)
-        for whole, side in zip(self.shape, self.patch, strict=True):
+        for length, side in zip(self.shape, self.patch, strict=True):
             require(
-                whole % side == 0,
+                length % side == 0,
                 f"patch is {self.patch}, must divide the rows and columns of shape {self.shape}",
             )
         super().__init__(self.patch[0] * self.patch[1])

@@ -116,21 +116,21 @@ def state_names(
         ValueError: too many levels, or a number of names that differs from the size of the level.
     """
     sizes = subject.levels
-    given = list(members or [])
+    groups = list(members or [])
     require(
-        len(given) <= len(sizes),
-        f"members has {len(given)} entries, must have at most {len(sizes)}: the tokens, then each "
+        len(groups) <= len(sizes),
+        f"members has {len(groups)} entries, must have at most {len(sizes)}: the tokens, then each "
         "level above them",
     )
     result: list[str] = []
-    own = ((), *_names(subject).members)
+    of_tree = ((), *_names(subject).members)
     for level, size in enumerate(sizes):
         default = [f"{'c' * level or 'w'}{i}" for i in range(size)]
         if 0 < level == len(sizes) - 1 and size == 1:
             default = ["mask"]
-        if level < len(own) and len(own[level]) == size:
-            default = list(own[level])
-        names = list(given[level]) if level < len(given) else default
+        if level < len(of_tree) and len(of_tree[level]) == size:
+            default = list(of_tree[level])
+        names = list(groups[level]) if level < len(groups) else default
         require(
             len(names) == size,
             f"members[{level}] has {len(names)} names, level {level} has {size} members",

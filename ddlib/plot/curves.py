@@ -49,18 +49,18 @@ def occupancy_series(
     Raises:
         TypeError, ValueError: as ``bands``.
     """
-    found = bands(process, names)
+    groups = bands(process, names)
     t = t.to(process.device, torch.float64)
     if isinstance(process, HasLevelWeights):
         values = process.occupancies(t)
     else:
-        tokens = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
-        same = process.likelihood(tokens, tokens, t).mean(1)
-        beyond = torch.zeros_like(same)
+        tokens = _evenly_spaced(0, process.vocab_size).to(t.device).expand(len(t), -1)
+        clean = process.likelihood(tokens, tokens, t).mean(1)
+        beyond = torch.zeros_like(clean)
         for state in range(process.vocab_size, process.num_states):
             beyond += process.likelihood(torch.full_like(tokens, state), tokens, t).mean(1)
-        values = torch.stack([same, (1 - same - beyond).clamp_min(0), beyond], 1)
-    return [Series(band, values[:, i]) for i, band in enumerate(found)]
+        values = torch.stack([clean, (1 - clean - beyond).clamp_min(0), beyond], 1)
+    return [Series(band, values[:, i]) for i, band in enumerate(groups)]
 
 
 def weight_series(
@@ -82,16 +82,16 @@ def weight_series(
     Raises:
         TypeError, ValueError: as ``bands``.
     """
-    found = bands(process, names)
+    groups = bands(process, names)
     t = interior(t.to(process.device))
     if isinstance(process, HasLevelWeights):
         values = process.weights(t)
-        found = found[:1] + [
-            upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)
+        groups = groups[:1] + [
+            upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(groups)
         ]
     else:
-        values = _mean_weights(process, t, len(found))
-    curves = [Series(band, values[:, i]) for i, band in enumerate(found)]
+        values = _mean_weights(process, t, len(groups))
+    curves = [Series(band, values[:, i]) for i, band in enumerate(groups)]
     return [curve for curve in curves if bool((curve.values.nan_to_num() > 0).any())]
 
 
@@ -207,7 +207,7 @@ def _times(points: int, least: int = 2) -> Float64[Tensor, "n"]:
     return torch.linspace(0, 1, check_count("points", points, least), dtype=torch.float64)
 
 
-def _spread(start: int, end: int) -> Tensor:
+def _evenly_spaced(start: int, end: int) -> Tensor:
     """Return the states from ``start`` to ``end`` - 1, or an evenly spaced subset."""
     return (
         torch.linspace(start, end - 1, min(end - start, _PROBES), dtype=torch.float64)
@@ -221,8 +221,8 @@ def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tens
 
     NaN for a band of probability 0.
     """
-    tokens = _spread(0, process.vocab_size)
-    states = torch.cat([tokens, _spread(process.vocab_size, process.num_states)])
+    tokens = _evenly_spaced(0, process.vocab_size)
+    states = torch.cat([tokens, _evenly_spaced(process.vocab_size, process.num_states)])
     x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(tokens, states, indexing="ij"))
     band = band_of(process, z, x[0])
     means = []
@@ -230,8 +230,8 @@ def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tens
         pairs = x.expand(len(times), -1), z.expand(len(times), -1)
         weight = process.loss_weight(*pairs, times)
         chance = process.likelihood(pairs[1], pairs[0], times)
-        met = [chance * (band == i) for i in range(count)]
+        masses = [chance * (band == i) for i in range(count)]
         means.append(
-            torch.stack([(torch.where(m > 0, weight, 0) * m).sum(1) / m.sum(1) for m in met], 1)
+            torch.stack([(torch.where(m > 0, weight, 0) * m).sum(1) / m.sum(1) for m in masses], 1)
         )
     return torch.cat(means)

@@ -155,8 +155,8 @@ def _states(process: ForwardProcess) -> str:
     if process.hierarchy is not None:
         return _levels(process.hierarchy)
     beyond = process.num_states - process.vocab_size
-    rest = {0: "", 1: f", the mask {process.vocab_size}"}
-    more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
+    described = {0: "", 1: f", the mask {process.vocab_size}"}
+    more = described.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
     sizes = f", of {', '.join(map(str, process.levels[1:]))}" if len(process.levels) > 2 else ""
     return (
         f"{process.num_states} states: tokens 0..{process.vocab_size - 1}{more}; "

@@ -40,10 +40,10 @@ def trajectory(
         ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
         TypeError, ValueError: as ``bands``; states out of range; as ``image``.
     """
-    found = bands(process, names)
+    groups = bands(process, names)
     check_tokens("states", states, process.num_states, "states")
     require(len(times) == len(states), f"states has {len(states)} rows for {len(times)} times")
-    return image(times, band_of(process, states, states[int(times.argmin())]), found, axes)
+    return image(times, band_of(process, states, states[int(times.argmin())]), groups, axes)
 
 
 def image(

@@ -20,7 +20,7 @@ class _Layout:
     place: dict[tuple[int, int], float] = field(default_factory=dict)
     edges: list[tuple[tuple[int, int], float]] = field(default_factory=list)
     """A parent, and the line of a child one level below."""
-    rest: list[tuple[int, float, int]] = field(default_factory=list)
+    hidden: list[tuple[int, float, int]] = field(default_factory=list)
     """Level, line and number of children that are not shown."""
     lines: int = 0
 
@@ -59,10 +59,10 @@ def hierarchy(
         TypeError, ValueError: as ``bands`` and ``state_names``; ``most`` below 1.
     """
     check_count("most", most)
-    found = bands(hierarchy, names)
+    groups = bands(hierarchy, names)
     state = state_names(hierarchy, members)
     layout = _fit_layout(hierarchy, most)
-    whole = not layout.rest
+    complete = not layout.hidden
     axes = axes_or_new(axes, (2.0 + 1.6 * hierarchy.depth, 0.9 + 0.22 * layout.lines))
     column = [hierarchy.depth - level for level in range(hierarchy.depth + 1)]
     for (level, index), place in layout.edges:
@@ -91,11 +91,12 @@ def hierarchy(
 
     parents = [hierarchy.between(0, i).parents for i in range(1, hierarchy.depth + 1)]
     sizes = [
-        torch.bincount(one, minlength=hierarchy.levels[i]) for i, one in enumerate(parents, start=1)
+        torch.bincount(edge, minlength=hierarchy.levels[i])
+        for i, edge in enumerate(parents, start=1)
     ]
     for (level, index), place in layout.place.items():
-        count = f" ({int(sizes[level - 1][index]):,})" if level and not whole else ""
-        background = found[level].colour
+        count = f" ({int(sizes[level - 1][index]):,})" if level and not complete else ""
+        background = groups[level].colour
         dark = background in (BLUE, DARK)
         label(
             level,
@@ -104,9 +105,9 @@ def hierarchy(
             "white" if dark else "black",
             background,
         )
-    for level, place, left_out in layout.rest:
+    for level, place, left_out in layout.hidden:
         label(level, place, f"+{left_out:,}", GREY, "white")
-    _head(hierarchy, axes, [band.name for band in found], column)
+    _head(hierarchy, axes, [band.name for band in groups], column)
     dress(
         axes, "where a token jumps, right to left", yticks=[], xlim=(-0.35, hierarchy.depth + 0.45)
     )
@@ -124,16 +125,16 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
     return ", ".join(parts)
 
 
-def _fit_layout(hierarchy: Hierarchy, most: int) -> _Layout:
+def _fit_layout(hierarchy: Hierarchy, lines: int) -> _Layout:
     """Return a layout of the whole hierarchy, or with as many children per state as fit into
-    ``most`` lines.
+    ``lines`` lines.
     """
-    widths = [hierarchy.vocab_size] if hierarchy.vocab_size <= most else range(1, most + 1)
+    widths = [hierarchy.vocab_size] if hierarchy.vocab_size <= lines else range(1, lines + 1)
     best: _Layout | None = None
     for width in widths:
         layout = _Layout()
         _arrange(hierarchy, hierarchy.depth, 0, width, layout)
-        if best is not None and layout.lines > most:
+        if best is not None and layout.lines > lines:
             break
         best = layout
     assert best is not None  # there is a width
@@ -146,11 +147,11 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
         place = layout.line()
     else:
         children = (hierarchy.maps[level - 1].parents == index).nonzero()[:, 0].tolist()
-        shown = children[:width]
-        places = [_arrange(hierarchy, level - 1, child, width, layout) for child in shown]
-        if len(shown) < len(children):
+        visible = children[:width]
+        places = [_arrange(hierarchy, level - 1, child, width, layout) for child in visible]
+        if len(visible) < len(children):
             places.append(layout.line())
-            layout.rest.append((level - 1, places[-1], len(children) - len(shown)))
+            layout.hidden.append((level - 1, places[-1], len(children) - len(visible)))
         layout.edges += [((level, index), child) for child in places]
         places = places or [layout.line()]  # a state that is not a child's most likely parent
         place = (places[0] + places[-1]) / 2

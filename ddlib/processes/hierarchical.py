@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.config.part import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
-from ddlib.hierarchies.base import dense, reach, reach_of_tokens
+from ddlib.hierarchies.base import reach, reach_of_tokens, state_matrix
 from ddlib.processes.base import reduction
 from ddlib.processes.broadcasting import (
     gather_last,
@@ -118,10 +118,10 @@ class Hierarchical(LevelProcess):
         return reach_of_tokens(self.hierarchy, z)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        return dense(self.hierarchy, self.chain.rate_matrix(scalar(t, "t", self.device)))
+        return state_matrix(self.hierarchy, self.chain.rate_matrix(scalar(t, "t", self.device)))
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        return dense(self.hierarchy, self.chain.transition(*span(s, t, self.device)))
+        return state_matrix(self.hierarchy, self.chain.transition(*span(s, t, self.device)))
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)

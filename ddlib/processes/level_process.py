@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy, Map
-from ddlib.hierarchies.base import ascend, descendant_logits, shared
+from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import (
@@ -286,7 +286,7 @@ class LevelProcess(ForwardProcess):
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask, and at clusters that tokens of other clusters may enter."""
-        return shared(self.hierarchy, z)
+        return reachable_by_all(self.hierarchy, z)
 
     def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at tokens that every other token may have become; the others are final."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
-from ddlib.hierarchies.base import dense, reach, reach_of_tokens
+from ddlib.hierarchies.base import reach, reach_of_tokens, state_matrix
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_columns,
@@ -101,11 +101,14 @@ class Noisy(ResamplingProcess):
         again = torch.cat([chain.rates, chain.rates.new_zeros(1)])[self._level]
         resampling = again[:, None] * (self._level[:, None] == self._level) * self.typical
         rate = self.schedule.rate(interior(scalar(t, "t", self.device)))
-        return rate * (dense(self.hierarchy, chain.levels()) + resampling)
+        return rate * (state_matrix(self.hierarchy, chain.levels()) + resampling)
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         kept, resampled = self.chain.transition(elapsed(self.schedule, *span(s, t, self.device)))
-        return dense(self.hierarchy, kept) + resampled[self._level][:, self._level] * self.typical
+        return (
+            state_matrix(self.hierarchy, kept)
+            + resampled[self._level][:, self._level] * self.typical
+        )
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.hierarchies.base import ascend, descendant_logits, shared
+from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import (
@@ -138,7 +138,7 @@ class ResamplingProcess(ForwardProcess):
         """
         rates = torch.tensor([*self.ratios, 0.0], device=z.device)
         resampled = (rates.cumsum(0) > 0)[self.level_of(z)] & (self.typical[z] > 0)
-        return resampled | shared(self.hierarchy, z)
+        return resampled | reachable_by_all(self.hierarchy, z)
 
     def sample_given_level(
         self,

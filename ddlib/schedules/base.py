@@ -174,7 +174,7 @@ class Schedule(Part):
                 abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0"
             )
 
-    def check_resolves(self, what: str, left: Callable[[float], float]) -> None:
+    def check_resolves(self, part: str, share_left: Callable[[float], float]) -> None:
         """Raise unless -log alpha is finite until all but a negligible share of the tokens are
         noise.
 
@@ -182,19 +182,19 @@ class Schedule(Part):
         about 1 has no tokens left at that time; an edge of speed 0.001 still has half of them.
 
         Args:
-            what: name of the part that is too slow, for the error message.
-            left: maps a value of -log alpha to the share of tokens that are not noise yet.
+            part: name of the part that is too slow, for the error message.
+            share_left: maps a value of -log alpha to the share of tokens that are not noise yet.
 
         Raises:
             ValueError: the schedule is not resolved for this part.
         """
         if bool(self.hazard(torch.tensor([_LAST_TIME], dtype=torch.float64)).isfinite()):
             return
-        share = left(_LONGEST)
+        share = share_left(_LONGEST)
         if share > _NOTHING:
             end = float(self.inverse(torch.tensor(5e-324, dtype=torch.float64)))
             raise ValueError(
-                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at "
+                f"{part} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: at "
                 "that time a share "
                 f"of {share:.2g} of the tokens is not noise. Use a speed of at least 0.05, or a "
                 "schedule that "

@@ -47,12 +47,12 @@ class Occupancies:
             "mask",
         )
         self.occupancies = tuple(map(as_expression, formulas))
-        for i, (given, occupancy) in enumerate(zip(formulas, self.occupancies, strict=True)):
+        for i, (formula, occupancy) in enumerate(zip(formulas, self.occupancies, strict=True)):
             for point, value in ((0, int(i == 0)), (1, 0)):
-                found, same = limit(occupancy, point, value)
+                end, agrees = limit(occupancy, point, value)
                 require(
-                    same,
-                    f"formulas[{i}] = {given} tends to {found} at t = {point}, must be {value}",
+                    agrees,
+                    f"formulas[{i}] = {formula} tends to {end} at t = {point}, must be {value}",
                 )
         self.fluxes = _fluxes(self.occupancies)
         self._check()
@@ -72,15 +72,15 @@ class Occupancies:
         Raises:
             ValueError: a rate that is not a number inside (0, 1), or whose integral is finite.
         """
-        found = []
+        result = []
         for i, rate in enumerate(self.rates):
             try:
-                found.append(Rate(rate))
+                result.append(Rate(rate))
             except ValueError as error:
                 raise ValueError(
                     f"the rate of edge {i}, from level {i} to {i + 1}: {error}"
                 ) from None
-        return found
+        return result
 
     def _check(self) -> None:
         sides = self.occupancies, self.fluxes
@@ -112,12 +112,12 @@ class Occupancies:
 
 def _fluxes(occupancies: Sequence[sympy.Expr]) -> tuple[sympy.Expr, ...]:
     """Flux over the edge above each level: what levels up to it lose."""
-    kept = sympy.Integer(0)
-    found = []
+    occupied = sympy.Integer(0)
+    fluxes = []
     for occupancy in occupancies:
-        kept = kept + occupancy
-        found.append(sympy.simplify(-sympy.diff(kept, TIME)))
-    return tuple(found)
+        occupied = occupied + occupancy
+        fluxes.append(sympy.simplify(-sympy.diff(occupied, TIME)))
+    return tuple(fluxes)
 
 
 def _ratio(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:

@@ -167,7 +167,7 @@ def _panels_of(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, T
     rough = _in_float64(rate)
     points, matrix = _chebyshev()
     beginning = 2.0**-53 * _value(function, 2.0**-53, formula)
-    made = 0
+    count = 0
     while waiting:
         low, high = waiting.pop()
         a = mpmath.mpf(low)
@@ -176,19 +176,19 @@ def _panels_of(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, T
             [_value(function, a + (b - a) * x, formula) for x in points], dtype=torch.float64
         )
         series = (matrix * values).sum(1)
-        times, found, scale = _doubtful(series, rough, low, high)
+        times, approximate, scale = _doubtful(series, rough, low, high)
         exact = torch.tensor(
             [_value(function, time, formula) for time in times.tolist()], dtype=torch.float64
         )
-        error = float(((found - exact).abs() / (exact + scale)).max())
+        error = float(((approximate - exact).abs() / (exact + scale)).max())
         # no polynomial has an integrable singularity at 0, but it has no weight in panels that are
         # short enough
         accurate = error <= _ERROR or (
             low == 0 and high * _value(function, high, formula) <= 1e-15 * beginning
         )
         middle = (low + high) / 2
-        made += 1
-        if not accurate and low < middle < high and made < _PANELS:
+        count += 1
+        if not accurate and low < middle < high and count < _PANELS:
             waiting += [(middle, high), (low, middle)]
             continue
         # the last panels before t = 1 cannot be halved in float64, and where the rate is so steep
@@ -218,11 +218,13 @@ def _doubtful(
     )
     place = 2 * (times - low) / (high - low) - 1
     with np.errstate(over="ignore", invalid="ignore"):
-        found = torch.from_numpy(chebyshev.chebval(place.numpy(), series.numpy()))
-    scale = 0.03 * float(found.abs().max()) + _TINY
-    deviation = ((rough(times) - found).abs() / (found.abs() + scale)).nan_to_num(torch.inf)
+        approximate = torch.from_numpy(chebyshev.chebval(place.numpy(), series.numpy()))
+    scale = 0.03 * float(approximate.abs().max()) + _TINY
+    deviation = ((rough(times) - approximate).abs() / (approximate.abs() + scale)).nan_to_num(
+        torch.inf
+    )
     worst = deviation.view(_TESTED, count).argmax(1) + count * torch.arange(_TESTED)
-    return times[worst], found[worst], scale
+    return times[worst], approximate[worst], scale
 
 
 def _in_float64(rate: sympy.Expr) -> Callable[[Tensor], Tensor]:
@@ -269,12 +271,12 @@ def _value(function: Callable[[Any], Any], t: Any, formula: str) -> float:
         with mpmath.workdps(_DIGITS + math.ceil(4 * abs(mpmath.log10(t)))):
             value = function(mpmath.mpf(t))
         real = mpmath.im(value) == 0 or abs(mpmath.im(value)) < 1e-30 * abs(value)
-        found = float(mpmath.re(value)) if real else float("nan")
+        number = float(mpmath.re(value)) if real else float("nan")
     except (ValueError, ZeroDivisionError, TypeError, OverflowError):
-        found = float("nan")
+        number = float("nan")
     require(
-        0 <= found < math.inf,
-        f"formula {formula} is {found:.6g} at t = {float(t):.6g}, must be a rate of at least 0, "
+        0 <= number < math.inf,
+        f"formula {formula} is {number:.6g} at t = {float(t):.6g}, must be a rate of at least 0, "
         "and finite",
     )
-    return found
+    return number

@@ -90,10 +90,10 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
             return _OPERATORS[type(op)](a, b)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_build(argument, text))
-    known = ", ".join([*_CONSTANTS, *_FUNCTIONS])
+    allowed = ", ".join([*_CONSTANTS, *_FUNCTIONS])
     raise ValueError(
         f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, "
-        f"{known}"
+        f"{allowed}"
     )
 
 
@@ -138,9 +138,9 @@ def digits(count: int) -> Iterator[None]:
 def limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
     """Return the limit at t = 0 or t = 1, and whether it equals ``wanted``."""
     try:
-        found = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
-        return found, sympy.simplify(found - wanted) == 0 or abs(
-            complex(sympy.N(found)) - wanted
+        result = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
+        return result, sympy.simplify(result - wanted) == 0 or abs(
+            complex(sympy.N(result)) - wanted
         ) < 1e-12
     except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
         return f"a limit that sympy cannot compute ({type(error).__name__})", False
@@ -204,7 +204,7 @@ def as_expression(formula: str | sympy.Expr) -> sympy.Expr:
     return expression.subs({symbol: TIME for symbol in expression.free_symbols})
 
 
-def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
+def exact_text(formula: str | sympy.Expr, expression: sympy.Expr) -> str:
     """Return a string that ``parse`` reads as ``expression``.
 
     The formula as given, or printed with all digits.
@@ -212,12 +212,12 @@ def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
     Raises:
         TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
     """
-    text = given if isinstance(given, str) else str(_Exact().doprint(expression))
+    text = formula if isinstance(formula, str) else str(_Exact().doprint(expression))
     try:
-        same = parse(text) == expression
+        unchanged = parse(text) == expression
     except ValueError:
-        same = False
-    if not same:
+        unchanged = False
+    if not unchanged:
         raise TypeError(
             f"formula {text!r} changes when it is converted to a string, must be passed as a "
             "string to have plain "

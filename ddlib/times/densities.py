@@ -55,8 +55,10 @@ class Beta(TimeDensity):
     def _by(self, name: str, values: Tensor) -> Tensor:
         # slow to load, and most training does not need it
         function = getattr(import_quietly("scipy.special"), name)
-        found = torch.as_tensor(function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64)
-        return found.to(values.device)
+        result = torch.as_tensor(
+            function(self.a, self.b, values.cpu().numpy()), dtype=torch.float64
+        )
+        return result.to(values.device)
 
 
 class Bell(TimeDensity):
@@ -200,5 +202,5 @@ class Tabulated(TimeDensity):
         return (low + share * (high - low)).clamp(low, high)
 
     def _cell(self, edges: Tensor, values: Tensor) -> Int64[Tensor, "*n"]:
-        found = torch.searchsorted(edges.to(values.device), values.contiguous(), right=True) - 1
-        return found.clamp(0, len(self.masses) - 1)
+        cell = torch.searchsorted(edges.to(values.device), values.contiguous(), right=True) - 1
+        return cell.clamp(0, len(self.masses) - 1)

@@ -20,10 +20,10 @@ def _reversed_bits(index: Tensor) -> Tensor:
     The van der Corput sequence in base 2, times 2^32.
     """
     masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
-    token = index & 0xFFFFFFFF
+    word = index & 0xFFFFFFFF
     for mask, shift in zip(masks, (1, 2, 4, 8, 16), strict=True):
-        token = ((token >> shift) & mask) | ((token & mask) << shift)
-    return token
+        word = ((word >> shift) & mask) | ((word & mask) << shift)
+    return word
 
 
 def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:
@@ -89,8 +89,8 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
         )
         return
     median = int(gaps.median())
-    most = 2 + 64 / len(gaps)
-    if strata and median > most and median > most * math.gcd(*gaps.tolist()):
+    limit = 2 + 64 / len(gaps)
+    if strata and median > limit and median > limit * math.gcd(*gaps.tolist()):
         warn_once(
             "keyed apart",
             f"the values in the index of the KeyedGenerator are {median} apart (the median of "

@@ -52,16 +52,16 @@ def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tens
             "weights holds a row that is 0 everywhere or has NaN, must have a positive sum in "
             "each row",
         )
-    block, left = _invert(sums, u * sums.sum(-1, dtype=torch.float64))
+    block, remainder = _invert(sums, u * sums.sum(-1, dtype=torch.float64))
     members = padded[torch.arange(rows, device=weights.device), block]
     # block sums are rounded: rescale the remainder of the uniform to the block's float64 total
-    chosen = sums.gather(1, block[:, None]).squeeze(1).to(torch.float64)
-    left = (
-        left
-        / chosen.clamp_min(torch.finfo(torch.float64).tiny)
+    block_mass = sums.gather(1, block[:, None]).squeeze(1).to(torch.float64)
+    remainder = (
+        remainder
+        / block_mass.clamp_min(torch.finfo(torch.float64).tiny)
         * members.sum(-1, dtype=torch.float64)
     )
-    return (block * width + _invert(members, left)[0]).view(shape)
+    return (block * width + _invert(members, remainder)[0]).view(shape)
 
 
 def draw_logits(logits: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:

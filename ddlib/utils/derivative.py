@@ -15,5 +15,5 @@ def derivative(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
         # in inference mode torch 2.10 returns 0 for every derivative
         with torch.inference_mode(False):
             return derivative(function, t.clone())
-    found: Tensor = torch.func.jvp(function, (t,), (torch.ones_like(t),))[1]
-    return found
+    slope: Tensor = torch.func.jvp(function, (t,), (torch.ones_like(t),))[1]
+    return slope

@@ -65,14 +65,14 @@ def words(
     """
     place = counter[0]
     shape = torch.broadcast_shapes(*(word.shape for word in (*counter, *key)))
-    given = [
+    inputs = [
         word.expand(shape).contiguous()
         if word.device == place.device
         else place.new_full(shape, int(word))
         for word in (*counter, *key)
     ]
-    found = torch.empty((4, *shape), dtype=torch.int64, device=place.device)
-    size = found[0].numel()
-    with torch.cuda.device_of(found):
-        _words[(triton.cdiv(size, BLOCK),)](*given, found, size, B=BLOCK)
-    return found.unbind(0)
+    outputs = torch.empty((4, *shape), dtype=torch.int64, device=place.device)
+    size = outputs[0].numel()
+    with torch.cuda.device_of(outputs):
+        _words[(triton.cdiv(size, BLOCK),)](*inputs, outputs, size, B=BLOCK)
+    return outputs.unbind(0)

@@ -44,7 +44,7 @@ class Float64Module(nn.Module):
         super().__setattr__(name, value)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Float64Module":
-        def exact(tensor: Tensor) -> Tensor:
+        def keep_dtype(tensor: Tensor) -> Tensor:
             moved: Tensor = fn(tensor)
             return tensor.to(moved.device) if tensor.is_floating_point() else moved
 
@@ -61,7 +61,7 @@ class Float64Module(nn.Module):
         if recurse:
             for module in self.children():
                 module._apply(fn)
-        super()._apply(exact, recurse=False)
+        super()._apply(keep_dtype, recurse=False)
         for name, value in list(vars(self).items()):
             if name not in _OWN:
                 self.__dict__[name] = _each(value, to)

@@ -156,12 +156,17 @@ class KeyedGenerator:
         """
         check_count("number", number)
         index = self.index.repeat_interleave(number)
-        which = torch.arange(number, device=index.device).repeat(len(self.index))
+        copy_index = torch.arange(number, device=index.device).repeat(len(self.index))
         key = [
             word if word.ndim == 0 else word.repeat_interleave(number, 0)[:, 0]
             for word in self._key
         ]
-        counter = (which, torch.full_like(index, self._draws), index & _LOW, (index >> 32) & _LOW)
+        counter = (
+            copy_index,
+            torch.full_like(index, self._draws),
+            index & _LOW,
+            (index >> 32) & _LOW,
+        )
         words = philox(counter, (key[0] ^ _SPLIT, key[1]))
         self._draws += 1
         copies = copy.copy(self)

@@ -26,7 +26,7 @@ def digest(*constants: Tensor) -> str:
     """
     if any(constant.is_meta for constant in constants):
         return "meta"
-    held = sha256()
+    hasher = sha256()
     for constant in constants:
-        held.update(constant.detach().cpu().numpy().tobytes())
-    return held.hexdigest()[:6]
+        hasher.update(constant.detach().cpu().numpy().tobytes())
+    return hasher.hexdigest()[:6]

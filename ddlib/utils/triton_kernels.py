@@ -21,11 +21,11 @@ def usable(device: torch.device) -> bool:
     With DDLIB_TRITON=0 in the environment (read at each call) the implementation for CPUs is used
     on CUDA too.
     """
-    return device.type == "cuda" and os.environ.get("DDLIB_TRITON", "1") != "0" and _installed()
+    return device.type == "cuda" and os.environ.get("DDLIB_TRITON", "1") != "0" and _is_installed()
 
 
 @cache
-def _installed() -> bool:
+def _is_installed() -> bool:
     return find_spec("triton") is not None
 
 

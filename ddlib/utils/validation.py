@@ -160,7 +160,7 @@ def check_logits(
         got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape {axes}")
     check_shape("logits", logits, (*shape, None), f"{axes} = ({shape[0]}, {shape[1]}, {columns})")
-    found = logits.shape[-1]
+    width = logits.shape[-1]
     if states is None:
         rule = f"the process has vocab_size {vocab_size}: " + (
             "the network must have one logit per token of this process and no others (no mask, no "
@@ -168,10 +168,10 @@ def check_logits(
         )
     else:
         tokens = (
-            ", and those of tokens have V, parameterization='cavity'" if found == vocab_size else ""
+            ", and those of tokens have V, parameterization='cavity'" if width == vocab_size else ""
         )
         rule = f"must have {states}: child logits have S - 1, one per state but the root{tokens}"
-    require(found == columns, f"logits has {found} columns, {rule}")
+    require(width == columns, f"logits has {width} columns, {rule}")
 
 
 def check_finite(logits: Tensor) -> None:

@@ -99,14 +99,14 @@ def loss_weights(
     """
     if weighting is None:
         return weight
-    found = weighting(process, weight.to(torch.float64), x, z, t)
-    if found.shape != z.shape:
+    new_weight = weighting(process, weight.to(torch.float64), x, z, t)
+    if new_weight.shape != z.shape:
         raise ValueError(
-            f"{weighting!r} returns weights of shape {tuple(found.shape)}, must be that of z, "
+            f"{weighting!r} returns weights of shape {tuple(new_weight.shape)}, must be that of z, "
             f"{tuple(z.shape)}"
         )
-    if visible(found) and not bool((found >= 0).all()):
+    if visible(new_weight) and not bool((new_weight >= 0).all()):
         raise ValueError(
-            f"{weighting!r} returns the weight {float(found.min())}, must be 0 or more"
+            f"{weighting!r} returns the weight {float(new_weight.min())}, must be 0 or more"
         )
-    return found
+    return new_weight

@@ -240,8 +240,8 @@ class Dynamic(Weighting):
             if self.released
             else ((1 - keep) / keep) ** half
         )
-        kept = (mixing.scale * odds).clamp_max(2.0)
-        share = torch.where(z == x, kept, torch.where(z < process.vocab_size, 1.0, 2.0))
+        clean_share = (mixing.scale * odds).clamp_max(2.0)
+        share = torch.where(z == x, clean_share, torch.where(z < process.vocab_size, 1.0, 2.0))
         return torch.where(weight > 0, self.high / 2 * share, 0.0)
 
     def _mixing(self, process: ForwardProcess) -> Interpolating:

@@ -80,9 +80,9 @@ class Length(Control):
         size = call.process.vocab_size
         for name, token in (("token", self.token), ("fill", self.fill)):
             require(token < size, f"{name} of {self!r} is {token}, must be a token in [0, {size})")
-        given = ~call.free
+        prompt = ~call.free
         require(
-            not bool((given[:, 1:] & ~given[:, :-1]).any()),
+            not bool((prompt[:, 1:] & ~prompt[:, :-1]).any()),
             f"controls holds {self!r} and prompt holds tokens after a gap, must hold tokens only "
             "at "
             "the beginning",

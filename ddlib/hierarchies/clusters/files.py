@@ -82,8 +82,8 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
     tensors, described = _files(path)
     facts = json.loads(described.read_text(encoding="utf-8"))
     data = tensors.read_bytes()
-    found = facts.get("format") if isinstance(facts, dict) else None
-    require(found == _FORMAT, f"{described} has format {found!r}, must be {_FORMAT!r}")
+    version = facts.get("format") if isinstance(facts, dict) else None
+    require(version == _FORMAT, f"{described} has format {version!r}, must be {_FORMAT!r}")
     require(
         facts["tensors"] == hashlib.sha256(data).hexdigest(),
         f"{tensors} is not the file that {described.name} describes: its SHA-256 differs",
@@ -94,10 +94,10 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
         f"{facts['tokenizer'][:12]}: another tokenizer",
     )
     if embeddings is not None:
-        given = Clusters.source_of(embeddings)
+        digest = Clusters.source_of(embeddings)
         require(
-            facts["embeddings"] == given,
-            f"embeddings have hash {given[:12]}, but {described} was made from "
+            facts["embeddings"] == digest,
+            f"embeddings have hash {digest[:12]}, but {described} was made from "
             f"{facts['embeddings'][:12]}",
         )
     named = load(data)

@@ -56,10 +56,10 @@ class Points:
         """Return the number of rows whose distances are computed at a time."""
         return max(_ENTRIES // num_clusters, 1)
 
-    def take(self, chosen: Int64[Tensor, "kept"]) -> "Points":
+    def take(self, index: Int64[Tensor, "kept"]) -> "Points":
         """Return a subset of the points."""
         return Points(
-            self.rows[chosen], self.cosine, None if self.weights is None else self.weights[chosen]
+            self.rows[index], self.cosine, None if self.weights is None else self.weights[index]
         )
 
     def sums(
@@ -124,17 +124,19 @@ def seeds(points: Points, num_clusters: int, generator: Generator) -> Float[Tens
     already half a squared distance, and the bound on the expected objective holds for that.
     """
     trials = 2 + int(math.log(num_clusters))
-    chosen = [int(torch.randint(len(points.rows), (), generator=generator))]
-    cost = torch.cat(list(points.costs(points.rows[chosen])))[:, 0]
+    centres = [int(torch.randint(len(points.rows), (), generator=generator))]
+    cost = torch.cat(list(points.costs(points.rows[centres])))[:, 0]
     for _ in range(num_clusters - 1):
         mass = cost.double().cumsum(0)
-        drawn = torch.rand(trials, dtype=torch.float64, generator=generator) * mass[-1]
-        candidates = torch.searchsorted(mass, drawn, right=True).clamp_max(len(mass) - 1)
-        left = torch.minimum(torch.cat(list(points.costs(points.rows[candidates]))), cost[:, None])
-        best = int(left.sum(0).argmin())
-        chosen.append(int(candidates[best]))
-        cost = left[:, best]
-    return points.rows[chosen]
+        targets = torch.rand(trials, dtype=torch.float64, generator=generator) * mass[-1]
+        candidates = torch.searchsorted(mass, targets, right=True).clamp_max(len(mass) - 1)
+        cost_with = torch.minimum(
+            torch.cat(list(points.costs(points.rows[candidates]))), cost[:, None]
+        )
+        best = int(cost_with.sum(0).argmin())
+        centres.append(int(candidates[best]))
+        cost = cost_with[:, best]
+    return points.rows[centres]
 
 
 def lloyd(

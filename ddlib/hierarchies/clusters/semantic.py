@@ -59,7 +59,7 @@ class Clusters:
         return iter(self.parents)
 
     def __repr__(self) -> str:
-        levels = ", ".join(str(len(one)) for one in self.centroids)
+        levels = ", ".join(str(len(level)) for level in self.centroids)
         return (
             f"Clusters({len(self.parents[0])} tokens in {levels} clusters, metric={self.metric!r})"
         )
@@ -190,11 +190,11 @@ def semantic_clusters(
 def _check_counts(num_clusters: Any) -> list[int]:
     """Check ``num_clusters`` and return the number of clusters of each level, finest first."""
     several = isinstance(num_clusters, Sequence) and not isinstance(num_clusters, str)
-    given = list(num_clusters) if several else [num_clusters]
-    require(len(given) > 0, "num_clusters is empty, must hold one number of clusters per level")
+    numbers = list(num_clusters) if several else [num_clusters]
+    require(len(numbers) > 0, "num_clusters is empty, must hold one number of clusters per level")
     counts = [
         check_count(f"num_clusters[{i}]" if several else "num_clusters", k)
-        for i, k in enumerate(given)
+        for i, k in enumerate(numbers)
     ]
     for fine, coarse in pairwise(counts):
         require(
@@ -256,22 +256,22 @@ def _bounds(
 
     Exact if ratio times mean is an integer.
     """
-    least = Fraction(repr(check_number("min_ratio", min_ratio, 0, 1, "in [0, 1]")))
-    most = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
+    min_share = Fraction(repr(check_number("min_ratio", min_ratio, 0, 1, "in [0, 1]")))
+    max_share = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
     mean = Fraction(children, num_clusters)
-    lower = max(math.ceil(least * mean), 1)
-    upper = min(math.floor(most * mean), children)
-    what = f"{children} {'tokens' if level == 0 else 'clusters'} into {num_clusters} clusters"
+    lower = max(math.ceil(min_share * mean), 1)
+    upper = min(math.floor(max_share * mean), children)
+    division = f"{children} {'tokens' if level == 0 else 'clusters'} into {num_clusters} clusters"
     require(
         lower * num_clusters <= children,
         f"min_ratio is {min_ratio}: at least {lower} per cluster, {lower * num_clusters} in total, "
-        f"to divide {what}; "
+        f"to divide {division}; "
         f"must be at most {float(Fraction(children // num_clusters) / mean):.6g}",
     )
     require(
         upper * num_clusters >= children,
         f"max_ratio is {max_ratio}: at most {upper} per cluster, {upper * num_clusters} in total, "
-        f"to divide {what}; "
+        f"to divide {division}; "
         f"must be at least {float(Fraction(-(-children // num_clusters)) / mean):.6g}",
     )
     return lower, upper
@@ -289,10 +289,10 @@ def _upwards(
     parents = []
     iterations = []
     for count, (lower, upper) in zip(counts, bounds, strict=True):
-        found = run(points, torch.full((count,), lower), torch.full((count,), upper))
-        parents.append(found.label)
-        iterations.append(len(found.history))
-        points = Points(found.centroids, points.cosine, points.masses(found.label, count))
+        result = run(points, torch.full((count,), lower), torch.full((count,), upper))
+        parents.append(result.label)
+        iterations.append(len(result.history))
+        points = Points(result.centroids, points.cosine, points.masses(result.label, count))
     return parents, iterations
 
 
@@ -316,7 +316,7 @@ def _downwards(
         )
     label = torch.zeros(len(points.rows), dtype=torch.int64)
     iterations: list[int] = []
-    for parent, many in zip(
+    for parent, finest_counts in zip(
         [torch.zeros(counts[-1], dtype=torch.int64), *reversed(above)],
         reversed(finest),
         strict=True,
@@ -326,9 +326,13 @@ def _downwards(
         for cluster in range(int(parent[-1]) + 1):
             children = (parent == cluster).nonzero()[:, 0]
             tokens = (label == cluster).nonzero()[:, 0]
-            found = run(points.take(tokens), many[children] * lower, many[children] * upper)
-            finer[tokens] = children[found.label]
-            longest = max(longest, len(found.history))
+            result = run(
+                points.take(tokens),
+                finest_counts[children] * lower,
+                finest_counts[children] * upper,
+            )
+            finer[tokens] = children[result.label]
+            longest = max(longest, len(result.history))
         label = finer
         iterations.insert(0, longest)
     return [label, *above], iterations

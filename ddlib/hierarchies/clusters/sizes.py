@@ -175,8 +175,8 @@ def _prices(
             leave = priced.min(0) - costs[:, k]  # the price of k at which each child leaves it
             ranks = [num_children - 1 - int(upper[k]), num_children - int(lower[k])]
             ordered = np.partition(leave, [r for r in ranks if 0 <= r < num_children])
-            least = ordered[ranks[0]] if ranks[0] >= 0 else -np.inf
-            most = ordered[ranks[1]] if ranks[1] < num_children else np.inf
-            price[k] = min(max(0.0, least), most)
+            lowest = ordered[ranks[0]] if ranks[0] >= 0 else -np.inf
+            highest = ordered[ranks[1]] if ranks[1] < num_children else np.inf
+            price[k] = min(max(0.0, lowest), highest)
             priced[k] = costs[:, k] + price[k]
     return price

@@ -37,11 +37,11 @@ class Tiles(NamedTuple):
 
 
 @kernel
-def _add(z: tl.tensor, here: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
+def _add(z: tl.tensor, selected: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
     """Online softmax: update largest logit and sum of each row with the tile's entries selected by
-    ``here``.
+    ``selected``.
     """
-    z = tl.where(here, z, float("-inf"))
+    z = tl.where(selected, z, float("-inf"))
     new = tl.maximum(largest, tl.max(z, 1))
     safe = tl.where(new == float("-inf"), 0.0, new)
     return new, total * tl.exp(largest - safe) + tl.sum(tl.exp(z - safe[:, None]), 1)
@@ -178,9 +178,9 @@ def divergences(
             enable_fp_fusion=True,
         )
     m, s, inner_m, inner_s = sums.unbind(1)
-    found = (m + s.log()).logsumexp(0) - (inner_m + inner_s.log()).logsumexp(0)
-    values = torch.empty_like(found)
-    values[index] = found
+    difference = (m + s.log()).logsumexp(0) - (inner_m + inner_s.log()).logsumexp(0)
+    values = torch.empty_like(difference)
+    values[index] = difference
     return torch.where(spans.outer_low < spans.outer_high, values.clamp_min(0), 0.0)
 
 

@@ -65,16 +65,16 @@ def _logits(
     BD: tl.constexpr,
 ) -> None:
     """Z[token - base, column of the family] = H W^T + bias."""
-    low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
+    low, size, token, valid = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
     v = tl.program_id(1) * BV + tl.arange(0, BV)
     if tl.program_id(1) * BV < size:
-        hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
+        hidden = H + tl.load(TOKEN + token, mask=valid, other=0).to(tl.int64) * h_stride
         row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
         z = tl.zeros((BT, BV), tl.float32)
         for begin in range(0, D, BD):
             d = begin + tl.arange(0, BD)
             a = tl.load(
-                hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+                hidden[:, None] + d[None, :], mask=valid[:, None] & (d[None, :] < D), other=0.0
             )
             b = tl.load(
                 W + row[None, :] * w_stride + d[:, None],
@@ -85,7 +85,7 @@ def _logits(
         if HAS_BIAS:
             z += tl.load(BIAS + row, mask=v < size, other=0.0).to(tl.float32)[None, :]
         at = Z + (token - base).to(tl.int64)[:, None] * z_stride + v[None, :]
-        tl.store(at, z, mask=there[:, None] & (v[None, :] < size))
+        tl.store(at, z, mask=valid[:, None] & (v[None, :] < size))
 
 
 @kernel
@@ -107,7 +107,7 @@ def _slopes(
     token = base + tl.program_id(0)
     family = tl.load(FAMILY + token)
     size = tl.load(START + family + 1) - tl.load(START + family)
-    own = tl.load(OWN + token)
+    target = tl.load(OWN + token)
     Z += tl.program_id(0).to(tl.int64) * z_stride
     m = tl.full((), float("-inf"), tl.float32)
     s = tl.zeros((), tl.float32)
@@ -115,13 +115,13 @@ def _slopes(
         v = begin + tl.arange(0, BV)
         m, s = online_softmax(tl.load(Z + v, mask=v < size, other=float("-inf")), m, s)
     lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
-    own_logit = tl.where(size > 0, tl.load(Z + own), 0.0)  # the empty family has no logits
-    tl.store(OUT + tl.program_id(0), lse - own_logit)
+    target_logit = tl.where(size > 0, tl.load(Z + target), 0.0)  # the empty family has no logits
+    tl.store(OUT + tl.program_id(0), lse - target_logit)
     if DERIVE:
         for begin in range(0, size, BV):
             v = begin + tl.arange(0, BV)
             z = tl.load(Z + v, mask=v < size, other=float("-inf"))
-            tl.store(Z + v, tl.exp(z - lse) - tl.where(v == own, 1.0, 0.0), mask=v < size)
+            tl.store(Z + v, tl.exp(z - lse) - tl.where(v == target, 1.0, 0.0), mask=v < size)
 
 
 @kernel
@@ -144,7 +144,7 @@ def _by_hidden(
     BD: tl.constexpr,
 ) -> None:
     """SLOPE[token] = Z W, in float32."""
-    low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
+    low, size, token, valid = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
     total = tl.zeros((BT, BD), tl.float32)
     for begin in range(0, size, BV):
@@ -156,12 +156,12 @@ def _by_hidden(
             mask=(v[:, None] < size) & (d[None, :] < D),
             other=0.0,
         )
-        a = tl.load(at, mask=there[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
+        a = tl.load(at, mask=valid[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
         total = tl.dot(a, b, total, input_precision=PRECISION)
     tl.store(
         SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :],
         total,
-        mask=there[:, None] & (d[None, :] < D),
+        mask=valid[:, None] & (d[None, :] < D),
     )
 
 
@@ -203,21 +203,21 @@ def _by_weight(
         offset = tl.zeros((BV,), tl.float32)
         for begin in range(first, last, BT):
             token = begin + tl.arange(0, BT)
-            there = token < last
+            valid = token < last
             at = Z + (token - base).to(tl.int64)[None, :] * z_stride + v[:, None]
-            z = tl.load(at, mask=there[None, :] & (v[:, None] < size), other=0.0)
-            factor = tl.load(FACTOR + token - base, mask=there, other=0.0).to(tl.float32)
-            hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
+            z = tl.load(at, mask=valid[None, :] & (v[:, None] < size), other=0.0)
+            factor = tl.load(FACTOR + token - base, mask=valid, other=0.0).to(tl.float32)
+            hidden = H + tl.load(TOKEN + token, mask=valid, other=0).to(tl.int64) * h_stride
             h = tl.load(
-                hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+                hidden[:, None] + d[None, :], mask=valid[:, None] & (d[None, :] < D), other=0.0
             )
             scaled = (h.to(tl.float32) * factor[:, None]).to(h.dtype)
             total = tl.dot(z.to(h.dtype), scaled, total, input_precision=PRECISION)
             offset += tl.sum(z * factor[None, :], 1)
         row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
-        here = (v[:, None] < size) & (d[None, :] < D)
+        inside = (v[:, None] < size) & (d[None, :] < D)
         into = INTO + row[:, None] * w_stride + d[None, :]
-        tl.store(into, tl.load(into, mask=here, other=0.0) + total, mask=here)
+        tl.store(into, tl.load(into, mask=inside, other=0.0) + total, mask=inside)
         if HAS_BIAS:
             once = v < tl.where(tl.program_id(2) == 0, size, 0)
             tl.store(BIAS + row, tl.load(BIAS + row, mask=once, other=0.0) + offset, mask=once)

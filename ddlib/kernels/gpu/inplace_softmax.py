@@ -89,7 +89,7 @@ class InPlace(Divergence):
             ancestor below the state.
     """
 
-    wide = False
+    in_float32 = False
 
     def __init__(self, start: int, outer: Int[Tensor, "2 V"], inner: Int[Tensor, "2 V"]) -> None:
         self.start = start

@@ -47,7 +47,7 @@ class Groups(NamedTuple):
     token: Int64[Tensor, "N"]
     """Indices of the rows, grouped by family."""
     family: Int64[Tensor, "N"]
-    own: Int64[Tensor, "N"]
+    target: Int64[Tensor, "N"]
     """Rank of each row's target child in its family."""
     first: Int64[Tensor, "n"]
     """Index of the first row of each family, and the end of the last."""
@@ -56,14 +56,14 @@ class Groups(NamedTuple):
 
 
 @fused.add.register
-def _grouped(part: Grouped, work: Work) -> None:
+def _add_grouped(part: Grouped, work: Work) -> None:
     work = work._replace(
         layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous())
     )
     for query in family_queries(part.children, part.levels, work.rows.x, part.level, part.hard):
         families = query.families
         groups = _groups(query)
-        length = max(work.held // families.widest, 1)
+        length = max(work.budget // families.widest, 1)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
 
@@ -113,10 +113,10 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
         num_stages=TILES.stages,
     )
     tables = (*tiles, groups.start, first)
-    wide = triton.cdiv(families.widest, TILES.columns)
-    deep = triton.cdiv(dim, TILES.depth)
+    column_tiles = triton.cdiv(families.widest, TILES.columns)
+    depth_tiles = triton.cdiv(dim, TILES.depth)
     with torch.cuda.device_of(hidden):
-        grouped_gemm._logits[(len(tiles[0]), wide)](
+        grouped_gemm._logits[(len(tiles[0]), column_tiles)](
             hidden,
             weight,
             weight if bias is None else bias,
@@ -132,7 +132,7 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
         )
         grouped_gemm._slopes[(length,)](
             logits,
-            groups.own,
+            groups.target,
             groups.family,
             groups.start,
             nats,
@@ -146,7 +146,7 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
             return
         factor = scale[rows].to(torch.float32)
         slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
-        grouped_gemm._by_hidden[(len(tiles[0]), deep)](
+        grouped_gemm._by_hidden[(len(tiles[0]), depth_tiles)](
             logits,
             weight,
             families.columns,
@@ -157,7 +157,7 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
             **cut,
         )
         gradients.hidden.index_add_(0, rows, (slope * factor[:, None]).to(hidden.dtype))
-        grouped_gemm._by_weight[(len(families.sizes), wide, deep)](
+        grouped_gemm._by_weight[(len(families.sizes), column_tiles, depth_tiles)](
             logits,
             hidden,
             factor,

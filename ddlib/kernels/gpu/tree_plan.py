@@ -28,7 +28,7 @@ class Ranged(Part):
 
 
 @fused.add.register
-def _ranged(part: Ranged, work: Work) -> None:
+def _add_ranged(part: Ranged, work: Work) -> None:
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(work.rows)
     spans = order.of(work.rows, level)

@@ -51,13 +51,13 @@ class Segment(NamedTuple):
         """Return both as one segment, or None if they are of two levels or it had too many logits
         without effect.
         """
-        both = self._replace(
+        union = self._replace(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
             tokens=self.tokens + other.tokens,
         )
-        extra = both.logits - self.logits - other.logits
-        return both if self[:2] == other[:2] and extra <= EXTRA else None
+        extra = union.logits - self.logits - other.logits
+        return union if self[:2] == other[:2] and extra <= EXTRA else None
 
     @property
     def logits(self) -> int:
@@ -169,24 +169,24 @@ class Order:
             [torch.cat([b, c[None]]) for b, c in zip(self.bounds[1:], counts, strict=True)], 1
         )
         members = list(zip(*table.tolist(), strict=True))
-        found = list[Segment]()
+        segments = list[Segment]()
         for i in reversed(range(1, self.top + 1)):
             start = sum(self.hierarchy.levels[1:i])
             in_level = sorted(members[start : start + self.hierarchy.levels[i]])
             if self.hard and i > 1:
                 tokens = sum(tokens for _, _, tokens in in_level)
-                found.append(Segment(i, 0, 0, self.hierarchy.vocab_size, tokens))
+                segments.append(Segment(i, 0, 0, self.hierarchy.vocab_size, tokens))
             else:
-                found += [Segment(i, 0 if self.hard else i - 1, *member) for member in in_level]
+                segments += [Segment(i, 0 if self.hard else i - 1, *member) for member in in_level]
         merged = list[Segment]()
-        for segment in found:
+        for segment in segments:
             if segment.tokens == 0:
                 continue
-            both = merged[-1].join(segment) if merged else None
-            if both is None:
+            union = merged[-1].join(segment) if merged else None
+            if union is None:
                 merged.append(segment)
             else:
-                merged[-1] = both
+                merged[-1] = union
         return merged
 
 
