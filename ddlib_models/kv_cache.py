@@ -195,6 +195,7 @@ class Cache(KVCacheBase):
         """Return the buffer of each layer, with capacity for ``number`` more positions."""
         need = self.length + number
         store = self._store
+        # beyond our length: another cache has continued the same tokens in this buffer
         if store.filled > self.length or store.tensor.shape[3] < need:
             self._store = store = store.with_capacity(self.length, max(need, 2 * self.length))
         return [Slot(keys, values, self.length) for keys, values in store.tensor]

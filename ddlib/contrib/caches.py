@@ -104,6 +104,7 @@ class ReusingContext(WindowContext):
         stays = (self._slot >= 0) & ~due
         count = int(stays.sum())
         self._cache = self._cache.rows(self._slot[stays]).join(fresh) if count else fresh
+        # the cache has the sequences that stay first, then the new ones
         self._slot[stays] = torch.arange(count, device=due.device)
         self._slot[due] = torch.arange(count, count + int(due.sum()), device=due.device)
         self._calls[due] = 0

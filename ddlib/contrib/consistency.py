@@ -34,6 +34,7 @@ def forward_kl(target: Tensor, log_probs: Tensor) -> PerToken:
     """KL(target || prediction), the only one of the divergences whose expected gradient is 0 at the
     exact network.
     """
+    # 0 * -inf is NaN, in the gradient too
     possible = target > 0
     return (torch.xlogy(target, target) - target * torch.where(possible, log_probs, 0.0)).sum(-1)
 

@@ -114,6 +114,7 @@ class ThetaTrapezoidal(Sampler):
             (logits.log_softmax(-1) + log_evidence).softmax(-1) for logits in (after, before)
         )
         probs = (a * second - (a - 1) * first).clamp_min(0)
+        # back to cavity form, without the evidence of z
         return torch.where(probs > 0, probs.log() - log_evidence, -torch.inf)
 
     def kernel(
@@ -151,6 +152,7 @@ class ThetaTrapezoidal(Sampler):
         moves_later = last != first
         noise = draw_noise(run, False)
         later_noise = rand(z.shape, run.generator, z.device)
+        # the second stage extrapolates from predictions of the first call too
         predicted = list(run.network.at(z, t, moves | moves_later))
         moving = (
             part.take(moves[part.b, part.i])

@@ -373,6 +373,7 @@ class TrainingRows:
 
     def _context(self, stream: int) -> SamplingContext:
         """Return the inputs of the sampler's methods, with random numbers of this step."""
+        # a key of its own for every step k and stream: 2 k + 1 and 2 k + 2, and 0 at the start
         noise = KeyedGenerator(self.seed, self.steps * _LATER + stream, self.index, scattered=True)
         times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=self.x.device)
         return SamplingContext(self.process, self._network, unchanged, times, self.free, noise)

@@ -130,6 +130,7 @@ class ClassifierBased(Guidance):
                 "the label, or its output disagrees with that of the step before",
             )
         choices = torch.arange(reach.shape[-1], device=z.device)
+        # a position with one reachable choice takes it, whatever the classifier says
         changes = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
         change = current.new_zeros(reach.shape)
         for places in changes.split(max(1, _HELD // states[0].numel())) if len(changes) else ():

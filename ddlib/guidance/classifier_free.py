@@ -134,6 +134,7 @@ def temper(
     log_probs = power * conditional + (1 - power) * unconditional
     if visible(log_probs) and bool(log_probs.isfinite().all()):
         return log_probs
+    # -inf times 0, and -inf + inf, are NaN: which choices are impossible is decided by rule
     never = (conditional == nothing) | ((unconditional == nothing) & (power < 1))
     log_probs = torch.where(never, nothing, log_probs)
     log_probs = torch.where(

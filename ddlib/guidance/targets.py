@@ -116,6 +116,7 @@ class StepTarget(TokenTarget):
 
     @property
     def network_time(self) -> Times:
+        # times of a step are float64, a network takes the default dtype
         return self.t.to(torch.get_default_dtype())
 
     def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:

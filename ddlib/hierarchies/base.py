@@ -289,6 +289,7 @@ def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator 
     member = z - hierarchy.starts[start]
     for i, edge in enumerate(hierarchy.maps, start=1):
         ascending = start < i
+        # positions that start above this edge read child 0, and their parent is discarded
         child = torch.where(start < i, member, 0)
         parent = (
             edge.parents[child]
@@ -315,6 +316,7 @@ def descendant_logits(
     log_probs = float32_or_wider(logits)
     if target > 0:
         ascent = hierarchy.between(0, target)
+        # with a spread, log_push takes normalised probabilities
         log_probs = ascent.log_push(log_probs if ascent.plain else log_probs.log_softmax(-1))
     route = hierarchy.between(target, level)
     state = hierarchy.local(z, level)

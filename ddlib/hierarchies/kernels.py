@@ -262,6 +262,7 @@ def log_sum(log_probs: Float[Tensor, "n k"], weights: Float64[Tensor, "n k"]) ->
     highest = terms.detach().amax(-1)
     shift = torch.where(highest > -torch.inf, highest, 0.0)
     mass = (terms - shift[:, None]).exp().sum(-1)
+    # the inner where keeps the gradient of the branch that is not taken finite
     return torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log() + shift, -torch.inf)
 
 

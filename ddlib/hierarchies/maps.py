@@ -110,6 +110,8 @@ class Map(Kernel):
         if self.spread is None:
             return mass
         spread = self.spread.to(probs.dtype)
+        # not keep * mass + spread: keep may be negative, and a sum of nonnegative terms does not
+        # cancel
         return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:

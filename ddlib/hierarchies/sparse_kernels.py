@@ -109,6 +109,7 @@ class Sparse(Kernel):
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if self.num_children * self.num_parents <= _DENSE:
             return probs @ self.matrix().to(probs.dtype)
+        # transposed: the sparse factor of torch.sparse.mm stands on the left
         places = torch.stack(
             [
                 self.index.flatten(),
@@ -281,6 +282,7 @@ class Banded(Sparse):
         place = place + len(self._steps) // 2
         inside = (place >= 0) & (place < len(self._steps))
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
+        # all blocks have this one Toeplitz matrix, as steps do not depend on the place
         below, inside_block, above = weights.to(pieces[0].dtype).split([reach, size, reach])
         return pieces[0] @ below + pieces[1] @ inside_block + pieces[2] @ above
 

@@ -186,12 +186,14 @@ class DiffusionCollator:
         """Return states (B, L), times and their weights; see ``ddlib.paces.Draw``."""
         if position is None:
             return self._draw(x, None)
+        # times are stratified among the rows of one generator, so each step has its own
         steps = position // (self.batch_size or _STEP)
         rows = [(steps == step).nonzero()[:, 0] for step in steps.unique()]
         keyed = [
             (part, KeyedGenerator(self.seed, int(steps[part[0]]), position[part])) for part in rows
         ]
         parts = [self._draw(x[part], generator) for part, generator in keyed]
+        # from the order of steps to that of the batch
         back = torch.cat(rows).argsort()
         z, t, measure = (torch.cat(each)[back] for each in zip(*parts, strict=True))
         return z, t, measure

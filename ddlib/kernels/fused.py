@@ -131,11 +131,13 @@ def _add_block(block: Block, work: Work) -> None:
                 logits_of_slab, rows.take(slab_index), gradients is not None, read
             )
             if logits_of_slab is not narrow and gradients is not None:
+                # the derivatives, in the dtype of the products below
                 narrow.copy_(logits_of_slab)
         if gradients is None or scale is None:
             continue
         factor = scale[index].to(values.dtype)[:, None]
         gradients.hidden[index] = ((logits @ matrix) * factor).to(h.dtype)
+        # the factor scales rows of h, not those of the logits, which are wider
         add_product(gradients.weight, columns, logits.t(), (h * factor).to(h.dtype))
         if gradients.bias is not None:
             add_product(gradients.bias[:, None], columns, logits.t(), factor.to(h.dtype))

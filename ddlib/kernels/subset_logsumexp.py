@@ -54,6 +54,7 @@ class Nested(Divergence):
         parts = []
         for tokens in self.sets:
             members, absent = tokens.padded(tokens.parents[rows.x])
+            # absent members read column 0 and add slope 0 to it
             columns = _columns(self.position, members, logits).masked_fill_(absent, 0)
             part = logits.gather(1, columns).masked_fill_(absent, -torch.inf)
             sums.append(part.logsumexp(1))
@@ -66,9 +67,11 @@ class Nested(Divergence):
         else:
             weights = list(self.shares(rows).to(logits.dtype).unbind(1))[: len(differences)]
             if derive:
+                # logits are the softmax over all columns now, the slope of the last LSE
                 logits.mul_(weights[-1][:, None])
         above = torch.zeros_like(weights[0])
         for (columns, part), weight in zip(parts, weights, strict=False):
+            # an LSE is subtracted in the difference above it and added in the one below
             logits.scatter_add_(1, columns, part.mul_((above - weight)[:, None]))
             above = weight
         return sum(

@@ -45,6 +45,8 @@ class Evidence(Divergence):
         # d log(1 + ratio p(v)) / d log p(v)
         share = torch.add(log_p, ratio, out=scratch).sigmoid_().scatter_(1, x, 0.0)
         slope = by_x + by_z + by_others * share.sum(1, keepdim=True)
+        # d log p(v) / d logit w is 1 - p(w) for v = w, else -p(w): the sum of all slopes times -p,
+        # plus the slope of each logit
         log_p.exp_().mul_(-slope).add_(share.mul_(by_others))
         log_p.scatter_add_(1, x, by_x).scatter_add_(1, z, by_z)
         return value.detach().squeeze(1)

@@ -189,6 +189,8 @@ class Pace(Part):
             u = (part + (time - low) / (high - low)) / parts
             path = self.check_path(self.times(u, chance), chance)
             exact = low + (high - low) * path
+            # a position that rests at noise has time 1 exactly; one that moves is never rounded up
+            # to it
             moves = (path < 1) | (exact < 1)
             return u, exact, torch.where(moves, round_times(exact, dtype), exact.to(dtype))
 
@@ -202,6 +204,7 @@ class Pace(Part):
             speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
             return Draw(t, until_last(speeds * counts, exact), u=where)
         s = along(place.s)[2]
+        # positions that rest have no term
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def check_path(self, values: Tensor, chance: Tensor, limit: float | None = 1.0) -> Tensor:

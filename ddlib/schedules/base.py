@@ -89,8 +89,10 @@ class Schedule(Part):
         """
         direct = -self.alpha(t).log()
         nodes, weights = (v.to(t) for v in self._quadrature)
+        # above 0, where the rate may be infinite and 0 * inf would be NaN
         rates = self.rate((t[..., None] * nodes**4).clamp_min(torch.finfo(t.dtype).tiny))
         integral = t * (rates * (weights * 4 * nodes**3)).sum(-1)
+        # the hazard at 0, if alpha(0) is below 1
         integral = integral - self.alpha(torch.zeros_like(t)).log()
         return torch.where(direct < 1e-2, integral, direct)
 

@@ -143,12 +143,14 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
             integral = torch.tensor(
                 chebyshev.chebint(series.numpy(), lbnd=-1, scl=(high - low) / 2)
             )
+            # the integral begins at 0 in each panel, the hazard at the total of those before
             integral[0] += total
             total = float(chebyshev.chebval(1.0, integral.numpy()))
             grid.append(high)
             rates.append(series)
             hazards.append(integral)
     require(
+        # a slowly divergent integral, such as log log 1/(1 - t), is still small at the last float64
         total > 30 or _diverges(rate),
         f"formula {formula} has the integral {total:.3g} over time, must be infinite: alpha(1) is "
         "not 0",
@@ -161,6 +163,7 @@ def _panels_of(rate: sympy.Expr, formula: str) -> Iterator[tuple[float, float, T
     the accuracy.
     """
     halves = 0.5 ** torch.arange(1, _HALVINGS + 1, dtype=torch.float64)
+    # the rate may diverge at both ends; 1 - 2^-53 is the last float64 before 1
     edges = torch.cat([halves.new_zeros(1), halves, 1 - halves[:53]]).unique().tolist()
     waiting = list(pairwise(edges))[::-1]
     function = sympy.lambdify(TIME, rate, "mpmath")

@@ -216,12 +216,14 @@ def times_of_uniforms(
     )
     low, high = interval
     early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)
+    # exact at both ends of the interval, unlike low + (high - low) * share
     s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
     return WeightedTimes(t, density.step_weight(s, t, interval), s)
 
 
 def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
     start, end = density.within(interval, unit)
+    # rounding of G and its inverse may leave the interval
     return density.inverse(start + (end - start) * unit).clamp(*interval)
 
 
@@ -238,4 +240,5 @@ def round_times(
 
 def latest_time(dtype: torch.dtype) -> float:
     """The last time before 1 that a dtype has. Later ones are not drawn: a bound ends here."""
+    # numbers just below 1 are half as far apart as those above
     return 1 - torch.finfo(dtype).eps / 2

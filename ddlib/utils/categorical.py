@@ -21,6 +21,7 @@ def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[T
     """
     cumulative = mass.to(torch.float64).cumsum(-1)
     total = cumulative[:, -1:]
+    # below the total, so that the search ends at an entry with mass if the target rounds up to it
     reach = target[:, None].clamp(max=torch.nextafter(total, torch.zeros_like(total)))
     index = torch.searchsorted(cumulative, reach, right=True).clamp_max(mass.shape[-1] - 1)
     before = (cumulative.gather(1, index) - mass.gather(1, index)).clamp_min(0)

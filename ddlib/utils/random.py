@@ -117,6 +117,7 @@ class KeyedGenerator:
         draw = torch.full_like(index, self._draws)
         self._draws += 1
         words = philox((block[None], draw, index & _LOW, (index >> 32) & _LOW), self._key)
+        # 27 and 26 bits fill the mantissa of a float64
         high = torch.stack(words[:2], -1) >> 5
         low = torch.stack(words[2:], -1) >> 6
         uniform = (high * 2**26 + low).to(torch.float64) / 2**53
@@ -133,6 +134,7 @@ class KeyedGenerator:
         bit = torch.arange(32, device=words.device)
         above = words[:, None] >> (32 - bit)
         zero = torch.zeros_like(words)[:, None]
+        # with the position of the bit: prefixes 0 and 00 are one number
         counter = (above, bit[None] + zero, zero + self._scramblings, zero)
         self._scramblings += 1
         chance = philox(counter, (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]

@@ -316,5 +316,6 @@ class Optimal(Weighting):
         density = self._densities.get(process)
         if density is None:
             density = self._densities[process] = process.time_density(self.length)
+        # C, the mean of 1/g over uniform times: 1/g is width over mass in each cell
         mean = (density.edges.diff().square() / density.masses).sum()
         return density.weight(t) / mean.to(t.device)

@@ -51,6 +51,7 @@ def additive_mask(mask: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor,
 
     Finite in half precision too.
     """
+    # bfloat16 has nearly the range of float32: its lowest number is finite in both
     least = torch.finfo(torch.float16 if dtype == torch.float16 else torch.bfloat16).min
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, least)
 

@@ -105,6 +105,8 @@ class ChildHead(Constants, nn.Linear):
                     for states, edge in levels
                 ]
             )
+            # memory has each level sorted by parent; the inverse permutation is the row of each
+            # state
             rows = rows.argsort()
         else:
             rows[vocab_size:] += spare - vocab_size
@@ -163,6 +165,7 @@ class ChildHead(Constants, nn.Linear):
             mass = bias.new_zeros(count, dtype=torch.float64).index_add_(
                 0, parents, bias.double().exp()
             )
+            # log-probability among the siblings: equal rows of the matrix cancel
             share += (bias.double() - mass.log()[parents])[above]
             above = parents[above]
         if uneven:

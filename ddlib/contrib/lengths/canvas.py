@@ -32,6 +32,7 @@ class Outlook(NamedTuple):
         It is the sum of the probabilities of the end token at the last positions at which it is the
         likeliest, divided by their largest number, ``positions``.
         """
+        # counted from the end of the row
         last = self.is_end & (self.is_end.flip(1).cumsum(1).flip(1) <= positions)
         return (self.end * last).sum(1) / positions
 

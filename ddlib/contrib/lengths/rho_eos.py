@@ -101,6 +101,7 @@ class RhoEOS(Length):
         self, canvas: Canvas, observed: Float64[Tensor, "B"], window: Bool[Tensor, "B L"], k: int
     ) -> tuple[Int64[Tensor, "B"], Int64[Tensor, "B"]]:
         distance = torch.maximum(self.low - observed, observed - self.high).clamp_min(0)
+        # rounded first: (0.4 - 0.1) / 0.1 is above 3 in binary
         segment = (distance / _SEGMENT).round(decimals=6).ceil().long()
         factor = torch.where(segment > 0, 2 ** (segment - 1).clamp_min(0), 0).clamp_max(_LARGEST)
         number = torch.where(canvas.full | (k >= self.changes), 0, self.step * factor)

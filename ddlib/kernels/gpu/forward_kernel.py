@@ -43,6 +43,7 @@ def _add(z: tl.tensor, selected: tl.tensor, largest: tl.tensor, total: tl.tensor
     """
     z = tl.where(selected, z, float("-inf"))
     new = tl.maximum(largest, tl.max(z, 1))
+    # -inf - -inf is NaN in a row that has met no logit yet
     safe = tl.where(new == float("-inf"), 0.0, new)
     return new, total * tl.exp(largest - safe) + tl.sum(tl.exp(z - safe[:, None]), 1)
 
@@ -181,6 +182,7 @@ def divergences(
     difference = (m + s.log()).logsumexp(0) - (inner_m + inner_s.log()).logsumexp(0)
     values = torch.empty_like(difference)
     values[index] = difference
+    # NaN in empty spans, the difference of two -inf
     return torch.where(spans.outer_low < spans.outer_high, values.clamp_min(0), 0.0)
 
 

@@ -23,6 +23,7 @@ Other numbers were not tried on a GPU.
 def online_softmax(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
     """Online softmax: update a row's largest logit and its sum of exponentials."""
     new = tl.maximum(largest, tl.max(z, 0))
+    # -inf - -inf is NaN in a row that has met no logit yet
     safe = tl.where(new == float("-inf"), 0.0, new)
     return new, total * tl.exp(largest - safe) + tl.sum(tl.exp(z - safe), 0)
 

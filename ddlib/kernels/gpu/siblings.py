@@ -77,6 +77,7 @@ def _groups(query: FamilyQuery) -> Groups:
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
     start = torch.cat([zero, families.sizes.cumsum(0)])
     first = torch.cat([zero, tokens.cumsum(0)])
+    # the empty family has no columns
     start = torch.cat([start, start[-1:]])
     return Groups(token, family[token], families.rank[child][token], first, start)
 
@@ -86,6 +87,7 @@ def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
 
     Spare tiles have the empty family.
     """
+    # without the empty family, which needs no tiles
     tiles = -(-first.diff()[:-1] // TILES.tokens)
     ends = tiles.cumsum(0)
     number = torch.arange(triton.cdiv(length, TILES.tokens) + len(tiles), device=first.device)
@@ -99,6 +101,7 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
     dim = hidden.shape[1]
     length = end - base
     rows = groups.token[base:end]
+    # families outside of the chunk become empty
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)

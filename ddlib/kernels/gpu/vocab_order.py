@@ -151,6 +151,7 @@ class Order:
 
         Rows that need the same columns become neighbours.
         """
+        # V + 1 exceeds every place, so levels decide first
         return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
 
     def segments(self, rows: Rows, level: Tensor) -> list[Segment]:

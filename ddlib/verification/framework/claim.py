@@ -189,6 +189,7 @@ def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
         )
     allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand_as(got)
     error = torch.where(got == expected, 0.0, (got - expected).abs())  # infinities may be equal
+    # not error > allowed: NaN fails
     fails = ~(error <= allowed)
     share = torch.where(error == 0, 0.0, error / allowed).nan_to_num(torch.inf, posinf=torch.inf)
     if not bool(fails.any()):

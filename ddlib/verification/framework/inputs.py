@@ -131,6 +131,7 @@ def frequencies(
     low = torch.as_tensor(binom.ppf(tail, draws, chance.numpy()), dtype=torch.float64)
     high = torch.as_tensor(binom.isf(tail, draws, chance.numpy()), dtype=torch.float64)
     counts = counts.to(torch.float64)
+    # at least one half: chance may have a rounding error, and counts are integers
     allowed = torch.where(counts > expected, high - expected, expected - low).clamp_min(0.5)
     return Comparison(f"{quantity}, times out of {draws}", axes, counts, expected, allowed)
 
