@@ -21,18 +21,20 @@ from ddlib import (
     times,
     weightings,
 )
-from ddlib.config import build, registry
+from ddlib.config import registry
+from ddlib.config.building import build
 from ddlib.config.plain import values
 from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
-from ddlib.objective.training import mean_per_token, summed_loss, training_loss
+from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
-from ddlib.samplers import controls, plan, sample
+from ddlib.samplers import controls
 from ddlib.samplers.likelihood import Likelihood, likelihood
-from ddlib.times import sample_times
+from ddlib.samplers.sampling import plan, sample
+from ddlib.times.draws import sample_times
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary, fingerprint
@@ -62,7 +64,6 @@ __all__ = [
     "guidance",
     "hierarchies",
     "likelihood",
-    "mean_per_token",
     "nelbo",
     "paces",
     "parts",

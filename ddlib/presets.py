@@ -13,6 +13,17 @@ from ddlib.schedules.window import in_turn
 from ddlib.utils.positive import HIGH, LOW, RULE
 from ddlib.utils.validation import check_number, require
 
+__all__ = [
+    "genmd4",
+    "gidd",
+    "hdlm",
+    "hdlm_levels",
+    "hdlm_noisy",
+    "mdlm",
+    "staged",
+    "staged_levels",
+]
+
 
 def mdlm(vocab_size: int) -> Masked:
     """Masked diffusion with the linear schedule (Sahoo et al., 2024)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import plot
+from ddlib.plot.colors import Band
 from ddlib.plot.trajectories import image
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
@@ -18,10 +19,10 @@ from ddlib.samplers import Sampler
 PATH = Path(__file__).parent / "images" / "samplers.png"
 LENGTH, WORDS, STEPS = 32, 12, 40
 KINDS = [
-    plot.Band("its final token", plot.BLUE, "-"),
-    plot.Band("another token", plot.VERMILION, "-"),
-    plot.Band("cluster", plot.ORANGE, "-"),
-    plot.Band("mask", plot.DARK, "-"),
+    Band("its final token", plot.BLUE, "-"),
+    Band("another token", plot.VERMILION, "-"),
+    Band("cluster", plot.ORANGE, "-"),
+    Band("mask", plot.DARK, "-"),
 ]
 
 

@@ -257,9 +257,7 @@ class _Value(argparse.Action):
         ]
         value = read[0] if self.nargs is None else read
         try:
-            setattr(
-                namespace, self.dest, value if self._key.function else parts.check(self._key, value)
-            )
+            setattr(namespace, self.dest, value if self._key.function else self._key.check(value))
         except ValueError as error:
             parser.error(f"{option_string}: {error}")
 

@@ -11,20 +11,17 @@ Values that depend on the run, such as the number of tokens, are filled in by na
 ``build``.
 """
 
-from ddlib.config.building import build, origins, read
+from ddlib.config.building import origins, read
 from ddlib.config.comparison import difference
 from ddlib.config.part import Part
-from ddlib.config.plain import described, kind_of
-from ddlib.config.signature import REQUIRED, RUN, Key, check, expand, keys, parse
+from ddlib.config.plain import kind_of
+from ddlib.config.signature import REQUIRED, RUN, Key, expand, keys, parse
 
 __all__ = [
     "REQUIRED",
     "RUN",
     "Key",
     "Part",
-    "build",
-    "check",
-    "described",
     "difference",
     "expand",
     "keys",

@@ -9,7 +9,7 @@ import torch
 
 from ddlib.config import registry
 from ddlib.config.part import Part
-from ddlib.config.signature import REQUIRED, Key, check, expand, fills, keys, parameters
+from ddlib.config.signature import REQUIRED, Key, expand, fills, keys, parameters
 
 
 def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any
         if key.function:
             _function(value, key)
             return value
-        checked = check(key, value)
+        checked = key.check(value)
     except ValueError as error:
         faults.append(f"{place}: {error}")
         return None
@@ -218,4 +218,4 @@ def _is_one(group: str, given: Any) -> bool:
     kind = registry.made(group)
     if kind is not None:
         return isinstance(given, kind)
-    return callable(given) and not isinstance(given, str)
+    return callable(given)

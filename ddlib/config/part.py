@@ -74,19 +74,8 @@ def maker_of(part: Part) -> Callable[..., Any]:
 
 @cache
 def _parameters(maker: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of arguments, those that a constructor passes on as ``**more`` included."""
-    if not isinstance(maker, type):
-        return tuple(inspect.signature(maker).parameters)
-    names: list[str] = []
-    for base in maker.__mro__[:-1]:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        plain = (each for each in parameters if each.kind is not each.VAR_KEYWORD)
-        names += [each.name for each in plain if each.kind is not each.VAR_POSITIONAL]
-        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
-            break
-    return tuple(dict.fromkeys(names))
+    """Return the names of the arguments of a class or function."""
+    return tuple(inspect.signature(maker).parameters)
 
 
 def _copied(value: Any) -> Any:

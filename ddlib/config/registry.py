@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from ddlib.config.plain import declared
 from ddlib.utils.validation import require
 
+__all__ = ["available", "find", "get", "own", "trusting"]
+
 _BASES = {
     "schedules": "ddlib.schedules:Schedule",
     "hierarchies": "ddlib.hierarchies:Hierarchy",
@@ -24,7 +26,7 @@ _BASES = {
     "paces": "ddlib.paces:Pace",
     "samplers": "ddlib.samplers:Sampler",
     "correctors": "ddlib.samplers:Corrector",
-    "lengths": "ddlib.contrib:Length",
+    "lengths": "ddlib.samplers.controls:Control",
     "weightings": "ddlib.weightings:Weighting",
 }
 """Base class of each kind whose plug-ins are classes.
@@ -157,18 +159,23 @@ def get(kind: str, name: str) -> Any:
         ImportError: two packages claim the name; the entry point does not load or is not a class of
             its kind. The message has the packages and the reason.
     """
-    claims = _claims(kind)
-    if name not in claims:
-        raise ValueError(_missing(kind, name, list(claims)))
-    point, *others = claims[name]
+    return _load(kind, name, _claims(kind))
+
+
+def _load(kind: str, name: str, registered: dict[str, list[EntryPoint]]) -> Any:
+    points = registered.get(name.replace("-", "_"))
+    if points is None:
+        raise ValueError(_missing(kind, name, list(registered)))
+    point, *others = points
+    kind = point.group.removeprefix("ddlib.")
     if others:
-        packages = " and ".join(f"{_package(p)} ({p.value})" for p in (point, *others))
+        packages = " and ".join(f"{_package(p)} ({p.value})" for p in points)
         raise ImportError(
-            f"{kind} {name!r} is registered by {packages}: uninstall all but one, or set "
+            f"{kind} {point.name!r} is registered by {packages}: uninstall all but one, or set "
             "DDLIB_PLUGINS=0 to use that "
             "of ddlib"
         )
-    origin = f"{kind} {name!r} = {point.value}, from {_package(point)},"
+    origin = f"{kind} {point.name!r} = {point.value}, from {_package(point)},"
     try:
         loaded = point.load()
     except (Exception, SystemExit) as error:  # a third-party module may raise anything on import
@@ -194,28 +201,32 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     Raises:
         ValueError, ImportError: as ``get`` and ``at``.
     """
-    if ":" in name:
-        found: Callable[..., Any] = at(name)
-        base = made(kind)
-        if base is not None and isinstance(found, base) and not isinstance(found, type):
-            return lambda: deepcopy(found)
-        require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
-        return found
-    group, plain = _place(kind, name)
-    return get(group, plain)
-
-
-def is_registered(kind: str, name: str) -> bool:
-    """Return whether a class or preset is registered under this name."""
-    return any(name.replace("-", "_") in _claims(group) for group in (kind, *_also(kind)))
+    if ":" not in name:
+        return _load(kind, name, claims(kind))
+    found: Callable[..., Any] = at(name)
+    base = made(kind)
+    if base is not None and isinstance(found, base) and not isinstance(found, type):
+        return lambda: deepcopy(found)
+    require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
+    return found
 
 
 def made(kind: str) -> type[Any] | None:
     """Return the base class of the objects of a kind.
 
     None for backbones, which are arbitrary callables.
+
+    Raises:
+        ValueError: unknown kind.
     """
-    return _base(kind) or _class(_MADE.get(kind, ""))
+    require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
+    path = (_BASES | _MADE).get(kind)
+    return None if path is None else EntryPoint(kind, path, "").load()  # by its path: no circle
+
+
+def _base(kind: str) -> type[Any] | None:
+    """Return the base class of the registered classes of a kind; None for functions."""
+    return made(kind) if kind in _BASES else None
 
 
 def package_of(kind: str) -> str:
@@ -230,9 +241,8 @@ def package_of(kind: str) -> str:
 def origin(kind: str, name: str) -> Origin:
     """Return the package of ``find(kind, name)`` and its version."""
     if ":" not in name:
-        group, plain = _place(kind, name)
-        point = available(group)[plain]
-        return Origin(plain, _package(point), point.dist.version if point.dist else None)
+        point = claims(kind)[name.replace("-", "_")][0]
+        return Origin(point.name, _package(point), point.dist.version if point.dist else None)
     top = name.partition(":")[0].partition(".")[0]
     packages = packages_distributions().get(top)
     return Origin(name, packages[0], version(packages[0])) if packages else Origin(name, top, None)
@@ -267,25 +277,15 @@ def at(path: str) -> Any:
     return found
 
 
-def _place(kind: str, name: str) -> tuple[str, str]:
-    """Return the group and the registered name that ``find`` uses for a name."""
-    plain = name.replace("-", "_")
-    names: list[str] = []
-    for group in (kind, *_also(kind)):
-        if plain in (claims := _claims(group)):
-            return group, plain
-        names += claims
-    raise ValueError(_missing(kind, name, names))
-
-
-def _also(kind: str) -> Sequence[str]:
-    """Return the other kinds whose entry points return objects of this kind."""
-    return [other for other, path in _MADE.items() if path == _BASES.get(kind)]
+def claims(kind: str) -> dict[str, list[EntryPoint]]:
+    """Return the entry points by the names that ``find`` takes: those of presets are processes."""
+    also = [other for other, path in _MADE.items() if path == _BASES.get(kind)]
+    return {name: points for group in (*also, kind) for name, points in _claims(group).items()}
 
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     """Return the entry points by name, several if packages disagree."""
-    _base(kind)
+    made(kind)
     claims: dict[str, list[EntryPoint]] = {}
     for point in declared(f"ddlib.{kind}", tuple(sys.path)):
         if (_plugins() and _package(point) != "ddlib") or (
@@ -295,22 +295,6 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
             if point.value not in (other.value for other in same):
                 same.append(point)
     return claims
-
-
-def _base(kind: str) -> type[Any] | None:
-    """Return the base class of a kind, None without one.
-
-    Raises:
-        ValueError: unknown kind.
-    """
-    require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
-    return _class(_BASES.get(kind, ""))
-
-
-def _class(path: str) -> type[Any] | None:
-    """Return the class at ``package.module:object``; None for an empty path."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name) if path else None
 
 
 def _is_here(point: EntryPoint) -> bool:

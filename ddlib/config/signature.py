@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from torch import Tensor
 
@@ -46,9 +46,24 @@ class Key:
     @property
     def plain(self) -> bool:
         """True if the default is a plain value."""
-        return self.default is not REQUIRED and isinstance(
-            self.default, str | int | float | bool | list | tuple | None
-        )
+        return isinstance(self.default, str | int | float | bool | list | tuple | None)
+
+    def check(self, value: Any) -> Any:
+        """Validate a value and convert it to the annotated type.
+
+        Raises:
+            ValueError: a value of a wrong type; the message has the expected type.
+        """
+        # here: it takes a quarter of the time of import ddlib
+        from pydantic import TypeAdapter, ValidationError
+
+        if isinstance(value, bool) and not _takes_bool(self.annotation):  # pydantic takes 0 or 1
+            raise ValueError(f"Input should not be a boolean, got {value!r}")
+        try:
+            return TypeAdapter(self.annotation).validate_python(value)
+        except ValidationError as error:
+            reasons = dict.fromkeys(fault["msg"] for fault in error.errors())
+            raise ValueError(f"{' or '.join(reasons)}, got {value!r}") from error
 
 
 def keys(
@@ -91,7 +106,7 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
     arguments in this form.
     """
     name, _, rest = text.partition(":")
-    if not rest or not registry.is_registered(group, name):
+    if not rest or name.replace("-", "_") not in registry.claims(group):
         # arguments behind a misspelled name would hide which name is meant; else it is the path of
         # an object
         return {"kind": name if _ARGUMENTS.match(rest) else text.removesuffix(":")}
@@ -123,43 +138,18 @@ def _pieces(text: str) -> list[str]:
     return pieces
 
 
-def check(key: Key, value: Any) -> Any:
-    """Validate a value and convert it to the annotated type of a key.
-
-    Raises:
-        ValueError: a value of a wrong type; the message has the expected type.
-    """
-    from pydantic import (
-        TypeAdapter,
-        ValidationError,
-    )  # here: it takes a quarter of the time of import ddlib
-
-    if isinstance(value, bool) and not _takes_bool(key.annotation):  # pydantic takes it as 0 or 1
-        raise ValueError(f"Input should not be a boolean, got {value!r}")
-    try:
-        return TypeAdapter(key.annotation).validate_python(value)
-    except ValidationError as error:
-        reasons = dict.fromkeys(fault["msg"] for fault in error.errors())
-        raise ValueError(f"{' or '.join(reasons)}, got {value!r}") from error
-
-
 def _takes_bool(annotation: Any) -> bool:
     return annotation in (bool, Any, object) or any(map(_takes_bool, get_args(annotation)))
 
 
 def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:
     """Return whether the run fills in an argument."""
-    if parameter.name not in _names(run):
+    if not hasattr(_class(run), parameter.name):
         return False
     if parameter.name in values:
         given = values[parameter.name]
         return isinstance(given, str) and given == RUN
     return parameter.default is REQUIRED or parameter.default is None
-
-
-def _names(run: Any) -> list[str]:
-    """Return the names of the values that a run provides."""
-    return [] if run is None else [name for name in dir(_class(run)) if not name.startswith("_")]
 
 
 def _class(run: Any) -> type[Any]:
@@ -175,15 +165,17 @@ def parameters(target: Callable[..., Any]) -> tuple[Key, ...]:
 
 
 def _declared(target: Callable[..., Any]) -> Iterator[Key]:
-    code = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     try:
-        hints = get_type_hints(inspect.unwrap(code))
+        signature = inspect.signature(target, eval_str=True)
     except (NameError, TypeError):  # an annotation that its module cannot evaluate any more
-        hints = {}
-    for name, parameter in inspect.signature(target).parameters.items():
-        if name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        signature = inspect.signature(target)
+    for parameter in signature.parameters.values():
+        variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if variable or parameter.name == "self":  # of a method of a run's class
             continue
-        annotation = hints.get(name, Any)
+        annotation = parameter.annotation
+        if annotation is REQUIRED or isinstance(annotation, str):
+            annotation = Any
         group = next(
             (kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None
         )
@@ -191,38 +183,41 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
         plain = Any if group or function else _plain(annotation)
         if plain is None and parameter.default is not REQUIRED:
             continue  # not a plain value, e.g. a random generator
-        many = any(get_origin(part) is Sequence for part in (annotation, *get_args(annotation)))
-        default = parameter.default
+        many = any(get_origin(part) is Sequence for part in _options(annotation))
         yield Key(
-            name,
+            parameter.name,
             Any if plain is None else plain,
-            default,
+            parameter.default,
             group,
             function=function,
             many=bool(group) and many,
         )
 
 
+def _options(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation itself."""
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    return get_args(annotation) if is_union else (annotation,)
+
+
 def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
     """Return whether an annotation is a class of parts, or a union that contains one."""
     if kind is None:
         return annotation is Denoiser
-    if get_origin(annotation) in (Union, types.UnionType):
-        return any(_mentions(part, kind) for part in get_args(annotation))
-    return isinstance(annotation, type) and issubclass(annotation, kind)
+    return any(isinstance(one, type) and issubclass(one, kind) for one in _options(annotation))
 
 
 def _is_function(annotation: Any) -> bool:
     """Return whether an annotation is a callable, or a union of callables and None."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return all(part is types.NoneType or _is_function(part) for part in get_args(annotation))
-    return annotation is Callable or get_origin(annotation) is Callable
+    functions = [one for one in _options(annotation) if one is not types.NoneType]
+    return bool(functions) and all(Callable in (one, get_origin(one)) for one in functions)
 
 
 def _plain(annotation: Any) -> Any:
     """Reduce an annotation to the types of plain values; None if there are none."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        parts = [plain for part in get_args(annotation) if (plain := _plain(part)) is not None]
+    options = _options(annotation)
+    if len(options) > 1:
+        parts = [plain for part in options if (plain := _plain(part)) is not None]
         return Union[tuple(parts)] if parts else None  # noqa: UP007 # of a list
     if "Tensor" in repr(annotation) or (
         isinstance(annotation, type) and issubclass(annotation, Tensor)

@@ -54,7 +54,7 @@ def _is_made_by(module: Any, saved: Any) -> bool:
     """Return whether the saved arguments give the same module."""
     try:
         return not apart(module, rebuilt(module, saved))
-    except (TypeError, ValueError, KeyError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
 

@@ -1,6 +1,5 @@
 """Suggestions for misspelled attributes of ``ddlib``."""
 
-import inspect
 import sys
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
@@ -73,24 +72,12 @@ def _places(ddlib: ModuleType) -> Iterator[tuple[str, str]]:
     for package in ddlib.__all__:
         module = getattr(ddlib, package)
         if isinstance(module, ModuleType):
-            names = [name for name in _public(module) if name not in ddlib.__all__]
+            names = [name for name in module.__all__ if name not in ddlib.__all__]
             yield from ((name, f"dd.{package}.{name}") for name in names)
     for kind in registry.GROUPS:
         for name, point in registry.available(kind).items():
             home = point.module.replace("ddlib.", "dd.", 1)
             yield from ((called, f"{home}.{point.attr}") for called in (name, point.attr))
-
-
-def _public(module: ModuleType) -> list[str]:
-    """Return ``__all__`` of a module, else the public classes and functions defined in it."""
-    defined = (
-        name
-        for name, found in vars(module).items()
-        if inspect.getmodule(found) is module and callable(found)
-    )
-    return getattr(module, "__all__", None) or [
-        name for name in defined if not name.startswith("_")
-    ]
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:

@@ -9,7 +9,8 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ddlib.config import described, difference
+from ddlib.config import difference
+from ddlib.config.plain import described
 from ddlib.integrations.positions import POSITION
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess

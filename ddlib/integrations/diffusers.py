@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddlib.config import build, registry
+from ddlib.config import registry
+from ddlib.config.building import build
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unchanged
-from ddlib.samplers import Sampler, SamplingContext, State, plan
+from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.controls.truncation import Truncation
 from ddlib.samplers.runtime.model import Model
+from ddlib.samplers.sampling import plan
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import (

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddlib.config import build
+from ddlib.config.building import build
 from ddlib.config.plain import values
 from ddlib.integrations.batches import Targets, check_process
 from ddlib.integrations.lightning_data import DiffusionDataModule, check_loader

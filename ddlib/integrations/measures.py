@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ddlib.config import build
+from ddlib.config.building import build
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import LossOptions, training_loss

@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ddlib.config import build, registry
+from ddlib.config import registry
+from ddlib.config.building import build
 from ddlib.config.plain import values
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import sample
+from ddlib.samplers.sampling import sample
 from ddlib.typing import Denoiser, Tokens
 
 PROCESS = "process.json"

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
-from ddlib.config import described, difference
+from ddlib.config import difference
+from ddlib.config.plain import described
 from ddlib.integrations.batches import DiffusionCollator, check_process
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import POSITION, Positions, PositionSampler

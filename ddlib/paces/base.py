@@ -11,9 +11,15 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.config.part import Part
-from ddlib.times import TimeDensity, sample_times
+from ddlib.times import TimeDensity
 from ddlib.times.base import Interval, check_density, check_interval
-from ddlib.times.draws import WeightedTimes, latest_time, round_times, times_of_uniforms
+from ddlib.times.draws import (
+    WeightedTimes,
+    latest_time,
+    round_times,
+    sample_times,
+    times_of_uniforms,
+)
 from ddlib.typing import Times
 from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand

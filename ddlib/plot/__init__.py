@@ -14,21 +14,14 @@ from ddlib.plot.colors import (
     GREY,
     ORANGE,
     VERMILION,
-    Band,
-    band_of,
-    bands,
     level_names,
-    state_names,
 )
 from ddlib.plot.curves import (
-    Series,
     occupancies,
-    occupancy_series,
     schedule_curve,
-    weight_series,
     weights,
 )
-from ddlib.plot.trajectories import image, trajectory, trajectory_text
+from ddlib.plot.trajectories import trajectory, trajectory_text
 from ddlib.plot.tree_diagram import hierarchy
 
 __all__ = [
@@ -38,20 +31,12 @@ __all__ = [
     "GREY",
     "ORANGE",
     "VERMILION",
-    "Band",
-    "Series",
-    "band_of",
-    "bands",
     "hierarchy",
-    "image",
     "level_names",
     "occupancies",
-    "occupancy_series",
     "panels",
     "schedule_curve",
-    "state_names",
     "trajectory",
     "trajectory_text",
-    "weight_series",
     "weights",
 ]

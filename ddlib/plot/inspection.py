@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ddlib import plot
 from ddlib.hierarchies import Hierarchy
+from ddlib.plot.colors import bands
+from ddlib.plot.curves import occupancy_series, weight_series
 from ddlib.plot.tree_diagram import edge_text
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import sample
+from ddlib.samplers.sampling import sample
 from ddlib.schedules import Schedule
 from ddlib.utils.validation import require
 
@@ -53,8 +55,8 @@ def describe(
     parts.append(_states(subject))
     t = torch.tensor(TIMES, dtype=torch.float64)
     for title, curves in (
-        ("probability at t", plot.occupancy_series(subject, t)),
-        ("weight of the loss at t, per unit of time", plot.weight_series(subject, t)),
+        ("probability at t", occupancy_series(subject, t)),
+        ("weight of the loss at t, per unit of time", weight_series(subject, t)),
     ):
         parts.append(_table(title, {curve.band.name: curve.values for curve in curves}))
     times, states = example(subject, _LENGTH, steps=10)
@@ -166,7 +168,7 @@ def _states(process: ForwardProcess) -> str:
 
 def _levels(hierarchy: Hierarchy) -> str:
     rows = [("level", "name", "members", "states", "on the way up")]
-    for level, band in enumerate(plot.bands(hierarchy)):
+    for level, band in enumerate(bands(hierarchy)):
         first = hierarchy.offsets[level]
         size = hierarchy.levels[level]
         up = (edge_text(hierarchy, level) or "speed 1") if level < hierarchy.depth else ""

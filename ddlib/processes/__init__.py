@@ -2,9 +2,7 @@
 
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import (
-    each_time,
     elapsed,
-    gather_columns,
     interior,
     scalar,
     span,
@@ -12,11 +10,9 @@ from ddlib.processes.broadcasting import (
 )
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
-from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.masked import Masked
 from ddlib.processes.matrix_exponential import MatrixExponential
-from ddlib.processes.mixture import Mixture
 from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
@@ -26,18 +22,14 @@ __all__ = [
     "GIDD",
     "ForwardProcess",
     "Hierarchical",
-    "Interpolating",
     "LevelProcess",
     "Masked",
     "MatrixExponential",
-    "Mixture",
     "Noisy",
     "PerWord",
     "RateMatrix",
     "Uniform",
-    "each_time",
     "elapsed",
-    "gather_columns",
     "interior",
     "scalar",
     "span",

@@ -17,7 +17,6 @@ from ddlib.samplers.particles import Particles
 from ddlib.samplers.rate_based import Euler, TauLeaping
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.requirements import UnsupportedError
-from ddlib.samplers.sampling import Plan, plan, sample
 from ddlib.samplers.time_grid import equal_jump_times
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "LeftToRight",
     "Ordered",
     "Particles",
-    "Plan",
     "Remask",
     "Sampler",
     "SamplingContext",
@@ -45,6 +43,4 @@ __all__ = [
     "TauLeaping",
     "UnsupportedError",
     "equal_jump_times",
-    "plan",
-    "sample",
 ]

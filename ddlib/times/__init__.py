@@ -4,6 +4,5 @@
 
 from ddlib.times.base import TimeDensity, Uniform
 from ddlib.times.densities import Bell, Beta, Tabulated
-from ddlib.times.draws import sample_times
 
-__all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform", "sample_times"]
+__all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform"]

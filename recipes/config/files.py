@@ -11,6 +11,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+import ddlib as dd
 from ddlib import parts
 from recipes.config.recipe import PARTS, Recipe, part, read_part
 from recipes.config.validation import ELSEWHERE, instead
@@ -141,7 +142,7 @@ def about_loss(recipe: Path) -> str:
     values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     try:
         loss = read_part("loss", values.get("loss", {}))
-        objective = parts.build("objectives", loss, place="loss")
+        objective = dd.build("objectives", loss, place="loss")
         return objective.about(_padded(values.get("data", {})))
     except (ImportError, ValueError):  # a weighting of a package that is not installed
         return ""

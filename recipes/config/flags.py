@@ -67,9 +67,9 @@ class Flag(NamedTuple):
             return value
         for other in (value, *self.values[:1]):  # a name that looks like a number is a string
             if _accepts(key, other):
-                return other if key.function else parts.check(key, other)
+                return other if key.function else key.check(other)
         try:
-            return parts.check(key, value)
+            return key.check(value)
         except ValueError as error:
             raise ValueError(f"{self.word}: {error}") from None
 
@@ -239,7 +239,7 @@ def _whole(key: parts.Key | None, values: list[Any]) -> Any:
 
 def _accepts(key: parts.Key, value: Any) -> bool:
     try:
-        parts.check(key, value)
+        key.check(value)
     except ValueError:
         return False
     return True

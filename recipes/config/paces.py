@@ -2,7 +2,7 @@
 
 import torch
 
-from ddlib import parts
+import ddlib as dd
 from ddlib.paces import Pace
 
 TOGETHER = "together"
@@ -15,7 +15,7 @@ def make_pace(values: dict[str, object] | str) -> Pace:
     Raises:
         ValueError: no such pace, or invalid values, by their place.
     """
-    return parts.build("paces", values, place="pace")
+    return dd.build("paces", values, place="pace")
 
 
 def fitting(pace: Pace, length: int) -> Pace:

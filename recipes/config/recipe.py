@@ -337,7 +337,7 @@ class Recipe:
         Raises:
             ValueError: bad values.
         """
-        return parts.build("objectives", self.loss, place="loss")
+        return dd.build("objectives", self.loss, place="loss")
 
     def order(self) -> Pace:
         """Build the pace.

@@ -1,4 +1,4 @@
-"""Run context: the arguments that a run fills in by name, see ``ddlib.parts.build``."""
+"""Run context: the arguments that a run fills in by name, see ``ddlib.build``."""
 
 from abc import ABC, abstractmethod
 from typing import Literal

@@ -3,7 +3,6 @@
 import warnings
 
 import ddlib as dd
-from ddlib import parts
 
 UNIFORM, OPTIMAL = "uniform", "optimal"
 """Name of the uniform density.
@@ -23,7 +22,7 @@ def check_times(place: str, kind: str) -> None:
     arguments.
     """
     if kind not in (UNIFORM, OPTIMAL):
-        parts.build("times", kind, place=place)
+        dd.build("times", kind, place=place)
 
 
 def time_density(
@@ -60,4 +59,4 @@ def time_density(
                 stacklevel=2,
             )
             return None
-    return None if kind == UNIFORM else parts.build("times", kind, place="times")
+    return None if kind == UNIFORM else dd.build("times", kind, place="times")

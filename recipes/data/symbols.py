@@ -152,7 +152,7 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     )
     read = {name: parts.read("sources", value, place=name) for name, value in given.items()}
     sources = {
-        "train" if name == "source" else name: parts.build("sources", one, place=name)
+        "train" if name == "source" else name: dd.build("sources", one, place=name)
         for name, one in read.items()
     }
     corpus = replace(corpus, **read)

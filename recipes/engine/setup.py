@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib import parts, registry
+from ddlib import registry
 from ddlib.hierarchies import Clusters, random_parents
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
@@ -62,7 +62,7 @@ class FromText(RunContext):
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):
             # whatever else is wrong with the process is found before the work of clustering
-            parts.build(
+            dd.build(
                 "processes",
                 self._recipe.process,
                 Rehearsal(self._recipe, self._data, self._world),
@@ -119,7 +119,7 @@ def make_process(
         ValueError: what a part refuses, another vocabulary, a training mode that the process does
             not have.
     """
-    process = parts.build("processes", recipe.process, known, "process").to(world.device)
+    process = dd.build("processes", recipe.process, known, "process").to(world.device)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
     recipe.objective().check_process(process)
     return process
@@ -149,7 +149,7 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
         ValueError: an argument that the network rejects, or a capability that it lacks.
     """
     torch.manual_seed(recipe.seed)
-    model = parts.build("backbones", recipe.network, known, "model")
+    model = dd.build("backbones", recipe.network, known, "model")
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model: {recipe.model['kind']} returns {model!r}, must return a torch.nn.Module"

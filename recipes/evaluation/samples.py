@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddlib import parts, registry
+import ddlib as dd
+from ddlib import registry
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
@@ -77,9 +78,9 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
         )
     if data.layout is None or name == NONE:
         return None
-    if name is None and not registry.is_registered("metrics", data.layout.kind):
+    if name is None and data.layout.kind not in registry.available("metrics"):
         return None
-    found = parts.build("metrics", name or data.layout.kind, place="metrics")
+    found = dd.build("metrics", name or data.layout.kind, place="metrics")
     found.check(data)
     return found
 

@@ -22,7 +22,7 @@ MOST = 1024
 
 
 class _End:
-    """Arguments of a rule that the model gives, see ``ddlib.parts.build``."""
+    """Arguments of a rule that the model gives, see ``ddlib.build``."""
 
     def __init__(self, token: int) -> None:
         self._token = token
@@ -74,7 +74,7 @@ class FoundLength:
         """The name of the rule, or its path, and its options with ``max``."""
         name, _, rest = self.text.partition(":")
         name = AUTO if name == "auto" else name
-        if not registry.is_registered("lengths", name):
+        if name.replace("-", "_") not in registry.available("lengths"):
             return self.text, {}
         pairs = [piece.partition("=") for piece in rest.split(",")] if rest else []
         return name, {key.strip(): parts.parse(value.strip()) for key, _, value in pairs}
@@ -82,7 +82,7 @@ class FoundLength:
     def _made(self, end: int) -> Length:
         kind, options = self._parsed
         values = {"kind": kind} | {key: value for key, value in options.items() if key != "max"}
-        return parts.build("lengths", values, _End(end), f"length={self.text!r}")
+        return dd.build("lengths", values, _End(end), f"length={self.text!r}")
 
     def limit(self, saved: LoadedModel) -> int:
         """Return the largest length, by default that of the model, at most ``MOST``.

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib import parts, registry
+from ddlib import registry
 from ddlib.hierarchies import Clusters, load_clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import MANIFEST, check_manifest
@@ -216,7 +216,7 @@ def open_saved(
     context = Published(folder, tokenizer, layout)
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
-        process = parts.build("processes", recipe.process, context, "process").to(device)
+        process = dd.build("processes", recipe.process, context, "process").to(device)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     if precision == "float32":
         model.float()  # the file may hold bfloat16, in which products would be taken too
@@ -284,7 +284,7 @@ def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module
     made = target if isinstance(target, type) else get_type_hints(target).get("return")
     if isinstance(made, type) and issubclass(made, Pretrained):
         return made.from_pretrained(folder)
-    model = parts.build("backbones", recipe.network, known, "model")
+    model = dd.build("backbones", recipe.network, known, "model")
     fill(model, folder / "model.safetensors")
     return model
 

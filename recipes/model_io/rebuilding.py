@@ -109,7 +109,7 @@ def rebuilt(
     Raises:
         ValueError: the values give another process or another network.
     """
-    built = parts.build("processes", recipe.process, known, "process")
+    built = dd.build("processes", recipe.process, known, "process")
     if repr(built) != repr(process):
         raise ValueError(f"process: its plain values give {built!r}, must give {process!r}")
     for name in ("vocab_size", "num_states"):
@@ -118,7 +118,7 @@ def rebuilt(
                 f"network has {name}={getattr(network, name)}, the process "
                 f"{getattr(process, name)}: they must be equal"
             )
-    model = parts.build("backbones", recipe.network, ModelContext(known, built), "model")
+    model = dd.build("backbones", recipe.network, ModelContext(known, built), "model")
     if type(model) is not type(network):
         raise ValueError(
             f"model: its values give {type(model).__name__}, network is {type(network).__name__}: "

@@ -5,14 +5,14 @@ Values of its data, such as the shape of a picture, are filled in.
 
 from contextlib import suppress
 
-from ddlib import parts
+import ddlib as dd
 from ddlib.samplers import Sampler
 from recipes.model_io.base import LoadedModel
 
 
 class SamplerContext:
     """Values that a sampler and the parts in it take from the data of a model by name, see
-    ``ddlib.parts.build``.
+    ``ddlib.build``.
 
     Args:
         saved: the model.
@@ -57,7 +57,7 @@ def make_sampler(saved: LoadedModel, text: str, place: str = "sampler") -> Sampl
         ValueError: no such sampler, invalid values, or a value that the data of the model do not
             have.
     """
-    return parts.build("samplers", text, SamplerContext(saved), place)
+    return dd.build("samplers", text, SamplerContext(saved), place)
 
 
 def check_sampler(text: str, place: str = "sampler") -> None:
@@ -67,4 +67,4 @@ def check_sampler(text: str, place: str = "sampler") -> None:
         ValueError: as ``make_sampler``.
     """
     with suppress(_UnknownValueError):
-        parts.build("samplers", text, _Later(), place)
+        dd.build("samplers", text, _Later(), place)

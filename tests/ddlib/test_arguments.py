@@ -210,10 +210,10 @@ def test_values_of_a_formula_have_all_its_digits():
 
 
 class Given(Masked):
-    """A process of a plug-in whose constructor takes more, and passes on the rest."""
+    """A process of a plug-in whose constructor takes an argument more."""
 
-    def __init__(self, about, **more):
-        super().__init__(**more)
+    def __init__(self, about, vocab_size, schedule):
+        super().__init__(vocab_size, schedule)
         self.about = about
 
 

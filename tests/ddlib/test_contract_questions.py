@@ -10,8 +10,9 @@ from ddlib_ragged import Bands, LogOdds, Ragged
 from example_processes import PROCESSES, RING, TREE, Plain
 
 import ddlib as dd
-from ddlib import plot, registry
+from ddlib import registry
 from ddlib.objective.training import check_mode
+from ddlib.plot import colors, curves
 from ddlib.processes import (
     GIDD,
     ForwardProcess,
@@ -335,9 +336,9 @@ def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
     inner = Hierarchical(tree, Cosine())
     process = Staged(inner)
     t = torch.tensor([0.2, 0.7], dtype=torch.float64)
-    assert isinstance(process, HasLevelWeights) and plot.bands(process) == plot.bands(inner)
-    assert plot.state_names(process) == plot.state_names(inner)
-    for series in (plot.occupancy_series, plot.weight_series):
+    assert isinstance(process, HasLevelWeights) and colors.bands(process) == colors.bands(inner)
+    assert colors.state_names(process) == colors.state_names(inner)
+    for series in (curves.occupancy_series, curves.weight_series):
         for ours, theirs in zip(series(process, t), series(inner, t), strict=True):
             assert ours.band == theirs.band and torch.equal(ours.values, theirs.values)
     assert [check.name for check in dd.verify(process).checks if check.topic == "hierarchy"]

@@ -15,15 +15,8 @@ from refusals import refused_with
 import ddlib as dd
 import ddlib.processes
 from ddlib.__main__ import main
-from ddlib.processes import (
-    ForwardProcess,
-    each_time,
-    elapsed,
-    gather_columns,
-    interior,
-    scalar,
-    span,
-)
+from ddlib.processes import ForwardProcess, elapsed, interior, scalar, span
+from ddlib.processes.broadcasting import each_time, gather_columns
 from ddlib.schedules import Linear, Schedule
 from ddlib.verification import Check, Counterexample, Place
 from ddlib.verification.claims import hierarchy, schedule

@@ -13,6 +13,7 @@ from refusals import refused_with, refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree, parent_map
+from ddlib.plot import colors
 from ddlib.testing import strategies
 
 
@@ -304,7 +305,7 @@ def test_names_of_a_tree_are_shown_kept_and_checked():
     assert tree.names.plain() == {"charge": ["+", "-", "0"], "size": ["big", "small"]}
     assert dd.build("hierarchies", dd.values(tree)).names == tree.names
     assert dd.plot.level_names(tree) == ["token", "charge", "size", "mask"]
-    assert dd.plot.state_names(tree)[5:] == ["+", "-", "0", "big", "small", "mask"]
+    assert colors.state_names(tree)[5:] == ["+", "-", "0", "big", "small", "mask"]
     flat = dd.presets.hdlm(parents[0], names=["a", "b", "c"])
     assert (
         flat.hierarchy.names == ((), (("a", "b", "c"),))

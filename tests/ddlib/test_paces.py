@@ -88,9 +88,7 @@ def test_patches_move_one_after_the_other(sides, seed):
 
 
 def test_patches_are_drawn_in_turn_and_made_of_plain_values():
-    pace = dd.parts.build(
-        "paces", {"kind": "ddlib.paces:Patches", "shape": [2, 4], "patch": [2, 2]}
-    )
+    pace = dd.build("paces", {"kind": "ddlib.paces:Patches", "shape": [2, 4], "patch": [2, 2]})
     assert repr(pace) == "Patches(shape=(2, 4), patch=(2, 2))"
     process = dd.presets.mdlm(3)
     seen = []

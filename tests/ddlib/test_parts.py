@@ -74,15 +74,11 @@ def test_read_values_are_read_again_and_build_the_same(values):
     read = parts.read("processes", values, Known)
     assert parts.read("processes", read, Known) == read
     assert "-" not in read["kind"] and values.keys() <= read.keys()
-    process = parts.build("processes", values, Known())
-    assert (
-        repr(process) == repr(parts.build("processes", read, Known())) and process.vocab_size == 6
-    )
+    process = dd.build("processes", values, Known())
+    assert repr(process) == repr(dd.build("processes", read, Known())) and process.vocab_size == 6
     x = torch.arange(6)[None]
     t = torch.tensor([0.4], dtype=torch.float64)
-    assert torch.equal(
-        process.marginal(x, t), parts.build("processes", read, Known()).marginal(x, t)
-    )
+    assert torch.equal(process.marginal(x, t), dd.build("processes", read, Known()).marginal(x, t))
 
 
 @given(numbers, numbers, st.floats(0.1, 1.0))
@@ -212,14 +208,14 @@ def test_words_of_a_command_line_are_values():
 
 
 def build(values):
-    return parts.build("processes", values, Known(), "process")
+    return dd.build("processes", values, Known(), "process")
 
 
 test_an_error_names_the_place_the_value_and_the_rule = refuses(r"""
     build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
     build({"kind": "hdlm", "zzz": 2}) | ValueError
         | process.zzz: no such key; hdlm has clusters, gamma, xi
-    dd.parts.build("samplers", "confidence:probability,threshold=0.9")
+    dd.build("samplers", "confidence:probability,threshold=0.9")
         | ValueError | 'probability' has no key, write score=probability beside other keys
     build("hdml:gamma=2") | ValueError
         | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
@@ -296,44 +292,44 @@ def test_a_function_of_a_module_is_as_good_as_a_name(module):
         "strength": "much",
         "schedule": {"kind": "own_noise:Power", "power": 3},
     }
-    process = parts.build("processes", values, Known())
+    process = dd.build("processes", values, Known())
     import own_noise
 
     assert repr(process.schedule).startswith("Power") and process.schedule.power == 3.0
     # without a default, with the default None: filled in; with another: not
     assert own_noise.made == [(6, "much", [5, 1, 4, 2, 3, 9], "none")]
-    parts.build("processes", values | {"fingerprint": "run", "counts": [1]}, Known())
+    dd.build("processes", values | {"fingerprint": "run", "counts": [1]}, Known())
     assert own_noise.made[1] == (6, "much", [1], "f" * 64)
 
 
 def test_optional_values_may_be_left_out_or_null(module):
-    assert parts.build("processes", "own_noise:optional", Known()).vocab_size == 6
+    assert dd.build("processes", "own_noise:optional", Known()).vocab_size == 6
     values = {"kind": "own_noise:optional", "schedule": None}
-    assert parts.build("processes", parts.read("processes", values, Known), Known()).vocab_size == 6
+    assert dd.build("processes", parts.read("processes", values, Known), Known()).vocab_size == 6
 
 
 def test_the_error_names_a_preset_without_a_process(module):
     with pytest.raises(
         TypeError, match=r"process: own_noise:wrong returns 'no process', must be a ddlib.processes"
     ):
-        parts.build("processes", "own_noise:wrong", Known(), "process")
+        dd.build("processes", "own_noise:wrong", Known(), "process")
 
 
 def test_objects_may_stand_among_values():
     built = dd.schedules.Cosine()
-    assert parts.build("schedules", built) is built
-    process = parts.build("processes", {"kind": "masked", "schedule": built}, Known())
+    assert dd.build("schedules", built) is built
+    process = dd.build("processes", {"kind": "masked", "schedule": built}, Known())
     assert process.schedule is built
 
 
 def test_a_part_made_by_a_module_is_copied(module):
-    made = parts.build("processes", "own_noise:ready")
-    assert made.vocab_size == 6 and repr(made) == repr(parts.build("processes", "own_noise:ready"))
-    assert made is not parts.build("processes", "own_noise:ready")  # no run changes another's
+    made = dd.build("processes", "own_noise:ready")
+    assert made.vocab_size == 6 and repr(made) == repr(dd.build("processes", "own_noise:ready"))
+    assert made is not dd.build("processes", "own_noise:ready")  # no run changes another's
     with pytest.raises(
         ValueError, match=r"processes\.schedule: no such key; own_noise:ready has none"
     ):
-        parts.build("processes", {"kind": "own_noise:ready", "schedule": "cosine"})
+        dd.build("processes", {"kind": "own_noise:ready", "schedule": "cosine"})
 
 
 def test_filled_in_keys_stand_in_their_place():
@@ -348,11 +344,11 @@ def test_filled_in_keys_stand_in_their_place():
         "names",
     ]
     given = {"kind": "hdlm", "parents": PARENTS[0]}
-    assert parts.build("processes", given, Strange()).num_states == 10
+    assert dd.build("processes", given, Strange()).num_states == 10
     with pytest.raises(ValueError, match="clusters: no such key"):
         parts.read("processes", given | {"clusters": 3}, Known)
     with pytest.raises(ValueError, match=r"process\.parents: no clusters today"):
-        parts.build("processes", "hdlm", Strange(), "process")
+        dd.build("processes", "hdlm", Strange(), "process")
 
 
 def test_the_word_run_requires_optional_values():
@@ -361,7 +357,7 @@ def test_the_word_run_requires_optional_values():
     assert read["parents"] == [] and "vocab_size" not in read
     config = parts.read("backbones", network | {"parents": "run", "clusters": [3]}, Known)
     assert config["parents"] == "run" and parts.read("backbones", config, Known) == config
-    model = parts.build("backbones", config | {"num_states": 10}, Known())
+    model = dd.build("backbones", config | {"num_states": 10}, Known())
     assert model.num_states == 10 and model.saved_arguments()["parents"] == PARENTS[:1]
 
 
@@ -369,7 +365,7 @@ def test_third_party_models_import_nothing_untrusted(module):
     values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Power"}
     with registry.trusting([]):
         assert (
-            parts.build("schedules", "log_odds:2.0").steepness == 2.0
+            dd.build("schedules", "log_odds:2.0").steepness == 2.0
         )  # installed: its own user's doing
         with pytest.raises(
             PermissionError,

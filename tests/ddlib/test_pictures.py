@@ -16,6 +16,7 @@ from refusals import refuses
 
 import ddlib as dd
 from ddlib import plot
+from ddlib.plot import colors, curves
 from ddlib.plot.colors import _CLUSTERS
 from ddlib.plot.tree_diagram import edge_text
 from ddlib.processes import GIDD, Hierarchical, RateMatrix, Uniform
@@ -93,8 +94,8 @@ def by_enumeration(process, t):
 def test_curves_without_levels_are_means_over_words_and_states(name):
     process = WITHOUT_LEVELS[name]
     t = torch.tensor([0.1, 0.5, 0.9], dtype=F64)
-    shares = plot.occupancy_series(process, t)
-    weights = plot.weight_series(process, t)
+    shares = curves.occupancy_series(process, t)
+    weights = curves.weight_series(process, t)
     beyond = process.num_states - process.vocab_size
     names = [*NAMES[:2], "mask" if beyond == 1 else "no token"][: 2 + (beyond > 0)]
     assert [curve.band.name for curve in shares] == names
@@ -118,7 +119,7 @@ def test_a_weight_that_is_always_zero_is_not_drawn():
 def test_large_vocabularies_are_averaged_over_a_sample():
     t = torch.tensor([0.3], dtype=F64)
     process = GIDD(50257, 0.2)
-    own, other, mask = (float(curve.values) for curve in plot.occupancy_series(process, t))
+    own, other, mask = (float(curve.values) for curve in curves.occupancy_series(process, t))
     probs = process.marginal(torch.tensor([[7]]), t)[0, 0]
     assert (own, mask) == pytest.approx((float(probs[7]), float(probs[-1])))
     assert own + other + mask == pytest.approx(1, abs=1e-12)
@@ -146,7 +147,7 @@ def test_a_trajectory_shows_levels_at_their_times(backwards):
         edges if backwards else edges[::-1]
     )
     colours = [matplotlib.colors.to_hex(colour).upper() for colour in mesh.cmap.colors]
-    assert colours == [band.colour.upper() for band in plot.bands(process)]
+    assert colours == [band.colour.upper() for band in colors.bands(process)]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "token",
         "cluster 1",
@@ -273,7 +274,7 @@ TWO = torch.tensor([0.0, 1.0])
 
 
 def test_seven_levels_of_clusters_have_names_and_the_first_six_colours_of_their_own():
-    kinds = plot.bands(
+    kinds = colors.bands(
         dd.hierarchies.Tree([torch.arange(n) // 2 for n in (256, 128, 64, 32, 16, 8, 4)])
     )
     assert [kind.name for kind in kinds] == [
@@ -291,10 +292,10 @@ test_bad_input_is_named = refuses(r"""
     plot.occupancies(Masked(3, Linear()), names=["a"]) | ValueError
         | names has 1 entries, must have 2
     plot.weights(Masked(3, Linear()), points=2) | ValueError | points is 2, must be at least 3
-    plot.bands(Linear()) | TypeError | neither a process nor a hierarchy
+    colors.bands(Linear()) | TypeError | neither a process nor a hierarchy
     plot.hierarchy(TREE, members=[["a"]]) | ValueError
         | members\[0\] has 1 names, level 0 has 6 members
-    plot.state_names(TREE, [[]] * 5)
+    colors.state_names(TREE, [[]] * 5)
         | ValueError | members has 5 entries, must have at most 4: the tokens, then each level above
     plot.hierarchy(TREE, most=0) | ValueError | most is 0, must be at least 1
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError
@@ -305,7 +306,7 @@ test_bad_input_is_named = refuses(r"""
         | ValueError | states has 1 rows for 2 times
     plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])) | ValueError
         | states has 1 rows
-    plot.image(TWO, torch.tensor([[0]]), plot.bands(TREE)) | ValueError
+    dd.plot.trajectories.image(TWO, torch.tensor([[0]]), colors.bands(TREE)) | ValueError
         | values has 1 rows for 2 times
 """)
 
@@ -367,4 +368,4 @@ def test_a_cluster_that_is_no_most_likely_parent_has_a_line():
 
 
 def test_only_the_top_level_is_called_mask():
-    assert plot.state_names(dd.presets.hdlm([0, 0, 0])) == ["w0", "w1", "w2", "c0", "mask"]
+    assert colors.state_names(dd.presets.hdlm([0, 0, 0])) == ["w0", "w1", "w2", "c0", "mask"]

@@ -7,15 +7,8 @@ from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
 from ddlib.objective.training import LossOptions
-from ddlib.processes import (
-    GIDD,
-    Hierarchical,
-    Masked,
-    each_time,
-    gather_columns,
-    interior,
-    unsqueeze_times,
-)
+from ddlib.processes import GIDD, Hierarchical, Masked, interior, unsqueeze_times
+from ddlib.processes.broadcasting import each_time, gather_columns
 from ddlib.schedules import Linear
 
 NELBO = sys.modules["ddlib.objective.nelbo"]

@@ -4,16 +4,8 @@ import torch
 from planting import WORDS, deep, fault, over, tree
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import (
-    GIDD,
-    Hierarchical,
-    Masked,
-    RateMatrix,
-    Uniform,
-    gather_columns,
-    unsqueeze_times,
-)
-from ddlib.processes.broadcasting import products_at, rows_at
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform, unsqueeze_times
+from ddlib.processes.broadcasting import gather_columns, products_at, rows_at
 from ddlib.processes.interpolating import Mixture
 from ddlib.schedules import Geometric, Linear
 from ddlib.utils.random import rand

@@ -8,7 +8,7 @@ import torch
 from planting import fault
 
 from ddlib.contrib import ThetaTrapezoidal
-from ddlib.processes import each_time
+from ddlib.processes.broadcasting import each_time
 from ddlib.samplers import Ancestral, Euler, State, TauLeaping
 from ddlib.samplers.base import at
 from ddlib.utils.categorical import draw_logits

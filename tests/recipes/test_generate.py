@@ -275,8 +275,8 @@ def test_the_error_names_a_missing_folder(monkeypatch, tmp_path):
 
 
 def test_sampler_options_reach_it():
-    assert dd.parts.build("samplers", "ancestral:force_transition=true").force_transition is True
-    assert dd.parts.build("samplers", "first_hitting").force_transition is False
+    assert dd.build("samplers", "ancestral:force_transition=true").force_transition is True
+    assert dd.build("samplers", "first_hitting").force_transition is False
 
 
 def test_the_command_line(run, capsys):

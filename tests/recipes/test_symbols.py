@@ -16,7 +16,7 @@ import torch
 import yaml
 from refusals import refused_with, refuses
 
-from ddlib import parts
+import ddlib as dd
 from recipes import evaluate, generate, owt
 from recipes import prepare as command
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe, read_recipe, recipe_yaml
@@ -158,7 +158,7 @@ def test_a_tokenizer_rule_from_outside():
         "files": "some.txt",
         "tokenizer": f"{__name__}:pairs",
     }
-    source = parts.build("sources", values)
+    source = dd.build("sources", values)
     assert source.load().symbols == ("ab", "cd") and lists(source.load()) == [[0, 1], [1, 0]]
 
 

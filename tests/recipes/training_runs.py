@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import torch
 
-from ddlib import parts
+import ddlib as dd
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.recipe import read_part
 from recipes.data import prepare, speeches
@@ -169,7 +169,7 @@ def loss(**keys) -> dict:
 
 def objective(**keys):
     """The training objective with these keys of ``loss``."""
-    return parts.build("objectives", loss(**keys), place="loss")
+    return dd.build("objectives", loss(**keys), place="loss")
 
 
 def loss_of(given, model, process, noisy, scale, half=False):

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unchanged
-from ddlib.samplers import SamplingContext, sample
+from ddlib.samplers import SamplingContext
 from ddlib.samplers.runtime.model import Model
+from ddlib.samplers.sampling import sample
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import require

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 import ddlib as dd
-from ddlib import parts
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from recipes.config import Recipe, at_least, own_times
@@ -46,7 +45,7 @@ class AlongOrder(Bound):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.order = parts.build("samplers", self.order, None, "loss.order")
+        self.order = dd.build("samplers", self.order, None, "loss.order")
         at_least(1, per_step=self.per_step)
         if not 0 < self.share <= 1:
             raise ValueError(

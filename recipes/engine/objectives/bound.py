@@ -57,7 +57,7 @@ class Bound(Objective):
 
     def __post_init__(self) -> None:
         if self.weighting is not None:
-            self.weighting = parts.build("weightings", self.weighting, None, "loss.weighting")
+            self.weighting = dd.build("weightings", self.weighting, None, "loss.weighting")
         if self.times is not None:
             check_times("times", self.times)
         self.interval = tuple(self.interval)
@@ -78,7 +78,7 @@ class Bound(Objective):
         default = ForwardProcess.training_weighting
         stated = getattr(registry.find("processes", process), "training_weighting", default)
         weighting = values["weighting"] or parts.read("weightings", stated)
-        bound = parts.build("weightings", weighting).bound
+        bound = dd.build("weightings", weighting).bound
         optimal = values["weighting"] is None and values["weigh_times"] and bound
         times = values["times"] or (OPTIMAL if optimal else UNIFORM)
         return values | {"weighting": weighting, "times": times}

@@ -11,7 +11,8 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import three
 from ddlib.schedules.base import breaks
-from ddlib.times import TimeDensity, sample_times
+from ddlib.times import TimeDensity
+from ddlib.times.draws import sample_times
 from ddlib.typing import HasLevelWeights
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.objective.bound import removed_information

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers import sample
+from ddlib.samplers.sampling import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,

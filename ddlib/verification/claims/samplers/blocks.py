@@ -12,7 +12,7 @@ from torch import Tensor
 from ddlib.contrib import Cache
 from ddlib.paces import LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import sample
+from ddlib.samplers.sampling import sample
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, at_length, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point

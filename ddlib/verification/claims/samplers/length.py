@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ddlib.contrib import Length
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Confidence, plan, sample
+from ddlib.samplers import Confidence
+from ddlib.samplers.sampling import plan, sample
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes

@@ -11,10 +11,11 @@ from ddlib.contrib.order_costs import order_costs
 from ddlib.paces import Blocks
 from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import levels, three
-from ddlib.samplers import Sampler, sample
+from ddlib.samplers import Sampler
 from ddlib.samplers.base import level_process
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.ordered import model_time
+from ddlib.samplers.sampling import sample
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.blocks import CausalDenoiser, ExactDenoiser
 from ddlib.verification.claims.samplers.sampler import hurried

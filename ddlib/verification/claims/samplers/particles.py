@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Particles, Sampler, sample
+from ddlib.samplers import Particles, Sampler
 from ddlib.samplers.controls import WholeBatch
+from ddlib.samplers.sampling import sample
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case

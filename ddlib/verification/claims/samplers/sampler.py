@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.processes.examples import four, levels
-from ddlib.samplers import Sampler, SamplingContext, State, sample
+from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.controls import Truncation, WholeBatch
+from ddlib.samplers.sampling import sample
 from ddlib.schedules import Linear
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import require
