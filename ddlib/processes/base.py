@@ -15,7 +15,6 @@ from ddlib.config.state import check_extra_state, extra_state
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import optimal_times
 from ddlib.processes.broadcasting import (
-    columns_at,
     each_time,
     interior,
     multiply_rows,
@@ -351,10 +350,7 @@ class ForwardProcess(Float64Module, Part):
         if levels != "balanced":
             return z
         weighted = self._all_weights(x, t)[1]
-        rows = torch.arange(len(x), device=x.device)
-        one = rand((len(x), 2), generator, x.device)
-        which = draw(weighted.sum(-1), one[:, 0])
-        return z.scatter(1, which[:, None], draw(weighted[rows, which], one[:, 1])[:, None])
+        return draw_one(z, weighted.sum(-1), weighted, generator)
 
     def importance_weight(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
         r"""Factor of a sequence's bound or loss where z was drawn with ``levels="balanced"``.
@@ -416,7 +412,7 @@ class ForwardProcess(Float64Module, Part):
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         """Probability q_t(z|x) of each state given every token x, (B, L, V) float64."""
-        return columns_at(self._token_marginals, z, t)
+        return rows_at(lambda time: self._token_marginals(time).mT, z, t)
 
     def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
         """Likelihood of each token up to a factor of the state, which a posterior over tokens does
@@ -445,7 +441,9 @@ class ForwardProcess(Float64Module, Part):
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
         return normalised_or_stay(
-            columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s), z
+            rows_at(lambda *times: self.transition(*times).mT, z, s, t).to(p.dtype)
+            * self.predictive(p, s),
+            z,
         )
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
@@ -462,7 +460,7 @@ class ForwardProcess(Float64Module, Part):
 
         Minus the exit rate at z itself.
         """
-        return columns_at(self.rate_matrix, z, t)
+        return rows_at(lambda time: self.rate_matrix(time).mT, z, t)
 
     def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates of a chain from its marginal distributions, (B, L, S)."""
@@ -919,3 +917,23 @@ def evidence(
 def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:
     """Return ``process.small_copy(vocab_size)``: the function that plain values name."""
     return process.small_copy(vocab_size)
+
+
+def draw_one(
+    z: Tokens,
+    total: Float64[Tensor, "B L"],
+    weights: Float64[Tensor, "B L K"],
+    generator: Generator,
+) -> Tokens:
+    """Draw one position of each sequence, and a new state, or level, for it: a "balanced" draw.
+
+    Args:
+        z: (B, L) states or levels, of which all others stay.
+        total: weight of each position.
+        weights: weight of each new state at each position.
+        generator: source of randomness.
+    """
+    u = rand((len(z), 2), generator, z.device)
+    which = draw(total, u[:, 0])
+    here = weights[torch.arange(len(z), device=z.device), which]
+    return z.scatter(1, which[:, None], draw(here, u[:, 1])[:, None])

@@ -94,25 +94,6 @@ def rows_at(
     return matrices[unsqueeze_times(which), index]
 
 
-def columns_at(
-    function: Callable[..., Tensor], index: Tokens, *times: Times
-) -> Float[Tensor, "B L N"]:
-    """Gather columns of the matrix of each time, without a copy of the matrix for every sequence.
-
-    Equal to ``gather_columns(each_time(function, *times), index)``.
-
-    Args:
-        function: of one float64 scalar for each of ``times``, returns (N, S).
-        index: (B, L) columns; they are not checked.
-        times: each (B,) or (B, L), of one shape.
-
-    Returns:
-        (B, L, N).
-    """
-    matrices, which = _distinct(function, *times)
-    return matrices.mT[unsqueeze_times(which), index]
-
-
 def products_at(
     p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times
 ) -> Float[Tensor, "B L S"]:

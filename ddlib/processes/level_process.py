@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.base import ForwardProcess, draw_one, unchanged
 from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
@@ -107,11 +107,9 @@ class LevelProcess(ForwardProcess):
         reached = unsqueeze_times(self.occupancies(t), 1)[..., :-1].cumsum(-1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
-            one = rand((len(x), 2), generator, x.device)
             inflow = unsqueeze_times(self._inflow(t), 1)
-            which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
-            levels_there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
-            level = level.scatter(1, which[:, None], draw(levels_there, one[:, 1])[:, None])
+            total = inflow.sum(-1).expand(x.shape)
+            level = draw_one(level, total, inflow.expand(*x.shape, -1), generator)
         return self.ascend(x, level, generator)
 
     def _weight_and_mean(

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.base import ForwardProcess, draw_one, unchanged
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_columns,
@@ -100,15 +100,11 @@ class ResamplingProcess(ForwardProcess):
             >= unsqueeze_times(probs, 1)[..., :-1].cumsum(-1)
         ).sum(-1)
         if levels == "balanced":
-            one = rand((len(x), 2), generator, x.device)
             arrivals = unsqueeze_times(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(
                 *x.shape, -1
             )
-            which = draw(
-                unsqueeze_times(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0]
-            )
-            arrivals_there = arrivals[torch.arange(len(x), device=x.device), which]
-            state = state.scatter(1, which[:, None], draw(arrivals_there, one[:, 1])[:, None])
+            total = unsqueeze_times(self.schedule.rate(interior(t))) * arrivals.sum(-1)
+            state = draw_one(state, total, arrivals, generator)
         return self._ascend(x, state, generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
