@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.kernels.dispatch import plan
-from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
-from ddlib.kernels.tile import Block, Observer, Part, Rows
+from ddlib.kernels.fused import Block, Layer, Observer, Part, PerTokenLoss, Rows, SummedLoss
 from ddlib.objective.training import LossInputs, Output
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children, has_tree

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy, Map
+from ddlib.kernels.fused import Divergence, Reader, Rows
 from ddlib.kernels.subset_logsumexp import to_softmax
-from ddlib.kernels.tile import Divergence, Reader, Rows
 from ddlib.processes.hierarchical_kl import children
 
 Derive = Callable[[Tensor, Tensor], None]

@@ -14,7 +14,7 @@ from torch import Tensor
 from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.tile import Block, Dense, Part, Rows
+from ddlib.kernels.fused import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import LossOptions
 from ddlib.parameterization.logits import layout_of

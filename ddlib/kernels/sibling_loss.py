@@ -20,9 +20,8 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Work, add_product, columns_of, multiply
+from ddlib.kernels.fused import Part, Rows, Work, add_product, columns_of, multiply
 from ddlib.kernels.subset_logsumexp import to_softmax
-from ddlib.kernels.tile import Part, Rows
 from ddlib.parameterization.tree_softmax import Children, Families
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels.tile import Block, Divergence, Reader, Rows
+from ddlib.kernels.fused import Block, Divergence, Reader, Rows
 from ddlib.parameterization.tree_softmax import Grouping
 
 Shares = Callable[[Rows], Float64[Tensor, "n edges"]]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels.tile import Divergence, Reader, Rows
+from ddlib.kernels.fused import Divergence, Reader, Rows
 from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import log1p_exp
 

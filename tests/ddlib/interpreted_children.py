@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import gpu
+from ddlib.kernels.fused import Rows
 from ddlib.kernels.gpu import siblings
 from ddlib.kernels.gpu.grouped_gemm import Tiles
-from ddlib.kernels.tile import Rows
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 

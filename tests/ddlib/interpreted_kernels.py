@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import gpu
+from ddlib.kernels.fused import Rows
 from ddlib.kernels.gpu import forward_kernel as online
 from ddlib.kernels.gpu import inplace_softmax as row
 from ddlib.kernels.gpu import tree_plan as ranged
 from ddlib.kernels.gpu import vocab_order
 from ddlib.kernels.gpu.vocab_order import Order
-from ddlib.kernels.tile import Rows
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 from ddlib.utils import philox_kernel

@@ -9,7 +9,7 @@ import torch
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import fused, gpu
-from ddlib.kernels.tile import Rows
+from ddlib.kernels.fused import Rows
 from ddlib.objective.training import LossOptions
 
 pytestmark = pytest.mark.gpu

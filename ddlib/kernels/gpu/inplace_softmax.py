@@ -9,7 +9,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.kernels.tile import Divergence, Reader, Rows
+from ddlib.kernels.fused import Divergence, Reader, Rows
 from ddlib.utils.triton_kernels import kernel
 
 COLUMNS = 4096

@@ -16,11 +16,10 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Work
+from ddlib.kernels.fused import Part, Work
 from ddlib.kernels.gpu import grouped_gemm, precision
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
-from ddlib.kernels.tile import Part
 from ddlib.parameterization.tree_softmax import Children, Families
 
 TILES = Tiles()

@@ -6,11 +6,10 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Gradients, Layer, Work
+from ddlib.kernels.fused import Block, Gradients, Layer, Part, Work
 from ddlib.kernels.gpu.forward_kernel import divergences
 from ddlib.kernels.gpu.inplace_softmax import InPlace
 from ddlib.kernels.gpu.vocab_order import ALIGNED, Order, Segment
-from ddlib.kernels.tile import Block, Part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels.tile import Rows
+from ddlib.kernels.fused import Rows
 
 ALIGNED = 64
 """Columns are taken in multiples of this.
