@@ -107,7 +107,7 @@ def test_kernels_compile_for_a_gpu(tmp_path):
 
 def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
-    monkeypatch.setattr(triton_kernels, "_installed", lambda: True)
+    monkeypatch.setattr(triton_kernels, "_is_installed", lambda: True)
     assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(
         torch.device("cpu"), torch.float32
     )
@@ -115,5 +115,5 @@ def test_conditions_for_the_kernels(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     assert not gpu.usable(torch.device("cuda"), torch.float32)
     monkeypatch.setenv("DDLIB_TRITON", "1")
-    monkeypatch.setattr(triton_kernels, "_installed", lambda: False)
+    monkeypatch.setattr(triton_kernels, "_is_installed", lambda: False)
     assert not gpu.usable(torch.device("cuda"), torch.float32)
