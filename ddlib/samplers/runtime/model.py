@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,6 +20,7 @@ _HELD = 1 << 24
 """Number of logits in memory at a time."""
 
 
+@runtime_checkable
 class Call(Protocol):
     """Call of a denoiser: features of a ``SplitDenoiser``, logits of another."""
 
