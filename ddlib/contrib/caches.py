@@ -185,6 +185,11 @@ class Cache(NetworkControl):
         return self.rule != "none"
 
     @property
+    def breaks(self) -> Needs:  # type: ignore[override]
+        """With an approximate cache the network is another function in every call."""
+        return Needs.INDEPENDENT_DRAWS if self.is_approximate else Needs.NOTHING
+
+    @property
     def needs(self) -> Needs:
         return Needs.BLOCKS | Needs.WINDOWS if self.is_approximate else Needs.NOTHING
 

@@ -18,6 +18,7 @@ from ddlib.samplers.rate_based import Euler, TauLeaping
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.requirements import UnsupportedError
 from ddlib.samplers.time_grid import equal_jump_times
+from ddlib.samplers.trajectory import Trajectory
 
 __all__ = [
     "Ancestral",
@@ -41,6 +42,7 @@ __all__ = [
     "SelfCorrection",
     "State",
     "TauLeaping",
+    "Trajectory",
     "UnsupportedError",
     "equal_jump_times",
 ]

@@ -21,8 +21,35 @@ from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 
-def ignore(predictions: Predictions, states: Int64[Tensor, "N"]) -> None:
-    """Do nothing, where no caller reads the draws of a step."""
+class Observer:
+    """Reader of what the steps of a call draw from the network; the base class reads nothing."""
+
+    def note_states(
+        self,
+        run: "SamplingContext",
+        predictions: Predictions,
+        states: Int64[Tensor, "N"],
+        force: bool,
+    ) -> None:
+        """Take the network's output at positions that descend, the states that are drawn there, and
+        whether tokens are kept inside their clusters.
+        """
+
+    def note_posterior(
+        self,
+        run: "SamplingContext",
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        after: Tokens,
+    ) -> None:
+        """Take cavity logits at all positions, and states at s drawn from the posterior, in a
+        process without levels.
+        """
+
+    def note_step(self, run: "SamplingContext", before: "State", after: "State", k: int) -> None:
+        """Take the states before and after step ``k``."""
 
 
 class State(NamedTuple):
@@ -68,8 +95,8 @@ class SamplingContext:
     """
     draws: Draws = field(default_factory=Independent)
     """Distribution from which ``draw_states`` draws the states of a step."""
-    on_draw: Callable[[Predictions, Int64[Tensor, "N"]], None] = ignore
-    """Called with the network's output at positions that descend and the states drawn there."""
+    observer: Observer = field(default_factory=Observer)
+    """Reader of the draws."""
 
     def predict(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits (B, L, V) of the cavity distribution at every position, float32 or
@@ -128,6 +155,11 @@ class Guarantees:
     supports_step_distribution: bool = False
     """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
     ``guided_step``.
+    """
+    independent_draws: bool = False
+    """True if all that a step draws from the network's distribution are states given the levels
+    of a ``LevelProcess``, or z_s given z_t elsewhere, and nothing else that is random reads the
+    network. A path then has a probability (``log_prob``).
     """
     own_times: bool = False
     """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,).

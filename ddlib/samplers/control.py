@@ -46,6 +46,12 @@ class Needs(Flag):
     """A row of the sampler is one sequence."""
     JOINT_DRAWS = auto()
     """The sampler draws tokens from masks alone, and by ``SamplingContext.draws`` alone."""
+    INDEPENDENT_DRAWS = auto()
+    """Each draw of the sampler has a known distribution, given the states before the step."""
+    UNCHANGED_DRAWS = auto()
+    """In a process without levels nothing changes the distributions that are drawn from."""
+    NOISE_FREE_END = auto()
+    """Sequences at t = 0 are tokens."""
     TIMES = auto()
     """The times of the steps matter."""
     NO_TIMES = auto()

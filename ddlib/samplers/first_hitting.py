@@ -31,7 +31,9 @@ class FirstHitting(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(on_time_grid=False, by_times=False, supports_joint_draws=True)
+        return Guarantees(
+            on_time_grid=False, by_times=False, independent_draws=True, supports_joint_draws=True
+        )
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1; the memo holds the place (B, L, n) of each jump among those of

@@ -83,7 +83,10 @@ class Ordered(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            on_time_grid=False, by_times=self.counting.by_times, supports_joint_draws=True
+            on_time_grid=False,
+            by_times=self.counting.by_times,
+            independent_draws=self.deterministic and not self.replaces_tokens,
+            supports_joint_draws=True,
         )
 
     @property

@@ -145,6 +145,7 @@ class Particles(Sampler):
             exact_marginals=inner.exact_marginals and indifferent,
             consistent_joint=inner.consistent_joint and indifferent,
             on_time_grid=False,
+            independent_draws=False,
             supports_stopping=False,
             own_times=False,
         )

@@ -9,7 +9,15 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, level_process
+from ddlib.samplers.base import (
+    Guarantees,
+    Observer,
+    Sampler,
+    SamplingContext,
+    State,
+    at,
+    level_process,
+)
 from ddlib.samplers.reverse_step import move, shift
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.state_draws import transition_log_prob
@@ -116,6 +124,7 @@ class Remask(Sampler):
             on_time_grid=self.rule != "confidence",
             consistent_joint=keeps_levels,
             own_times=keeps_levels,
+            independent_draws=self.rule != "confidence",
             supports_joint_draws=True,
         )
 
@@ -153,12 +162,7 @@ class Remask(Sampler):
         target = process.sample_level(z, t, s, run.generator)
         ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
         target = torch.where(ascends & (target == level), level + 1, target)
-
-        def remember(part: Predictions, states: Tensor) -> None:
-            log_probs = transition_log_prob(part, states, self.force_transition)
-            psi[part.b, part.i] = log_probs.exp()
-
-        z = shift(replace(run, on_draw=remember), z, t, target, self.force_transition)
+        z = shift(replace(run, observer=DrawnChances(psi)), z, t, target, self.force_transition)
         # an ascended state was not drawn by descending
         return State(z, s, torch.where(target > level, torch.inf, psi))
 
@@ -190,6 +194,27 @@ class Remask(Sampler):
         return torch.where(
             grid > self.t_on, before, torch.where(grid < self.t_off, after, self.plateau)
         )
+
+
+class DrawnChances(Observer):
+    """Observer of the probabilities with which states are drawn.
+
+    Args:
+        psi: (B, L), which it writes to.
+    """
+
+    def __init__(self, psi: Float64[Tensor, "B L"]) -> None:
+        self.psi = psi
+
+    def note_states(
+        self,
+        run: SamplingContext,
+        predictions: Predictions,
+        states: Int64[Tensor, "N"],
+        force: bool,
+    ) -> None:
+        log_probs = transition_log_prob(predictions, states, force)
+        self.psi[predictions.b, predictions.i] = log_probs.exp()
 
 
 def doubt(

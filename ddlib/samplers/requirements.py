@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers.control import Needs, SamplingCall
 from ddlib.samplers.loop import share_time
 
@@ -54,6 +54,22 @@ def final_tokens(process: ForwardProcess) -> bool:
     """Return whether tokens stay once they are drawn."""
     tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
     return not bool(process.replaceable(tokens).any())
+
+
+def unchanged_draws(call: SamplingCall) -> bool:
+    """Return whether the distribution that a step draws from is known: that of the states in a
+    level, after truncation too, or the posterior itself.
+    """
+    forced = getattr(call.sampler, "force_transition", False)
+    truncated = any(call.sharpening(t) is not unchanged for t in call.times.flatten().tolist())
+    return isinstance(call.process, LevelProcess) or not (forced or truncated)
+
+
+def noise_free_end(process: ForwardProcess) -> bool:
+    """Return whether tokens have no noise at t = 0."""
+    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
+    start = torch.zeros(len(tokens), dtype=torch.float64, device=process.device)
+    return bool((process.likelihood(tokens, tokens, start) == 1).all())
 
 
 def masked_tree(process: ForwardProcess) -> bool:
@@ -131,6 +147,32 @@ TABLE = (
         lambda call: call.sampler.guarantees.supports_stopping,
         lambda call, option: (
             f"{option}, which {call.sampler!r} does not support: a row has several sequences"
+        ),
+    ),
+    Requirement(
+        Needs.INDEPENDENT_DRAWS,
+        lambda call: call.sampler.guarantees.independent_draws,
+        lambda call, option: (
+            f"{option} with {call.sampler!r} and controls={list(call.controls)!r}, which has no "
+            "probability of a path in closed form: use Ancestral(), FirstHitting(), an order "
+            "without noise such as Confidence(), or Remask of another rule than 'confidence', and "
+            "no control of the draws, the length or the network's features"
+        ),
+    ),
+    Requirement(
+        Needs.UNCHANGED_DRAWS,
+        unchanged_draws,
+        lambda call, option: (
+            f"{option}, and {call.process!r} has no levels: z_s is then drawn by several draws, "
+            "whose distribution has no closed form with temperature, truncation or forced "
+            "transitions, which must be omitted"
+        ),
+    ),
+    Requirement(
+        Needs.NOISE_FREE_END,
+        lambda call: noise_free_end(call.process),
+        lambda call, option: (
+            f"{option}, which needs a process without noise at t = 0, {call.process!r} has some"
         ),
     ),
     Requirement(

@@ -29,9 +29,11 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     if isinstance(process, LevelProcess):
         return move(run, z, t, process.sample_level(z, t, s, run.generator), force)
     logits = run.predict(z, t)
-    return process.sample_given_level(
+    after = process.sample_given_level(
         logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen
     )
+    run.observer.note_posterior(run, logits, z, t, s, after)
+    return after
 
 
 def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
@@ -139,6 +141,6 @@ def draw_states(
     """
     result = z.clone()
     for part, states in run.draws.states(predictions, z, target, noise, force, run.sharpen):
-        run.on_draw(part, states)
+        run.observer.note_states(run, part, states, force)
         result[part.b, part.i] = states
     return result

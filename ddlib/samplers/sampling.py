@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -19,9 +20,10 @@ from ddlib.samplers.requirements import Part, check_requirements
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.time_grid import check_times, equal_times
+from ddlib.samplers.trajectory import Recorder, Trajectory
 from ddlib.typing import Denoiser, Sharpen, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
-from ddlib.utils.validation import check_count, check_shape, check_tokens, require
+from ddlib.utils.validation import check_count, check_flag, check_shape, check_tokens, require
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,6 +43,23 @@ class Plan(SamplingCall):
         guarantees = self.sampler.guarantees
         runs = 1 if self.pace.block is None else self.free.shape[1] // self.pace.block
         return runs * (self.steps * guarantees.max_model_calls + guarantees.max_finalize_calls)
+
+    def record(self) -> tuple[Tokens, Trajectory]:
+        """Generate tokens and return their path too, see ``Trajectory``.
+
+        Raises:
+            TypeError: a part of the call with which a path has no known probability; a temperature
+                or truncation, or forced transitions, in a process without levels.
+        """
+        needs = (
+            Needs.INDEPENDENT_DRAWS
+            | Needs.UNCHANGED_DRAWS
+            | Needs.NOISE_FREE_END
+            | Needs.TOKEN_DISTRIBUTIONS
+        )
+        check_requirements(self, [Part(True, needs, "record is ")])
+        recorder = Recorder()
+        return replace(self, observer=recorder).run(), recorder.trajectory(self)
 
     @torch.no_grad()
     def run(self) -> Tokens:
@@ -155,6 +174,7 @@ def plan(
     return call
 
 
+@overload
 def sample(
     process: ForwardProcess,
     denoiser: Denoiser,
@@ -170,10 +190,50 @@ def sample(
     controls: Sequence[Control] = (),
     generator: Generator | Sequence[int] = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
-) -> Tokens:
+    record: Literal[False] = False,
+) -> Tokens: ...
+
+
+@overload
+def sample(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    shape: Sequence[int],
+    sampler: Sampler | None = None,
+    steps: int | Tensor = 128,
+    prompt: Tensor | None = None,
+    *,
+    temperature: Scheduled = 1.0,
+    top_p: Scheduled = 1.0,
+    pace: Pace | None = None,
+    parameterization: Parameterization | None = None,
+    controls: Sequence[Control] = (),
+    generator: Generator | Sequence[int] = None,
+    on_step: Callable[[int, Tensor, Tensor], None] | None = None,
+    record: Literal[True],
+) -> tuple[Tokens, Trajectory]: ...
+
+
+def sample(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    shape: Sequence[int],
+    sampler: Sampler | None = None,
+    steps: int | Tensor = 128,
+    prompt: Tensor | None = None,
+    *,
+    temperature: Scheduled = 1.0,
+    top_p: Scheduled = 1.0,
+    pace: Pace | None = None,
+    parameterization: Parameterization | None = None,
+    controls: Sequence[Control] = (),
+    generator: Generator | Sequence[int] = None,
+    on_step: Callable[[int, Tensor, Tensor], None] | None = None,
+    record: bool = False,
+) -> Tokens | tuple[Tokens, Trajectory]:
     """Generate tokens, (B, L) int64 in [0, V).
 
-    ``sample(...)`` is ``plan(...).run()``.
+    ``sample(...)`` is ``plan(...).run()``, and with ``record=True`` ``plan(...).record()``.
 
     Args:
         process: the forward process to run backwards, on the device of the samples.
@@ -213,13 +273,19 @@ def sample(
             depends on its seed and not on the batch.
         on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L)
             along a pace, and with k = -1 at the start.
+        record: return the path too, with the log-probability of every draw, for ``log_prob`` and
+            ``reward_loss``. The sampler must draw each state by itself, from a distribution that
+            the states before the step determine.
+
+    Returns:
+        tokens, or with ``record`` tokens and a ``Trajectory``.
 
     Raises:
         TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or
             truncation; logits as in ``nelbo``; a part whose needs process, network, sampler and the
             other parts do not meet.
     """
-    return plan(
+    call = plan(
         process,
         denoiser,
         shape,
@@ -233,7 +299,8 @@ def sample(
         controls=controls,
         generator=generator,
         on_step=on_step,
-    ).run()
+    )
+    return call.record() if check_flag("record", record) else call.run()
 
 
 def _parts(call: Plan, steps: int | Tensor) -> list[Part]:

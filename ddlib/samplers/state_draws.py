@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import LevelProcess
+from ddlib.processes import LevelProcess, unchanged
 from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Sharpen, Tokens
@@ -122,14 +122,18 @@ class Independent(Draws):
 
 
 def child_log_probs(
-    predictions: Predictions, target: Int64[Tensor, "N"], force: bool
+    predictions: Predictions,
+    target: Int64[Tensor, "N"],
+    force: bool,
+    sharpen: Sharpen = unchanged,
 ) -> Iterator[tuple[Int64[Tensor, "n"], int, Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
-    """Compute the distributions over states in lower levels, without temperature and truncation.
+    """Compute the distributions over states in lower levels.
 
     Args:
         predictions: model output at N positions.
         target: (N,) level to which each position descends, below its own.
         force: see ``ForwardProcess.sample_given_level``.
+        sharpen: temperature and truncation, by default none.
 
     Yields:
         chunks of positions with the same levels, small enough for the processor's cache: their
@@ -146,7 +150,7 @@ def child_log_probs(
         first = sum(process.levels[:i])
         members, scores = _descents(some, j, i, by_tree, force)
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            yield rows[part], first, members[part], scores(part).log_softmax(-1)
+            yield rows[part], first, members[part], sharpen(scores(part)).log_softmax(-1)
 
 
 def _descents(
@@ -175,22 +179,25 @@ def _descents(
 
 
 def transition_log_prob(
-    predictions: Predictions, states: Int64[Tensor, "N"], force: bool
+    predictions: Predictions,
+    states: Int64[Tensor, "N"],
+    force: bool,
+    sharpen: Sharpen = unchanged,
 ) -> Float64[Tensor, "N"]:
-    """Compute the model's log-probability of descending to the given states in lower levels,
-    without temperature and truncation.
+    """Compute the log-probability of descending to the given states in lower levels.
 
     Args:
         predictions: model output at N positions.
         states: (N,) states in lower levels.
         force: see ``ForwardProcess.sample_given_level``.
+        sharpen: temperature and truncation, by default none.
 
     Returns:
         (N,) in nats, -inf at unreachable states.
     """
     result = torch.zeros(len(states), dtype=torch.float64, device=states.device)
     target = predictions.network.process.level_of(states[:, None])[:, 0]
-    for rows, first, members, log_probs in child_log_probs(predictions, target, force):
+    for rows, first, members, log_probs in child_log_probs(predictions, target, force, sharpen):
         drawn = members == states[rows, None] - first
         result[rows] = torch.where(drawn, log_probs.to(torch.float64), -torch.inf).amax(-1)
     return result

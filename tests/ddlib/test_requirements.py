@@ -71,6 +71,16 @@ OFFERED_BY_PROCESS = {
     "exchanged": Needs.MASK,
 }
 
+NOISY_ENDS = {"geometric"}
+WITH_LEVELS = {"masked", "tree", "levels", "xi", "masks only", "geometric"}
+RECORD = (
+    Needs.INDEPENDENT_DRAWS
+    | Needs.UNCHANGED_DRAWS
+    | Needs.NOISE_FREE_END
+    | Needs.TOKEN_DISTRIBUTIONS
+)
+"""Needs of a recorded call."""
+
 TOKENS = Needs.TOKEN_DRAWS | Needs.TOKEN_DISTRIBUTIONS
 ALIGNED = TOKENS | Needs.ALIGNED_ROWS
 OFFERED_BY_NETWORK = {
@@ -118,7 +128,8 @@ CONSTRAINED = BY_COUNT | {"Ancestral", "Psi", "Overshoot", "Remask"}
 def offered_by_sampler(sampler):
     name = type(sampler).__name__
     if name == "Particles":
-        return offered_by_sampler(sampler.sampler) & ~(Needs.ONE_SEQUENCE | Needs.STEP_TIMES)
+        lacking = Needs.ONE_SEQUENCE | Needs.STEP_TIMES | Needs.INDEPENDENT_DRAWS
+        return offered_by_sampler(sampler.sampler) & ~lacking
     by_times = name not in BY_COUNT or getattr(sampler, "per_step", None) is not None
     offered = Needs.ONE_SEQUENCE | (Needs.TIMES if by_times else Needs.NO_TIMES)
     if name == "Corrected":
@@ -129,6 +140,9 @@ def offered_by_sampler(sampler):
     rule = getattr(sampler, "rule", "cap")
     if name in ("Ancestral", "Psi", "Remask") and rule in ("cap", "rescale"):
         offered |= Needs.STEP_TIMES
+    if name in BY_COUNT | {"Ancestral", "Remask"} and rule != "confidence":
+        noisy = getattr(sampler, "temperature", 0) or getattr(sampler, "edit", None) is not None
+        offered |= NONE if noisy else Needs.INDEPENDENT_DRAWS
     return offered | Needs.JOINT_DRAWS if keeps else offered
 
 
@@ -182,7 +196,23 @@ CONTROLS = [
     (Daedal(1, 1), LENGTHS),
 ]
 """Controls with what they need."""
-BROKEN = {RhoEOS: Needs.FIXED_LENGTH, Daedal: Needs.FIXED_LENGTH, WholeBatch: Needs.PART_BATCHES}
+BROKEN = {
+    RhoEOS: Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS,
+    Daedal: Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS,
+    WholeBatch: Needs.PART_BATCHES,
+    Constraint: Needs.INDEPENDENT_DRAWS,
+    Settled: Needs.INDEPENDENT_DRAWS,
+    Memory: Needs.INDEPENDENT_DRAWS,
+}
+
+
+def broken_by(control):
+    """Return what a call lacks because of the control."""
+    if isinstance(control, Cache) and control.rule != "none":
+        return Needs.INDEPENDENT_DRAWS
+    return BROKEN.get(type(control), NONE)
+
+
 SEEDS = [5, 6]
 GRID = torch.tensor([1.0, 0.6, 0.3, 0.0])
 
@@ -190,8 +220,21 @@ GRID = torch.tensor([1.0, 0.6, 0.3, 0.0])
 class Call:
     """Arguments of a call for sequences of two tokens, with the needs of its parts."""
 
-    def __init__(self, process, network, sampler, pace=PACES[0], controls=(), seeds=None, steps=8):
-        self.text = f"{process}, {network}, {sampler}, {pace[0]}, {controls}, {seeds}, {steps}"
+    def __init__(
+        self,
+        process,
+        network,
+        sampler,
+        pace=PACES[0],
+        controls=(),
+        seeds=None,
+        steps=8,
+        record=False,
+    ):
+        self.text = (
+            f"{process}, {network}, {sampler}, {pace[0]}, {controls}, {seeds}, {steps}, {record}"
+        )
+        self.record = record
         self.process = PROCESSES[process]
         self.network = NETWORKS[network, process]
         self.sampler = sampler
@@ -210,13 +253,20 @@ class Call:
         )
         if HEATED in self.controls:  # it uses the times, whatever the sampler does
             self.offered |= Needs.TIMES
+        if process not in NOISY_ENDS:
+            self.offered |= Needs.NOISE_FREE_END
+        truncated = any(isinstance(control, Truncation) for control in self.controls)
+        forced = getattr(sampler, "force_transition", False)
+        if process in WITH_LEVELS or not (truncated or forced):
+            self.offered |= Needs.UNCHANGED_DRAWS
         for control in self.controls:
-            self.offered &= ~BROKEN.get(type(control), NONE)
+            self.offered &= ~broken_by(control)
         self.needs = [
             ("", sampler, NONE if steers(sampler) else Needs.TOKEN_DRAWS),
             ("steps is ", GRID.tolist(), NONE if steps is not GRID else Needs.TIMES),
             ("generator is ", SEEDS, NONE if seeds is None else Needs.ALIGNED_ROWS),
             ("pace is ", self.pace, needs_of_pace),
+            ("record is ", True, RECORD if record else NONE),
             *(("controls holds ", control, needs) for control, needs in controls),
         ]
 
@@ -241,6 +291,15 @@ class Call:
             return False
         return True
 
+    def draw(self):
+        plan = self.plan()
+        if not self.record:
+            return plan.run()
+        tokens, path = plan.record()
+        terms = dd.log_prob(self.process, self.network, path, per_draw=True)
+        assert torch.allclose(terms, path.log_probs, atol=1e-4)
+        return tokens
+
     def plan(self):
         return dd.plan(
             self.process,
@@ -258,7 +317,8 @@ class Call:
 
     def offender(self, need):
         """Return the text by which a message names what does not meet a need."""
-        if need in Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE:
+        of_process = Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE
+        if need in of_process | Needs.UNCHANGED_DRAWS | Needs.NOISE_FREE_END:
             return repr(self.process)
         if need in TOKENS:
             return repr(self.network)
@@ -267,7 +327,7 @@ class Call:
         if need in Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME:
             return f"pace is {self.pace!r}, must "
         if need in Needs.FIXED_LENGTH | Needs.PART_BATCHES:
-            broken = [one for one in self.controls if need in BROKEN.get(type(one), NONE)]
+            broken = [one for one in self.controls if need in broken_by(one)]
             return f"{broken[0]!r}, must not "
         return repr(self.sampler)
 
@@ -278,6 +338,7 @@ WITH_NEEDS = [
     ("seeds", SEEDS, Needs.ALIGNED_ROWS),
     *(("pace", one, one[2]) for one in PACES),
     *(("controls", (one,), one[1]) for one in CONTROLS),
+    ("record", True, RECORD),
 ]
 """Parts that need something: argument, value, needs."""
 AXES = {
@@ -295,18 +356,20 @@ OTHERWISE = {
     "controls": [()],
     "seeds": [None],
     "steps": [8],
+    "record": [False],
 }
 """Values of the arguments that a pair of parts does not fix; the first that fit are taken."""
 OFFERED_BY = {
-    "process": Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE,
+    "process": Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE | Needs.NOISE_FREE_END,
     "network": TOKENS | Needs.MEMORY | Needs.NETWORK_TIMES | Needs.WINDOWS | Needs.ALIGNED_ROWS,
     "sampler": Needs.ONE_SEQUENCE
     | Needs.JOINT_DRAWS
     | Needs.TIMES
     | Needs.NO_TIMES
-    | Needs.STEP_TIMES,
+    | Needs.STEP_TIMES
+    | Needs.INDEPENDENT_DRAWS,
     "pace": Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME,
-    "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES,
+    "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES | Needs.UNCHANGED_DRAWS,
 }
 """The argument that offers what is needed."""
 
@@ -336,7 +399,7 @@ def check_refusal(call):
     that names option, part and offender.
     """
     with pytest.raises(UnsupportedError) as refusal:
-        call.plan()
+        call.draw()
     error = refusal.value
     options = [
         option
@@ -354,8 +417,7 @@ def check_refusal(call):
 
 def runs(call):
     """Draw two sequences of a call and check what its controls promise."""
-    plan = call.plan()
-    tokens = plan.run()
+    tokens = call.draw()
     assert tokens.shape == (2, 2) and tokens.dtype == torch.int64
     assert ((tokens >= 0) & (tokens < V)).all()
     ends = {control.fill for control in call.controls if hasattr(control, "fill")}
@@ -365,7 +427,7 @@ def runs(call):
         if isinstance(control, Constraint):
             assert control.automaton.accepts(tokens).all()
     if call.seeds is not None:
-        assert torch.equal(tokens, plan.run())
+        assert torch.equal(tokens, call.draw())
 
 
 def clash(call):
@@ -403,16 +465,18 @@ CALLS = st.builds(
     st.lists(st.sampled_from(CONTROLS), max_size=3),
     st.sampled_from([None, SEEDS]),
     st.sampled_from([8, GRID]),
+    st.booleans(),
 )
 
 
 @given(call=CALLS.filter(lambda call: call.is_served))
 @settings(max_examples=examples(2000))
 def test_a_call_runs_exactly_if_every_need_is_met(call):
-    if call.unmet():
-        check_refusal(call)
-    elif clash(call):
+    of_plan = [option for _, option, _ in call.unmet() if option != "record is "]
+    if clash(call) and not of_plan:
         with pytest.raises(TypeError, match=clash(call)):
             call.plan()
+    elif call.unmet():
+        check_refusal(call)
     else:
         runs(call)

@@ -34,6 +34,8 @@ class Constraint(Control):
             that no sequence satisfies.
     """
 
+    breaks = Needs.INDEPENDENT_DRAWS
+
     def __init__(self, automaton: Automaton) -> None:
         if not isinstance(automaton, Automaton):
             raise TypeError(

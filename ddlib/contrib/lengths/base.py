@@ -46,7 +46,7 @@ class Length(Control):
             position, tokens that are given elsewhere than at the beginning.
     """
 
-    breaks = Needs.FIXED_LENGTH
+    breaks = Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS
 
     def __init__(
         self, token: int, start: int = 64, block: int | None = None, fill: int | None = None

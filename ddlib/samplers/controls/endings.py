@@ -168,6 +168,8 @@ class Settled(Ending):
         steps: required number of consecutive comparisons without a change.
     """
 
+    breaks = Needs.INDEPENDENT_DRAWS
+
     def __init__(self, entropy: float = 0.005, steps: int = 1) -> None:
         self.entropy = check_number("entropy", entropy, 0, 1e6, "in [0, 1e6]")
         self.steps = check_count("steps", steps)

@@ -13,6 +13,8 @@ class Memory(Control):
     Without it the network is called as ``bound`` and ``likelihood`` call it, without memory.
     """
 
+    breaks = Needs.INDEPENDENT_DRAWS
+
     @property
     def needs(self) -> Needs:
         return (

@@ -123,6 +123,9 @@ class CachedContext(WindowContext):
         self.cache = cache
         self._some: tuple[Tensor, Any] | None = None
 
+    def uncached(self) -> FullContext:
+        return WindowContext(self.before, self.after, self.behind, self.times)
+
     def output(
         self,
         call: Call,

@@ -43,6 +43,10 @@ class FullContext:
     repeatable: bool = True
     """True if equal states and times have equal outputs."""
 
+    def uncached(self) -> "FullContext":
+        """Return the same context without values of the network."""
+        return self
+
     def states(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """Return the sequences that contain the tokens.
 

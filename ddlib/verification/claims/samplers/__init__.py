@@ -7,6 +7,7 @@ from ddlib.verification.claims.samplers import (
     blocks,
     likelihood,
     particles,
+    paths,
     sampler,
     transition_kernel,
 )
@@ -23,7 +24,7 @@ def verify(
     Claims about kernels, likelihoods and rewards hold for some samplers only.
     """
     checks, note = on_cases(
-        "sampler", sampler.runs(subject, on), (*sampler.CLAIMS, *blocks.CLAIMS), full
+        "sampler", sampler.runs(subject, on), (*sampler.CLAIMS, *blocks.CLAIMS, *paths.CLAIMS), full
     )
     if on is None:
         checks += on_cases("step", transition_kernel.runs(subject), transition_kernel.CLAIMS, full)[

@@ -4,7 +4,7 @@ Joint distribution of positions sampled in turn, caching of finished blocks.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ddlib.contrib import Cache
 from ddlib.paces import LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.sampling import sample
+from ddlib.typing import Denoiser
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, at_length, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
@@ -83,8 +84,8 @@ class CausalDenoiser:
         return self(torch.cat([cache.tokens, z], 1), times)[:, cache.tokens.shape[1] :]
 
 
-def _draw(run: Case, denoiser: object, rows: int, steps: int, **options: object) -> Tensor:
-    return sample(run.process, denoiser, (rows, 3), run.subject, steps, **options)  # type: ignore[arg-type]
+def _draw(run: Case, denoiser: Denoiser, rows: int, steps: int, **options: Any) -> Tensor:
+    return sample(run.process, denoiser, (rows, 3), run.subject, steps, **options)
 
 
 def _joint(run: Case) -> Tensor:

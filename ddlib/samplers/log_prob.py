@@ -1,0 +1,152 @@
+"""Probability of a recorded path, for gradients of rewards (theory section 22)."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.parameterization.logits import Parameterization
+from ddlib.processes import ForwardProcess
+from ddlib.processes.base import check_process
+from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.runtime.model import Model
+from ddlib.samplers.step_distribution import step_divergence
+from ddlib.samplers.trajectory import Step, Trajectory
+from ddlib.typing import Denoiser
+from ddlib.utils.validation import require
+
+
+def log_prob(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    trajectory: Trajectory,
+    steps: int | None = None,
+    *,
+    per_draw: bool = False,
+    parameterization: Parameterization | None = None,
+    generator: torch.Generator | None = None,
+) -> Float64[Tensor, "*n"]:
+    r"""Compute the log-probability of a recorded path, given its levels, under a network.
+
+    .. math::
+
+        \log p(\mathrm{path} \mid \mathrm{levels})
+        = \sum_k \sum_{l \in A_k} \log \pi(z_{k+1, l} \mid z_k, p)
+
+    A_k are the positions that step k draws. In a ``LevelProcess`` the levels are drawn without the
+    network, so the gradient of the result is that of the log-probability of the path; in other
+    processes pi is q(z_s | z_t, p), and positions that stay count too. Temperature, truncation and
+    forced transitions are those of the call that made the path. The states of all steps are known,
+    so the cost is that of sampling, and a backward pass.
+
+    Args:
+        process: the process of the call.
+        denoiser: ``(z, t) -> logits``, such as the network that made the path with other weights.
+        trajectory: the second result of ``dd.sample(..., record=True)``.
+        steps: number of steps that are evaluated, chosen at random and weighted, so that the result
+            is an unbiased estimate; None for all.
+        per_draw: return one term per draw, not their sum.
+        parameterization: meaning of the logits, as in ``nelbo``.
+        generator: source of the choice of ``steps``, on the CPU.
+
+    Returns:
+        (B,) nats, or with ``per_draw`` (N, B, L), 0 where nothing is drawn; differentiable.
+
+    Raises:
+        TypeError, ValueError: an argument that is not a trajectory; one of another process;
+            ``steps`` out of range, or with ``per_draw``; logits as in ``nelbo``.
+    """
+    require(
+        steps is None or not per_draw,
+        f"steps is {steps} with per_draw=True, must be None: pass trajectory.choose({steps})",
+    )
+    call = _call(process, denoiser, trajectory, parameterization)
+    if steps is not None:
+        trajectory = trajectory.choose(steps, generator)
+    terms = [_pad(trajectory, step, step.log_probs(_run(call, step))) for step in trajectory.steps]
+    result = torch.stack(terms)
+    return result if per_draw else trajectory.weight * result.sum((0, 2))
+
+
+def path_kl(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    reference: Denoiser,
+    trajectory: Trajectory,
+    *,
+    parameterization: Parameterization | None = None,
+) -> Float64[Tensor, "N B"]:
+    """Compute the divergence between two networks' draws, step by step along a recorded path.
+
+    Its mean over paths of ``denoiser``, summed over steps, is KL(p || reference) of paths, given
+    the levels, which is an upper bound of that of the sequences. Its own gradient is not that of
+    the mean, as the visited states depend on the weights: ``reward_loss`` adds the other part.
+
+    Args:
+        process: the process of the call.
+        denoiser: the network that is trained.
+        reference: the network that it should stay close to; without a gradient.
+        trajectory: the second result of ``dd.sample(..., record=True)``.
+        parameterization: meaning of the logits of both, as in ``nelbo``.
+
+    Returns:
+        (N, B) nats of each step, summed over positions; differentiable in ``denoiser``.
+
+    Raises:
+        TypeError, ValueError: as ``log_prob``.
+    """
+    call = _call(process, denoiser, trajectory, parameterization)
+    other = _call(process, reference, trajectory, parameterization)
+    result = []
+    for step in trajectory.steps:
+        terms = step_divergence(
+            _run(call, step),
+            _run(other, step),
+            step.z,
+            step.t,
+            step.s,
+            step.after,
+            step.drawn,
+            step.force,
+        )
+        result.append(terms.sum(-1))
+    return torch.stack(result)
+
+
+def _call(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    trajectory: Trajectory,
+    parameterization: Parameterization | None,
+) -> SamplingContext:
+    """Return the call of the trajectory with another network, checked."""
+    check_process(process, denoiser)
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(
+            f"trajectory is a {type(trajectory).__name__}, must be the second result of "
+            "dd.sample(..., record=True)"
+        )
+    recorded = trajectory.call
+    require(
+        process is recorded.process or repr(process) == repr(recorded.process),
+        f"trajectory is of {recorded.process!r}, and process is {process!r}, must be the same",
+    )
+    network = recorded.network
+    model = Model(process, denoiser, parameterization, network.compact, network.logit_processors)
+    return replace(recorded, process=process, network=model)
+
+
+def _run(call: SamplingContext, step: Step) -> SamplingContext:
+    """Return the context of a step."""
+    network = call.network.within(step.context)
+    return replace(call, network=network, sharpen=step.sharpen)
+
+
+def _pad(
+    trajectory: Trajectory, step: Step, terms: Float64[Tensor, "B l"]
+) -> Float64[Tensor, "B L"]:
+    """Return the terms at the positions of the whole sequence."""
+    length = trajectory.log_probs.shape[2]
+    columns = step.columns
+    return torch.nn.functional.pad(terms, (columns.start, length - columns.stop))
