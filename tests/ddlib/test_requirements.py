@@ -72,7 +72,7 @@ OFFERED_BY_PROCESS = {
 }
 
 NOISY_ENDS = {"geometric"}
-WITH_LEVELS = {"masked", "tree", "levels", "xi", "masks only", "geometric"}
+WITH_LEVELS = {"masked", "tree", "levels", "xi", "geometric"}
 RECORD = (
     Needs.INDEPENDENT_DRAWS
     | Needs.UNCHANGED_DRAWS
