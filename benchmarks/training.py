@@ -41,7 +41,7 @@ TINY_STEP = Step(TINY, dict(dim=16, depth=2, heads=2), 4, 8)
 LAPTOP = Step(network=dict(dim=128, depth=4, heads=2), sequences=16, length=128)
 
 
-class Noisy(NamedTuple):
+class NoisyBatch(NamedTuple):
     """Input of a loss."""
 
     process: dd.processes.Hierarchical
@@ -52,33 +52,33 @@ class Noisy(NamedTuple):
     t: Tensor
 
 
-Loss = Callable[[Noisy], Tensor]
+Loss = Callable[[NoisyBatch], Tensor]
 
 
-def fused(given: Noisy) -> Tensor:
+def fused(batch: NoisyBatch) -> Tensor:
     """Compute the loss from the features, with only the required logits."""
-    process, model, meaning, *noisy = given
+    process, model, meaning, *noisy = batch
     weight, bias = dd.Hidden.layer(model, meaning)
-    output = dd.Hidden(model.features(given.z, given.t), weight, bias)
+    output = dd.Hidden(model.features(batch.z, batch.t), weight, bias)
     return dd.training_loss(
         process, output, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
     )
 
 
-def unfused(given: Noisy) -> Tensor:
+def unfused(batch: NoisyBatch) -> Tensor:
     """Compute the loss from all logits, by ddlib's formula."""
-    process, model, meaning, *noisy = given
-    logits = model(given.z, given.t).float()
+    process, model, meaning, *noisy = batch
+    logits = model(batch.z, batch.t).float()
     return dd.training_loss(
         process, logits, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning
     )
 
 
-def full(given: Noisy) -> Tensor:
+def full(batch: NoisyBatch) -> Tensor:
     """Compute the loss from all logits, by the paper's formula."""
-    weight = given.process.loss_weight(given.x, given.z, given.t).clamp(max=CLIP).float()
-    logits = given.model(given.z, given.t).float()
-    return papers_hdlm(given.process, logits, given.x, given.z, weight)
+    weight = batch.process.loss_weight(batch.x, batch.z, batch.t).clamp(max=CLIP).float()
+    logits = batch.model(batch.z, batch.t).float()
+    return papers_hdlm(batch.process, logits, batch.x, batch.z, weight)
 
 
 class Method(NamedTuple):
@@ -120,7 +120,7 @@ class Trainer:
         """Compute a loss of the next step's batch."""
         noise = dd.KeyedGenerator(0, self.number, self.index)
         t = dd.sample_times(len(self.x), generator=noise)
-        noisy = Noisy(
+        noisy = NoisyBatch(
             self.process, self.model, self.meaning, self.x, self.process.sample(self.x, t, noise), t
         )
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):

@@ -8,7 +8,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.kernels.dispatch import plan
-from ddlib.kernels.fused import Block, Layer, Observer, Part, PerTokenLoss, Rows, SummedLoss
+from ddlib.kernels.fused import (
+    Block,
+    FlatBatch,
+    Layer,
+    LossPart,
+    Observer,
+    PerTokenLoss,
+    SummedLoss,
+)
 from ddlib.objective.training import LossInputs, Output
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children, has_tree
@@ -109,7 +117,7 @@ class Hidden(Output):
     ) -> tuple[Float[Tensor, ""], PerToken]:
         rows, layer = self._batch(inputs)
         parts, weight = plan(inputs.process, rows, inputs.options, layer.hidden.dtype)
-        blocks: list[Part] = [
+        blocks: list[LossPart] = [
             replace(part, observe=self.observe) if isinstance(part, Block) else part
             for part in parts
         ]
@@ -120,7 +128,7 @@ class Hidden(Output):
         result, values = SummedLoss.apply(blocks, rows, self.chunk, factor(weight), *layer)
         return result, (values * weight.to(values.dtype)).view_as(inputs.x)
 
-    def _batch(self, inputs: LossInputs) -> tuple[Rows, Layer]:
+    def _batch(self, inputs: LossInputs) -> tuple[FlatBatch, Layer]:
         """Check the states and the layer, and flatten the batch."""
         x = inputs.x
         hidden = self.hidden
@@ -134,7 +142,7 @@ class Hidden(Output):
         dim = hidden.shape[-1]
         check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
         _check_layer(inputs.process, layout, weight, bias, dim)
-        rows = Rows.of(x, inputs.z, inputs.t)
+        rows = FlatBatch.of(x, inputs.z, inputs.t)
         layer = Layer(hidden.flatten(0, 1), weight, bias)
         if not torch.is_grad_enabled():
             # autograd.Function does not see the grad mode and would compute unused gradients

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy, Map
-from ddlib.kernels.fused import Divergence, Reader, Rows
+from ddlib.kernels.fused import Divergence, FlatBatch, Reader
 from ddlib.kernels.subset_logsumexp import to_softmax
 from ddlib.processes.hierarchical_kl import children
 
@@ -34,13 +34,17 @@ class Statistics(Divergence):
     """
 
     def __init__(
-        self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None
+        self, hierarchy: Hierarchy, shares: Callable[[FlatBatch], Tensor] | None = None
     ) -> None:
         self.hierarchy = hierarchy
         self.shares = shares
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         edge = self.hierarchy.maps[0]
         token = rows.x[:, None]

@@ -14,7 +14,7 @@ from torch import Tensor
 from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.fused import Block, Dense, Part, Rows
+from ddlib.kernels.fused import Block, Dense, FlatBatch, LossPart
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import LossOptions
 from ddlib.parameterization.logits import layout_of
@@ -24,21 +24,23 @@ from ddlib.processes.interpolating import Interpolating
 from ddlib.weightings import loss_weights
 
 
-class Plan(NamedTuple):
+class LossPlan(NamedTuple):
     """Blocks, and the factor of each row's divergence."""
 
-    blocks: list[Part]
+    blocks: list[LossPart]
     weight: Float[Tensor, "N"]
 
 
-Rule = Callable[[Any, Rows, LossOptions, torch.dtype], Plan]
+Rule = Callable[[Any, FlatBatch, LossOptions, torch.dtype], LossPlan]
 """Function that returns the plan for a batch; its process is of the class that states the rule."""
 
 RULES: dict[str, Rule] = {}
 """Rules by the name that a process class states in ``fused``."""
 
 
-def plan(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+def plan(
+    process: ForwardProcess, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
+) -> LossPlan:
     """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's
     class.
 
@@ -57,15 +59,17 @@ def plan(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch
     return _general(process, rows, options, dtype)
 
 
-def _general(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+def _general(
+    process: ForwardProcess, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
+) -> LossPlan:
     """Plan for any process: its own loss, with all columns for all rows."""
     index = torch.arange(len(rows.x), device=rows.x.device)
-    return Plan([_dense(process, index, options)], torch.ones_like(rows.t, dtype=torch.float64))
+    return LossPlan([_dense(process, index, options)], torch.ones_like(rows.t, dtype=torch.float64))
 
 
 def _hierarchical(
-    process: Hierarchical, rows: Rows, options: LossOptions, dtype: torch.dtype
-) -> Plan:
+    process: Hierarchical, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
+) -> LossPlan:
     z = rows.z[:, None]
     hard = options.name == "hard"
     if not all(isinstance(edge, Map) for edge in process.hierarchy.maps):
@@ -74,7 +78,7 @@ def _hierarchical(
     shares = partial(_shares, process, options.edge_weights) if options.name == "edges" else None
     hierarchy = process.hierarchy
     level = process.level_of(z)[:, 0]
-    blocks = list[Part]()
+    blocks = list[LossPart]()
     served = 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if not edge.plain), hierarchy.depth)
     layout = layout_of(process, options.parameterization)
@@ -99,10 +103,10 @@ def _hierarchical(
         else:
             weight[index] = 1.0
             blocks.append(_dense(process, index, options))
-    return Plan(blocks, weight)
+    return LossPlan(blocks, weight)
 
 
-def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: Rows) -> Tensor:
+def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: FlatBatch) -> Tensor:
     _, z, t = rows.sequences()
     return process.edge_shares(z, t, edge_weights).flatten(0, 1)
 
@@ -111,12 +115,12 @@ def _child_plan(
     process: Hierarchical,
     children: Children,
     plain: int,
-    rows: Rows,
+    rows: FlatBatch,
     options: LossOptions,
     dtype: torch.dtype,
     level: Tensor,
     weight: Tensor,
-) -> Plan:
+) -> LossPlan:
     """Plan for child logits: sibling losses where maps are plain, elsewhere the process's own loss
     on token logits.
     """
@@ -126,7 +130,7 @@ def _child_plan(
             break  # this level of the process is not a level of the tree
         levels.append(tree_level)
     hard = options.name == "hard"
-    blocks = list[Part]()
+    blocks = list[LossPart]()
     if options.name == "edges":  # on CUDA too: the Triton kernels do not support edge weights
         blocks += sibling_loss.parts(
             children, levels, rows, level, hard, _shares(process, options.edge_weights, rows)
@@ -141,10 +145,12 @@ def _child_plan(
         index = (level >= len(levels)).nonzero()[:, 0]
         weight[index] = 1.0
         blocks.append(_dense(process, index, options))
-    return Plan(blocks, weight)
+    return LossPlan(blocks, weight)
 
 
-def _uniform(process: Interpolating, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+def _uniform(
+    process: Interpolating, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
+) -> LossPlan:
     """Plan for noise that resamples tokens uniformly.
 
     The evidence of the state, with all columns for all rows.
@@ -152,7 +158,9 @@ def _uniform(process: Interpolating, rows: Rows, options: LossOptions, dtype: to
     if not process.uniform or options.name != "standard" or options.parameterization != "cavity":
         return _general(process, rows, options, dtype)
     index = torch.arange(len(rows.x), device=rows.x.device)
-    return Plan([Block(index, None, Evidence(process))], _training_weight(process, rows, options))
+    return LossPlan(
+        [Block(index, None, Evidence(process))], _training_weight(process, rows, options)
+    )
 
 
 RULES |= {"hierarchical": _hierarchical, "uniform": _uniform}
@@ -165,7 +173,7 @@ def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Bloc
 
 
 def _training_weight(
-    process: ForwardProcess, rows: Rows, options: LossOptions
+    process: ForwardProcess, rows: FlatBatch, options: LossOptions
 ) -> Float[Tensor, "N"]:
     """Compute the training weight of each row."""
     x, z, t = rows.sequences()

@@ -27,7 +27,7 @@ Reader = Callable[[Tensor], None]
 """Function of probabilities (n, K): an ``Observer`` of known columns and rows."""
 
 
-class Rows(NamedTuple):
+class FlatBatch(NamedTuple):
     """A flattened batch: clean token, noisy state and time of each row."""
 
     x: Int64[Tensor, "N"]
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
     """Number of consecutive rows that have one time, a divisor of N."""
 
     @classmethod
-    def of(cls, x: Tokens, z: Tokens, t: Times) -> "Rows":
+    def of(cls, x: Tokens, z: Tokens, t: Times) -> "FlatBatch":
         """Flatten a batch."""
         times = unsqueeze_times(t.to(torch.float64)).expand_as(x).flatten()
         return cls(x.flatten(), z.flatten(), times, x.shape[1] if t.ndim == 1 else 1)
@@ -50,9 +50,9 @@ class Rows(NamedTuple):
         length = max(self.length, 1)
         return self.x.view(-1, length), self.z.view(-1, length), self.t[::length]
 
-    def take(self, index: Tensor) -> "Rows":
+    def take(self, index: Tensor) -> "FlatBatch":
         """Select rows."""
-        return Rows(self.x[index], self.z[index], self.t[index])
+        return FlatBatch(self.x[index], self.z[index], self.t[index])
 
 
 class Divergence(ABC):
@@ -63,7 +63,11 @@ class Divergence(ABC):
 
     @abstractmethod
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         """Compute the divergence of each row in nats.
 
@@ -86,7 +90,11 @@ class Dense(Divergence):
         self.formula = formula
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         if read is not None:
             read(logits.softmax(1))
@@ -99,7 +107,7 @@ class Dense(Divergence):
         return value.detach()
 
 
-class Part:
+class LossPart:
     """Base class of parts of a plan, computed by ``add``.
 
     Rows of no part have divergence 0.
@@ -107,7 +115,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Block(Part):
+class Block(LossPart):
     """Rows that share their columns."""
 
     rows: Int64[Tensor, "n"]
@@ -168,7 +176,7 @@ class Work(NamedTuple):
     """Shared state of the parts of a plan: each part adds to ``values`` and to ``gradients``."""
 
     layer: Layer
-    rows: Rows
+    rows: FlatBatch
     scale: Float[Tensor, "N"] | None
     """Factor of the gradients of each row; None for no gradients."""
     budget: int
@@ -179,8 +187,8 @@ class Work(NamedTuple):
 
 def run(
     layer: Layer,
-    blocks: Sequence[Part],
-    rows: Rows,
+    blocks: Sequence[LossPart],
+    rows: FlatBatch,
     scale: Float[Tensor, "N"] | None,
     chunk: int | None,
 ) -> tuple[Float[Tensor, "N"], Gradients | None]:
@@ -207,8 +215,8 @@ def run(
 
 
 @singledispatch
-def add(part: Part, work: Work) -> None:
-    """Compute one part of a plan; registered for each subclass of ``Part``."""
+def add(part: LossPart, work: Work) -> None:
+    """Compute one part of a plan; registered for each subclass of ``LossPart``."""
     raise TypeError(f"part is a {type(part).__name__}, for which no computation is registered")
 
 
@@ -292,7 +300,7 @@ class PerTokenLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, *layer: Any) -> Tensor:
+    def forward(ctx: Any, blocks: Any, rows: FlatBatch, chunk: int | None, *layer: Any) -> Tensor:
         ctx.plan = blocks, rows, chunk
         ctx.save_for_backward(*layer)
         return run(Layer(*layer), blocks, rows, None, chunk)[0]
@@ -315,7 +323,7 @@ class SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any
+        ctx: Any, blocks: Any, rows: FlatBatch, chunk: int | None, scale: Tensor, *layer: Any
     ) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
         values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)

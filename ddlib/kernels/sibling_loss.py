@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Part, Rows, Work, add_product, columns_of, multiply
+from ddlib.kernels.fused import FlatBatch, LossPart, Work, add_product, columns_of, multiply
 from ddlib.kernels.subset_logsumexp import to_softmax
 from ddlib.parameterization.tree_softmax import Children, Families
 
 
 @dataclass(frozen=True)
-class Siblings(Part):
+class Siblings(LossPart):
     """Cross-entropies over families of siblings of one level of the tree."""
 
     families: Families
@@ -101,7 +101,7 @@ def family_queries(
 def parts(
     children: Children,
     levels: Sequence[int],
-    rows: Rows,
+    rows: FlatBatch,
     level: Int64[Tensor, "N"],
     hard: bool,
     shares: Float64[Tensor, "N n"] | None = None,

@@ -20,10 +20,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels.fused import Block, Divergence, Reader, Rows
+from ddlib.kernels.fused import Block, Divergence, FlatBatch, Reader
 from ddlib.parameterization.tree_softmax import Grouping
 
-Shares = Callable[[Rows], Float64[Tensor, "n edges"]]
+Shares = Callable[[FlatBatch], Float64[Tensor, "n edges"]]
 """Function that returns the weight of each edge below the state of each row."""
 
 
@@ -48,7 +48,11 @@ class Nested(Divergence):
         self.shares = shares
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         sums = []
         parts = []
@@ -91,7 +95,11 @@ class TokenIn(Divergence):
         self.position = position
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         column = _columns(self.position, rows.x, logits)[:, None]
         target = logits.gather(1, column).squeeze(1)
@@ -115,7 +123,7 @@ def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
 def blocks(
     hierarchy: Hierarchy,
     level: int,
-    rows: Rows,
+    rows: FlatBatch,
     index: Tensor,
     hard: bool,
     within: bool,

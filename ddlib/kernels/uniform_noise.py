@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels.fused import Divergence, Reader, Rows
+from ddlib.kernels.fused import Divergence, FlatBatch, Reader
 from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import log1p_exp
 
@@ -22,7 +22,11 @@ class Evidence(Divergence):
         self.process = process
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         x = rows.x[:, None]
         z = self.process.token_at(rows.z[:, None])

@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib_models.attention.masks import Rows, Rule, within
+from ddlib_models.attention.masks import PackedRows, Rule, within
 
 
 def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
@@ -100,9 +100,9 @@ class SDPA(Attention):
     fewer scores.
     """
 
-    def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor | Rows:
+    def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor | PackedRows:
         owner = owners(cu_seqlens)
-        rows = Rows.of(owner)
+        rows = PackedRows.of(owner)
         if rows.mask.numel() < len(owner) ** 2:
             return rows
         return self.mask_by(within(owner), len(owner), len(owner), owner.device)
@@ -123,7 +123,7 @@ class SDPA(Attention):
         v: Float[Tensor, "B L H K"],
         mask: Any = None,
     ) -> Float[Tensor, "B n H K"]:
-        if isinstance(mask, Rows):
+        if isinstance(mask, PackedRows):
             out = self(*(x[0, mask.index] for x in (q, k, v)), mask.mask)
             return out.flatten(0, 1)[mask.place][None]
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))

@@ -65,7 +65,7 @@ def within(
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedRows:
     """Packed sequences in rows: consecutive ones share a row that is as long as the longest of all.
 
     Dense attention over L tokens in sequences of at most W then has at most 2 L W + W² scores, and
@@ -80,7 +80,7 @@ class Rows:
     """True where attention is allowed: within a sequence, and of empty places to empty places."""
 
     @classmethod
-    def of(cls, owner: Int[Tensor, " L"]) -> "Rows":
+    def of(cls, owner: Int[Tensor, " L"]) -> "PackedRows":
         """Lay out the sequences whose index at each position is ``owner``, as ``owners`` returns
         it.
         """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddlib_models.attention.backends import Attention, cached_mask
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.positions import Positions
+from ddlib_models.dit.positions import PositionEncoding
 from ddlib_models.kv_cache import Cache, Slot
 from ddlib_models.window_cache import WindowCache, WindowSlot
 
@@ -66,7 +66,7 @@ class InputBuilder:
     head_dim: int
     block_size: int
     attention: Attention
-    positions: Positions
+    positions: PositionEncoding
 
     def pack(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
         """Build the inputs of sequences packed into one row, separated by their owner."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ddlib_models.dit.layers import turns
 
 
-class Positions(ABC):
+class PositionEncoding(ABC):
     """How a network depends on positions.
 
     Angles that turn queries and keys, or vectors added to the embeddings.
@@ -52,7 +52,7 @@ class Positions(ABC):
 
 
 @dataclass(frozen=True)
-class Rotary(Positions):
+class Rotary(PositionEncoding):
     """Rotary positions along the sequence (RoPE, Su et al. 2021, arXiv 2104.09864), of any length.
 
     Position p turns plane k of a head by p * 10000^(-2 k / K), k < K/2.
@@ -69,7 +69,7 @@ class Rotary(Positions):
 
 
 @dataclass(frozen=True)
-class Rotary2D(Positions):
+class Rotary2D(PositionEncoding):
     """Rotary positions in two dimensions, for pictures in raster order.
 
     Position p is in row p // W, column p % W.
@@ -97,7 +97,7 @@ class Rotary2D(Positions):
         )
 
 
-class Learned(nn.Embedding, Positions):
+class Learned(nn.Embedding, PositionEncoding):
     """One learned vector per position, added to the embedding of its state; nothing is rotated.
 
     The vectors start normal with standard deviation 0.02, as in vision transformers. A table of
@@ -122,7 +122,7 @@ class Learned(nn.Embedding, Positions):
         return x + self(index)
 
 
-def positions_of(name: str, shape: Sequence[int], dim: int, head_dim: int) -> Positions:
+def positions_of(name: str, shape: Sequence[int], dim: int, head_dim: int) -> PositionEncoding:
     """Return the positions of this name: "rope", "rope2d" or "learned".
 
     Args:

@@ -6,7 +6,7 @@ process. Requires transformers: ``pip install 'ddlib[hf]'``.
 
 from ddlib_models.hub.choice import families
 from ddlib_models.hub.denoiser import Adapted, Padded
-from ddlib_models.hub.family import Family, Source
+from ddlib_models.hub.family import Family, WeightSource
 from ddlib_models.hub.loading import Loaded, load
 from ddlib_models.hub.networks import remote
 from ddlib_models.hub.special_tokens import Special
@@ -16,8 +16,8 @@ __all__ = [
     "Family",
     "Loaded",
     "Padded",
-    "Source",
     "Special",
+    "WeightSource",
     "families",
     "load",
     "remote",

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.hub.family import Source
+from ddlib_models.hub.family import WeightSource
 from ddlib_models.hub.files import load_pretrained, transformers
 from ddlib_models.io.constants import Constants
 
 
-class Canvas(Constants):
+class CanvasDenoiser(Constants):
     """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network.
 
     (z, t) -> logits over tokens.
@@ -102,7 +102,7 @@ class Canvas(Constants):
 
     def after(
         self, tokens: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None
-    ) -> "Canvas":
+    ) -> "CanvasDenoiser":
         """Return the denoiser of sequences that continue these tokens, which precede the first
         canvas.
 
@@ -115,7 +115,7 @@ class Canvas(Constants):
             ValueError: no token, or another number of rows.
         """
         place = self.lead.device
-        return Canvas(
+        return CanvasDenoiser(
             self.network,
             self.block_size,
             tokens.to(place),
@@ -303,7 +303,7 @@ class EncoderCache:
         self._outputs.note(logits, self._index)
 
 
-def canvas(source: Source) -> Canvas:
+def canvas(source: WeightSource) -> CanvasDenoiser:
     """Load DiffusionGemma by its class in transformers, after the beginning of a sequence.
 
     Raises:
@@ -320,4 +320,6 @@ def canvas(source: Source) -> Canvas:
             f"{source.name}: its tokenizer has no token for the beginning of text, which must "
             "precede the first canvas"
         )
-    return Canvas(load_pretrained(kind, source), source.block_size, torch.tensor([source.bos]))
+    return CanvasDenoiser(
+        load_pretrained(kind, source), source.block_size, torch.tensor([source.bos])
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib_models.attention.sight import additive_mask
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.kv_cache import Recall
-from ddlib_models.hub.family import Source
+from ddlib_models.hub.family import WeightSource
 from ddlib_models.hub.networks import causal_lm
 from ddlib_models.kv_cache import check_cache
 
@@ -111,7 +111,7 @@ class CausalContext(CausalLM):
         ]
 
 
-def causal_context(source: Source) -> CausalLM:
+def causal_context(source: WeightSource) -> CausalLM:
     """Load a causal language model of transformers whose blocks are decoded behind a causal
     context.
     """

@@ -18,7 +18,7 @@ Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """Location of a network and the states that it is read for."""
 
     name: str
@@ -53,8 +53,8 @@ class Family:
     field of another.
 
     Args:
-        network: makes the network: ``Source`` to a module ``(z, t) -> logits`` over ids 0..V-1, of
-            states 0..V.
+        network: makes the network: ``WeightSource`` to a module ``(z, t) -> logits`` over ids
+            0..V-1, of states 0..V.
         model_types: the values of ``model_type`` in config.json that it fits.
         architectures: where no family names the ``model_type``: pattern of the first of the
             ``architectures``.
@@ -81,7 +81,7 @@ class Family:
         tokenizer: the class of transformers that reads the tokenizer.
     """
 
-    network: Callable[[Source], nn.Module]
+    network: Callable[[WeightSource], nn.Module]
     model_types: tuple[str, ...] = ()
     architectures: str = ""
     only: Mapping[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ddlib_models.dit import DiT
 from ddlib_models.hf.base import transformers_for
-from ddlib_models.hub.family import Config, Source
+from ddlib_models.hub.family import Config, WeightSource
 from ddlib_models.io.json_files import line, read_model_config, read_object
 from ddlib_models.io.manifest import MANIFEST, read_facts
 from ddlib_models.io.safetensors import load_from_safetensors
@@ -105,7 +105,7 @@ def read_tokenizer(
     return tokenizer
 
 
-def load_pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
+def load_pretrained(kind: Any, source: WeightSource, **options: Any) -> nn.Module:
     """Load a network of transformers, from safetensors only.
 
     Args:

@@ -10,7 +10,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.utils.validation import warn_once
 from ddlib_models.hub.choice import choose_family
 from ddlib_models.hub.denoiser import adapt
-from ddlib_models.hub.family import Config, Family, Source
+from ddlib_models.hub.family import Config, Family, WeightSource
 from ddlib_models.hub.files import TRUST, read_config, read_generation, read_tokenizer
 from ddlib_models.hub.networks import causal_lm, check_sight, remote
 from ddlib_models.hub.special_tokens import Special, describe, find_mask
@@ -86,7 +86,7 @@ def load(
     )
     process = record.noise(special.vocab_size).to(device)
     size = record.check_blocks(name, native, block_size)
-    source = Source(
+    source = WeightSource(
         name,
         native,
         process.vocab_size,

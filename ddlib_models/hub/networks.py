@@ -20,7 +20,7 @@ from ddlib_models.hf.base import plain
 from ddlib_models.hf.causal_lm import CausalLM
 from ddlib_models.hf.masked_lm import MaskedLM
 from ddlib_models.hf.masked_lm import masked_lm as pretrained_masked_lm
-from ddlib_models.hub.family import Config, Source
+from ddlib_models.hub.family import Config, WeightSource
 from ddlib_models.hub.files import TRUST, load_pretrained, transformers
 from ddlib_models.io.pretrained import Pretrained
 
@@ -33,7 +33,7 @@ RECIPE = "recipe.yaml"
 """File of a recipe run beside its weights."""
 
 
-def masked_lm(source: Source) -> MaskedLM:
+def masked_lm(source: WeightSource) -> MaskedLM:
     """Load a masked language model of transformers, see ``ddlib_models.hf.masked_lm``."""
     model = pretrained_masked_lm(
         source.num_states,
@@ -45,7 +45,7 @@ def masked_lm(source: Source) -> MaskedLM:
     return model.to(source.dtype)
 
 
-def causal_lm(source: Source, kind: type[CausalLM] = CausalLM) -> CausalLM:
+def causal_lm(source: WeightSource, kind: type[CausalLM] = CausalLM) -> CausalLM:
     """Load a causal language model of transformers with bidirectional or block-causal attention.
 
     Args:
@@ -97,7 +97,7 @@ def token_states(config: Config) -> dict[str, Any]:
     return dict(config)
 
 
-def ddlib_network(source: Source) -> nn.Module:
+def ddlib_network(source: WeightSource) -> nn.Module:
     """Load a ddlib network of the class that its manifest names.
 
     Raises:
@@ -271,7 +271,7 @@ class Prefix(NamedTuple):
         return Prefix(self.tokens[index])
 
 
-def remote(source: Source) -> Remote:
+def remote(source: WeightSource) -> Remote:
     """Load a network by code that comes with the weights, if it is trusted.
 
     By blocks, if the family has them.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddlib_models.dit import DiT
 from ddlib_models.dit.heads import round_up
-from ddlib_models.official.files import Checkpoint, Source, load, read
+from ddlib_models.official.files import Checkpoint, CheckpointSource, load, read
 from ddlib_models.official.network import Layout, Network, Options, names_of
 
 SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
@@ -32,7 +32,7 @@ _OTHER_ARCHITECTURE = (
 
 
 def mdlm(
-    source: Source,
+    source: CheckpointSource,
     *,
     ema: bool = True,
     mask_id: int | None = None,
@@ -75,7 +75,7 @@ def mdlm(
 
 
 def gidd(
-    source: Source,
+    source: CheckpointSource,
     *,
     tokens: int | None = None,
     mask_id: int | None = None,
@@ -131,7 +131,7 @@ def gidd(
 
 
 def hdlm(
-    source: Source,
+    source: CheckpointSource,
     clusters: Int[Tensor, " V"] | str | Path | None = None,
     *,
     mask_id: int | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-Source = Mapping[str, Any] | str | Path
+CheckpointSource = Mapping[str, Any] | str | Path
 """Tensors by name (or the content of a Lightning checkpoint), a path, or a hub id ``owner/name``.
 """
 
@@ -32,11 +32,11 @@ class Checkpoint:
     noise: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(source: Source, revision: str | None = None) -> Checkpoint:
+def read(source: CheckpointSource, revision: str | None = None) -> Checkpoint:
     """Read the checkpoint at ``source``, to the CPU if it comes from a file.
 
     Args:
-        source: see ``Source``.
+        source: see ``CheckpointSource``.
         revision: branch, tag or commit of a hub id.
 
     Raises:

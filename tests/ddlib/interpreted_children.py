@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import gpu
-from ddlib.kernels.fused import Rows
+from ddlib.kernels.fused import FlatBatch
 from ddlib.kernels.gpu import siblings
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.objective.training import LossOptions
@@ -140,6 +140,6 @@ def test_nan_is_not_lost():
 def test_the_plan_groups_siblings():
     process, tree = MANY["four-levels"]
     _, (x, z, t) = batch(process, tree)
-    rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
+    rows = FlatBatch(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
     (part,), _ = plans.plan(process, rows, LossOptions(parameterization="children"), F32)
     assert isinstance(part, siblings.Grouped)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import gpu
-from ddlib.kernels.fused import Rows
+from ddlib.kernels.fused import FlatBatch
 from ddlib.kernels.gpu import forward_kernel as online
 from ddlib.kernels.gpu import inplace_softmax as row
 from ddlib.kernels.gpu import tree_plan as ranged
@@ -245,7 +245,7 @@ def test_words_under_a_member_are_neighbours(process):
 def test_segments_are_the_tokens_in_order(name, hard):
     process = MANY[name]
     _, (x, z, t) = batch(process, rows=40)
-    rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
+    rows = FlatBatch(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
     (part, *_), _ = plans.plan(process, rows, LossOptions(mode="hard" if hard else "standard"), F32)
     assert isinstance(part, ranged.Ranged)
     order = Order(part.hierarchy, part.top, part.hard)
@@ -272,7 +272,7 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(
     z = torch.tensor(
         [131, 132, 133, 134, 135, 136, 137, 138]
     )  # a row in each cluster, and one mask
-    rows = Rows(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
+    rows = FlatBatch(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
     order = Order(hierarchy, 2, hard=False)
     found = order.segments(rows, order.level(rows))
     assert len(found) == number and sum(segment.tokens for segment in found) == 8
@@ -282,7 +282,7 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(
 def test_the_host_waits_for_nothing_but_the_segments(name):
     """Tensors without values: reading one fails."""
     x = torch.empty(6, dtype=torch.int64, device="meta")
-    rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
+    rows = FlatBatch(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")
     (part,), weight = plans.plan(moved, rows, LossOptions(weighting=dd.weightings.Clip(2.0)), F32)
     order = Order(part.hierarchy, part.top, part.hard)

@@ -9,7 +9,7 @@ import torch
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
 from ddlib.kernels import fused, gpu
-from ddlib.kernels.fused import Rows
+from ddlib.kernels.fused import FlatBatch
 from ddlib.objective.training import LossOptions
 
 pytestmark = pytest.mark.gpu
@@ -163,7 +163,7 @@ def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
 
     there, layer, (x, z, t) = moved(MANY[name], *batch(MANY[name]))
     flat = fused.Layer(layer[0].detach().flatten(0, 1), layer[1].detach(), layer[2].detach())
-    rows = Rows(x.flatten(), z.flatten(), t[:, None].expand_as(x).flatten())
+    rows = FlatBatch(x.flatten(), z.flatten(), t[:, None].expand_as(x).flatten())
     blocks, weight = plans.plan(there, rows, LossOptions(), flat.hidden.dtype)
     order = Order(there.hierarchy, there.hierarchy.depth, hard=False)
     known = order.segments(rows, order.level(rows))

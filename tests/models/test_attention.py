@@ -11,7 +11,7 @@ from tiny import STATES, build, trained
 
 from ddlib_models.attention import backends as attention
 from ddlib_models.attention.backends import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
-from ddlib_models.attention.masks import ByBlocks, Rows
+from ddlib_models.attention.masks import ByBlocks, PackedRows
 
 LENGTHS = [4, 1, 7, 3]
 OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)
@@ -141,7 +141,7 @@ def test_rows_of_a_pack_have_the_attention_of_the_dense_mask(lengths, seed):
     owner = owners(offsets)
     total = sum(lengths)
     width = max(lengths)
-    rows = Rows.of(owner)
+    rows = PackedRows.of(owner)
     assert rows.mask.numel() <= 2 * total * width + width**2
     q, k, v, weight = torch.randn(4, 1, total, 2, 4, generator=generator, dtype=torch.float64)
     inputs = [x.requires_grad_() for x in (q, k, v)]

@@ -18,7 +18,7 @@ from ddlib.hierarchies.tree import Tree
 from ddlib.utils.validation import check_count, check_number, require
 
 Bounds = tuple[int, int]
-Run = Callable[[Points, Tensor, Tensor], Fit]
+FitFunction = Callable[[Points, Tensor, Tensor], Fit]
 
 
 @dataclass(frozen=True, repr=False)
@@ -278,7 +278,7 @@ def _bounds(
 
 
 def _upwards(
-    points: Points, counts: list[int], bounds: list[Bounds], run: Run
+    points: Points, counts: list[int], bounds: list[Bounds], run: FitFunction
 ) -> tuple[list[Tensor], list[int]]:
     """Cluster the tokens, then repeatedly the centroids of the level below.
 
@@ -297,7 +297,7 @@ def _upwards(
 
 
 def _downwards(
-    points: Points, counts: list[int], bounds: list[Bounds], run: Run
+    points: Points, counts: list[int], bounds: list[Bounds], run: FitFunction
 ) -> tuple[list[Tensor], list[int]]:
     """Split the tokens into the coarsest clusters, then each of these, within bounds that the finer
     levels can meet.

@@ -9,7 +9,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ddlib.kernels.fused import Divergence, Reader, Rows
+from ddlib.kernels.fused import Divergence, FlatBatch, Reader
 from ddlib.utils.triton_kernels import kernel
 
 COLUMNS = 4096
@@ -98,7 +98,11 @@ class InPlace(Divergence):
         self.inner = inner
 
     def __call__(
-        self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool, read: Reader | None = None
+        self,
+        logits: Float[Tensor, "n K"],
+        rows: FlatBatch,
+        derive: bool,
+        read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         """Compute divergences and write derivatives into ``logits``, for any ``derive``.
 

@@ -16,7 +16,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Part, Work
+from ddlib.kernels.fused import LossPart, Work
 from ddlib.kernels.gpu import grouped_gemm, precision
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
@@ -26,7 +26,7 @@ TILES = Tiles()
 
 
 @dataclass(frozen=True)
-class Grouped(Part):
+class Grouped(LossPart):
     """All rows in levels 1 to ``len(levels) - 1`` of the process.
 
     Arguments as in ``family_queries``.

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Block, Gradients, Layer, Part, Work
+from ddlib.kernels.fused import Block, Gradients, Layer, LossPart, Work
 from ddlib.kernels.gpu.forward_kernel import divergences
 from ddlib.kernels.gpu.inplace_softmax import InPlace
 from ddlib.kernels.gpu.vocab_order import ALIGNED, Order, Segment
 
 
 @dataclass(frozen=True)
-class Ranged(Part):
+class Ranged(LossPart):
     """Rows in levels 1 to ``top``, below which all maps are plain.
 
     Without gradients one kernel computes everything, without synchronising the host. With gradients

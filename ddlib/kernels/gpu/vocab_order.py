@@ -7,7 +7,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels.fused import Rows
+from ddlib.kernels.fused import FlatBatch
 
 ALIGNED = 64
 """Columns are taken in multiples of this.
@@ -116,7 +116,7 @@ class Order:
             and len(self.tokens) == self.hierarchy.vocab_size
         )
 
-    def level(self, rows: Rows) -> Int64[Tensor, "N"]:
+    def level(self, rows: FlatBatch) -> Int64[Tensor, "N"]:
         """Return the level of each row's state.
 
         0 for states above ``top``, which other parts handle.
@@ -124,7 +124,7 @@ class Order:
         level = self.hierarchy.level_of(rows.z)
         return torch.where(level <= self.top, level, 0)
 
-    def of(self, rows: Rows, level: Tensor) -> Spans:
+    def of(self, rows: FlatBatch, level: Tensor) -> Spans:
         """Return the spans of each row; those of rows in level 0 are empty."""
         child = (level - 1).clamp_min(0)
         low, high = self.spans[:, level, rows.x].long()
@@ -154,7 +154,7 @@ class Order:
         # V + 1 exceeds every place, so levels decide first
         return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
 
-    def segments(self, rows: Rows, level: Tensor) -> list[Segment]:
+    def segments(self, rows: FlatBatch, level: Tensor) -> list[Segment]:
         """Return the segments of rows in the order of ``rank``; the host waits for the device here.
 
         A segment holds the rows of one state, or of several states one after another: their
