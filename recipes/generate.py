@@ -283,9 +283,7 @@ def draw_all(
             follow += [drafts] if options.stream else []
             on_step = partial(tell, follow) if follow else None
             if recorded and filmed < FILMED:
-                film = dd.contrib.Filmed(
-                    make_sampler(saved, options.sampling.sampler), FILMED - filmed, on_step
-                )
+                film = dd.contrib.Filmed(sampler, FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
             lead = mine[0].row.lead
@@ -297,7 +295,7 @@ def draw_all(
                 length,
                 prompt,
                 on_step,
-                film,
+                sampler if film is None else film,
                 lengths,
                 lead,
                 rule,

@@ -180,7 +180,7 @@ def test_drawn_hierarchies(hierarchy, schedule, t, seed):
 )
 def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
     process = Hierarchical(hierarchy, schedule)
-    for found in claims._fused(process, {"t": t, "distribution": seed}):
+    for found in claims._fused_loss(process, {"t": t, "distribution": seed}):
         assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
 
 
