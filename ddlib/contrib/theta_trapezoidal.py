@@ -79,15 +79,13 @@ class ThetaTrapezoidal(Sampler):
             return State(
                 self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s
             )
+        noise = process.draw_uniforms(z, run.generator)
         before = run.predict(z, t)
-        middle = process.sample_given_level(
-            before, z, t, u, None, run.generator, sharpen=run.sharpen
-        )
+        middle = process.sample_posterior(before, z, t, u, noise, sharpen=run.sharpen)
         z = torch.where(run.free, middle, z)  # the second call takes the prompt too
+        noise = process.draw_uniforms(z, run.generator)
         logits = self.extrapolate(process, before, run.predict(z, u), z, u)
-        return State(
-            process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s
-        )
+        return State(process.sample_posterior(logits, z, u, s, noise, sharpen=run.sharpen), s)
 
     def intermediate_time(self, t: Times, s: Times) -> Times:
         """Compute the time u of the second network call."""

@@ -3,7 +3,7 @@ downwards.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Self, cast
 
@@ -20,7 +20,6 @@ from ddlib.hierarchies.maps import Map, chain, check_top
 from ddlib.typing import PerToken, StateMatrix, Tokens
 from ddlib.utils.positive import check_positive
 from ddlib.utils.precision import Float64Module, float32_or_wider
-from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
@@ -282,8 +281,10 @@ def state_matrix(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"])
     return result
 
 
-def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
-    """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per edge."""
+def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, noise: Iterator[Tensor]) -> Tokens:
+    """Draw the ancestors of ``z`` at levels that are not below theirs, with one of the uniforms
+    ``noise``, each of the shape of ``z``, per edge that is not plain.
+    """
     start = hierarchy.level_of(z)
     result = z
     member = z - hierarchy.starts[start]
@@ -291,11 +292,7 @@ def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator 
         ascending = start < i
         # positions that start above this edge read child 0, and their parent is discarded
         child = torch.where(start < i, member, 0)
-        parent = (
-            edge.parents[child]
-            if edge.plain
-            else edge.sample(child, rand(z.shape, generator, z.device))
-        )
+        parent = edge.parents[child] if edge.plain else edge.sample(child, next(noise))
         member = torch.where(ascending, parent, member)
         result = torch.where(ascending & (level == i), parent + hierarchy.offsets[i], result)
     return result

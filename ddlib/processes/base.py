@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from inspect import signature
+from itertools import islice
 from typing import ClassVar, Self
 
 import torch
@@ -41,7 +42,7 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module, float32_or_wider
-from ddlib.utils.random import Generator, rand
+from ddlib.utils.random import Generator, rand, uniforms
 from ddlib.utils.validation import (
     check_count,
     check_devices,
@@ -750,13 +751,40 @@ class ForwardProcess(Float64Module, Part):
                 drawn from, after the evidence of z: by default here of p(x|z_t), so that z_s is
                 drawn given z_t and a token.
         """
+        noise = self.draw_uniforms(z, generator)
+        return self.sample_posterior(logits, z, t, s, noise, force=force, sharpen=sharpen)
+
+    @property
+    def num_uniforms(self) -> int:
+        """Number of uniforms per position that ``sample_posterior`` takes."""
+        return 2
+
+    def draw_uniforms(self, z: Tokens, generator: Generator = None) -> tuple[Tensor, ...]:
+        """Draw the uniforms of ``sample_posterior``, each of the shape of ``z``, before the network
+        is evaluated.
+        """
+        return tuple(islice(uniforms(z.shape, generator, z.device), self.num_uniforms))
+
+    def sample_posterior(
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        noise: Sequence[Tensor],
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Compute z_s from the result of ``draw_uniforms``, as ``sample_given_level``."""
+        token_u, state_u = noise
         logits = float32_or_wider(logits)
         known, possible = evidence(self, z, t)
         log_probs = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
-        x = draw_logits(log_probs, rand(z.shape, generator, z.device))
+        x = draw_logits(log_probs, token_u)
         probs = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
         probs = torch.where(possible, probs, one_hot(z, self.num_states))
-        return draw(probs, rand(z.shape, generator, z.device))
+        return draw(probs, state_u)
 
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged

@@ -3,6 +3,7 @@ alone.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -32,7 +33,7 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import float32_or_wider
-from ddlib.utils.random import Generator, rand
+from ddlib.utils.random import Generator, rand, uniforms
 
 
 class Interpolating(ForwardProcess):
@@ -98,7 +99,8 @@ class Interpolating(ForwardProcess):
         self.check_inputs(x=x, t=t)
         now = self._at(t)
         keep = self._uniforms(x, generator, levels) < now.keep
-        z = torch.where(keep, x, self._resample(now, x, generator))
+        noise = uniforms(x.shape, generator, x.device)
+        z = torch.where(keep, x, self._resample(now, noise))
         if levels != "balanced":
             return z
         token, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
@@ -106,7 +108,8 @@ class Interpolating(ForwardProcess):
         share = self._over_states(token, mask).clamp_min(torch.finfo(torch.float64).tiny)
         which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
         arrival = Mixture(torch.zeros_like(which), token.gather(1, which), mask.gather(1, which))
-        return z.scatter(1, which, self._resample(arrival, which, generator))
+        noise = uniforms(which.shape, generator, x.device)
+        return z.scatter(1, which, self._resample(arrival, noise))
 
     def _weight_and_mean(
         self, x: Tokens, z: Tokens, t: Times
@@ -123,7 +126,8 @@ class Interpolating(ForwardProcess):
         self.check_forwards(z, s, t)
         since = self._between(s, t)
         keep = rand(z.shape, generator, z.device) < since.keep
-        return torch.where(keep, z, self._resample(since, z, generator))
+        noise = uniforms(z.shape, generator, z.device)
+        return torch.where(keep, z, self._resample(since, noise))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
@@ -257,14 +261,17 @@ class Interpolating(ForwardProcess):
         """True at tokens that every other token may have become; the others are final."""
         return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
 
-    def sample_given_level(
+    @property
+    def num_uniforms(self) -> int:
+        return 5
+
+    def sample_posterior(
         self,
         logits: Logits,
         z: Tokens,
         t: Times,
         s: Times,
-        target: Tokens | None,
-        generator: Generator = None,
+        noise: Sequence[Tensor],
         *,
         force: bool = False,
         sharpen: Sharpen = unchanged,
@@ -275,11 +282,10 @@ class Interpolating(ForwardProcess):
         since = self._between(s, t)
         stay = since.keep * self._prob(before, self._log_prob(logits, z).exp(), z)
         stay = stay / (stay + self._into(z, since.token, since.mask))
-        moves = rand(z.shape, generator, z.device) >= stay
-        from_model = rand(z.shape, generator, z.device) < before.keep
-        u = rand(z.shape, generator, z.device)
-        result = torch.where(moves, self._resample(before, z, generator), z)
-        rows = moves & from_model
+        move_u, model_u, u, *resample_u = noise
+        moves = move_u >= stay
+        result = torch.where(moves, self._resample(before, iter(resample_u)), z)
+        rows = moves & (model_u < before.keep)
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
@@ -364,13 +370,11 @@ class Interpolating(ForwardProcess):
         """
         return torch.where(z < self.vocab_size, token, mask)
 
-    def _resample(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
-        """Draw states from pi_t: the mask, or a uniform token."""
-        tokens = self._uniform_tokens(like.shape, generator, like.device)
+    def _resample(self, mixture: Mixture, noise: Iterator[Tensor]) -> Tokens:
+        """Draw states from pi_t, with two uniforms: a uniform token, and the mask in its place."""
+        tokens = (next(noise) * self.vocab_size).to(torch.int64)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.token)
-        return torch.where(
-            rand(like.shape, generator, like.device) < share, self.vocab_size, tokens
-        )
+        return torch.where(next(noise) < share, self.vocab_size, tokens)
 
     def _over_states(self, token: Tensor, mask: Tensor) -> Tensor:
         """Sum over all states of a value for each token and one for the mask."""

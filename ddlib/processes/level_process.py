@@ -23,7 +23,7 @@ from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
-from ddlib.utils.random import Generator, rand
+from ddlib.utils.random import Generator, rand, uniforms
 
 
 class LevelProcess(ForwardProcess):
@@ -161,6 +161,22 @@ class LevelProcess(ForwardProcess):
         """Draw the levels at s of states ``z`` at t from ``level_posterior``."""
         probs = self.level_posterior(self.level_of(z), t, s, lift)
         return draw(probs, rand(z.shape, generator, z.device))
+
+    def sample_posterior(
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        noise: Sequence[Tensor],
+        *,
+        force: bool = False,
+        sharpen: Sharpen = unchanged,
+    ) -> Tokens:
+        """Draw the levels at s from ``level_posterior``, then the states."""
+        level_u, u = noise
+        target = draw(self.level_posterior(self.level_of(z), t, s), level_u)
+        return self.descend(logits, z, target, u, force=force, sharpen=sharpen)
 
     def sample_given_level(
         self,
@@ -322,7 +338,7 @@ class LevelProcess(ForwardProcess):
         """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per
         edge.
         """
-        return ascend(self.hierarchy, z, level, generator)
+        return ascend(self.hierarchy, z, level, uniforms(z.shape, generator, z.device))
 
     @torch.no_grad()
     def time_moments(

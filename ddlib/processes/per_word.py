@@ -244,14 +244,13 @@ class PerWord(ForwardProcess):
         """True at tokens that every other token may have become; the others are final."""
         return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
 
-    def sample_given_level(
+    def sample_posterior(
         self,
         logits: Logits,
         z: Tokens,
         t: Times,
         s: Times,
-        target: Tokens | None,
-        generator: Generator = None,
+        noise: Sequence[Tensor],
         *,
         force: bool = False,
         sharpen: Sharpen = unchanged,
@@ -262,8 +261,7 @@ class PerWord(ForwardProcess):
         """
         masked = self._masked(z)
         result = z.clone()
-        u = rand(z.shape, generator, z.device)
-        later = rand(z.shape, generator, z.device)
+        u, later = noise
         x = self._token_at(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
         kept = torch.exp(-self._hazard_of(x, s))

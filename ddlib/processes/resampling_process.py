@@ -1,6 +1,6 @@
 """Sampling of a process whose noise is a chain of a level and a flag for resampling."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import float32_or_wider
-from ddlib.utils.random import Generator, rand
+from ddlib.utils.random import Generator, rand, uniforms
 
 
 class ResamplingProcess(ForwardProcess):
@@ -136,14 +136,17 @@ class ResamplingProcess(ForwardProcess):
         resampled = (rates.cumsum(0) > 0)[self.level_of(z)] & (self.typical[z] > 0)
         return resampled | reachable_by_all(self.hierarchy, z)
 
-    def sample_given_level(
+    @property
+    def num_uniforms(self) -> int:
+        return 3 + sum(not edge.plain for edge in self.hierarchy.maps)
+
+    def sample_posterior(
         self,
         logits: Logits,
         z: Tokens,
         t: Times,
         s: Times,
-        target: Tokens | None,
-        generator: Generator = None,
+        noise: Sequence[Tensor],
         *,
         force: bool = False,
         sharpen: Sharpen = unchanged,
@@ -155,6 +158,7 @@ class ResamplingProcess(ForwardProcess):
         ``force`` applies to tokens of the network; states that were resampled before s may be in
         other clusters.
         """
+        way_u, u, *resample_u = noise
         level = self.level_of(z)
         n = self._depth
         result = z.clone()
@@ -175,12 +179,12 @@ class ResamplingProcess(ForwardProcess):
             ways.sum(-1, keepdim=True) > 0
         )  # a given state that no noise leads to, a prompt, stays
         ways = torch.where(impossible, one_hot(4 * level, ways.shape[-1]).to(ways), ways)
-        way = draw(ways, rand(z.shape, generator, z.device))
+        way = draw(ways, way_u)
         to = way // 4
         since = way % 4 >= 2
         earlier = way % 2 == 1
-        u = rand(z.shape, generator, z.device)
-        resampled_z = ascend(self.hierarchy, self._resample(z, generator), to, generator)
+        draws = iter(resample_u)
+        resampled_z = ascend(self.hierarchy, self._resample(draws), to, draws)
         result = torch.where(since & earlier, resampled_z, result)
         log_typical = self.typical[: self.vocab_size].log()
         for i in range(n):
@@ -264,14 +268,15 @@ class ResamplingProcess(ForwardProcess):
             found = torch.where(level == i, log_prob, found)
         return found.to(torch.float64).exp()
 
-    def _resample(self, like: Tokens, generator: Generator) -> Tokens:
+    def _resample(self, noise: Iterator[Tensor]) -> Tokens:
         """Draw tokens from pi."""
         cumulative = self.typical[: self.vocab_size].cumsum(0)
-        u = rand(like.shape, generator, like.device) * cumulative[-1]
+        u = next(noise) * cumulative[-1]
         return torch.searchsorted(cumulative, u, right=True).clamp_max(self.vocab_size - 1)
 
     def _ascend(self, z: Tokens, state: Tokens, generator: Generator) -> Tokens:
         """Draw states given ``state``, which is twice the level, plus one if resampled."""
-        start = torch.where(state % 2 == 1, self._resample(z, generator), z)
+        noise = uniforms(z.shape, generator, z.device)
+        start = torch.where(state % 2 == 1, self._resample(noise), z)
         level = torch.div(state, 2, rounding_mode="floor")
-        return ascend(self.hierarchy, start, level.maximum(self.level_of(start)), generator)
+        return ascend(self.hierarchy, start, level.maximum(self.level_of(start)), noise)

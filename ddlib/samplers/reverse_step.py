@@ -28,10 +28,9 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     process = run.process
     if isinstance(process, LevelProcess):
         return move(run, z, t, process.sample_level(z, t, s, run.generator), force)
+    noise = process.draw_uniforms(z, run.generator)
     logits = run.predict(z, t)
-    after = process.sample_given_level(
-        logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen
-    )
+    after = process.sample_posterior(logits, z, t, s, noise, force=force, sharpen=run.sharpen)
     run.observer.note_posterior(run, logits, z, t, s, after)
     return after
 

@@ -8,7 +8,7 @@ ranks, gradient accumulation and resume point.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import torch
@@ -182,6 +182,14 @@ class KeyedGenerator:
 
 Generator = torch.Generator | KeyedGenerator | None
 """Source of random numbers; None is torch's global state."""
+
+
+def uniforms(
+    shape: Sequence[int], generator: Generator, device: torch.device
+) -> Iterator[Float64[Tensor, "..."]]:
+    """Draw uniforms as ``rand``, one after the other without end."""
+    while True:
+        yield rand(shape, generator, device)
 
 
 def rand(

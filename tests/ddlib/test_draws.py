@@ -204,3 +204,19 @@ def test_paths_enter_each_level_with_the_occupancies():
                 <= 5 * (n * exact * (1 - exact)).clamp_min(0).sqrt() + 1e-6
             ).all()
         assert torch.equal(process.level_of(end), level)
+
+
+@pytest.mark.parametrize("process", [GIDD(4, 0.2), Uniform(3, Linear())], ids=["gidd", "uniform"])
+def test_a_step_draws_before_it_evaluates_the_network(process):
+    generator = torch.Generator().manual_seed(0)
+    drawn = []
+
+    def network(z, t):
+        drawn.append(generator.get_state())
+        return torch.zeros(*z.shape, process.vocab_size)
+
+    def compare(k, t, z):
+        assert k < 0 or torch.equal(generator.get_state(), drawn[-1])
+
+    dd.sample(process, network, (2, 5), steps=4, generator=generator, on_step=compare)
+    assert len(drawn) >= 4

@@ -143,10 +143,8 @@ def the_importance_weight_omits_the_clusters(patch):
 @fault("the chosen token is redrawn by the rates at time t")
 def balanced_draws_of_gidd_resample_by_the_mixture_of_a_fixed_time(patch):
     class Broken(GIDD):
-        def _resample(self, mixture, like, generator):
-            return super()._resample(
-                self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator
-            )
+        def _resample(self, mixture, noise):
+            return super()._resample(self.mixture(torch.full_like(mixture.keep, 0.9)), noise)
 
         def sample(self, x, t, generator=None, levels="independent"):
             if levels != "balanced":

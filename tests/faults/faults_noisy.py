@@ -7,7 +7,6 @@ import ddlib as dd
 from ddlib.processes import Noisy
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.schedules import Linear
-from ddlib.utils.random import rand
 
 
 def noisy(cls, xi=0.8, frequency=(3.0, 1.0, 1.0, 2.0, 5.0, 1.0)):
@@ -47,8 +46,8 @@ def the_diagonal_of_the_rate_matrix_omits_resampling(rate_matrix, self, t):
 
 
 @fault("resampled tokens follow pi", Noisy, build=noisy)
-def tokens_are_resampled_uniformly_in_place_of_by_frequency(_resample, self, like, generator):
-    return self._uniform_tokens(like.shape, generator, like.device)
+def tokens_are_resampled_uniformly_in_place_of_by_frequency(_resample, self, noise):
+    return (next(noise) * self.vocab_size).long()
 
 
 @fault("resampled clusters follow pi_i", Noisy, build=noisy)
@@ -106,19 +105,19 @@ def reverse_rates_within_a_level_are_0(reverse_rate, self, p, z, t):
 
 @fault("draws of z_s follow the posterior", Noisy, build=noisy)
 def draws_of_z_s_replace_s_below_one_half_by_nearly_0(
-    sample_given_level, self, logits, z, t, s, target, generator=None, **how
+    sample_posterior, self, logits, z, t, s, noise, **how
 ):
     near = torch.full_like(s, 1e-9)
-    return sample_given_level(logits, z, t, torch.where(s < 0.5, near, s), target, generator, **how)
+    return sample_posterior(logits, z, t, torch.where(s < 0.5, near, s), noise, **how)
 
 
 @fault("draws of z_s follow the posterior", Noisy, build=noisy)
 def a_share_of_the_drawn_tokens_is_replaced_by_uniform_tokens(
-    sample_given_level, self, logits, z, t, s, target, generator=None, **how
+    sample_posterior, self, logits, z, t, s, noise, **how
 ):
-    landed = sample_given_level(logits, z, t, s, target, generator, **how)
-    words = self._uniform_tokens(z.shape, generator, z.device)
-    lost = rand(z.shape, generator, z.device) < 0.3
+    landed = sample_posterior(logits, z, t, s, noise, **how)
+    words = (noise[0] * 104729 % 1 * self.vocab_size).long()
+    lost = noise[0] * 7919 % 1 < 0.3
     return torch.where(lost & (landed < self.vocab_size) & (z < self.vocab_size), words, landed)
 
 

@@ -68,10 +68,10 @@ def sample_forward_uses_the_mean_times_of_the_sequence(
 
 
 @fault("z_s ~ p(z_s|z_t), s and t of the position", GIDD, 5, 0.2)
-def sample_given_level_uses_the_times_of_the_first_position(
-    sample_given_level, self, logits, z, t, s, target, generator=None, **controls
+def sample_posterior_uses_the_times_of_the_first_position(
+    sample_posterior, self, logits, z, t, s, noise, **controls
 ):
-    return sample_given_level(logits, z, first(t), first(s), target, generator, **controls)
+    return sample_posterior(logits, z, first(t), first(s), noise, **controls)
 
 
 @fault("q_t(.|p), t of the position", GIDD, 5, 0.2)

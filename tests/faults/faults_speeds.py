@@ -52,12 +52,12 @@ def sample_uses_power_1_for_all_tokens(sample, self, x, t, generator=None, level
     "the probability of a jump depends on the drawn token", PerWord, Cosine(), [0.1, 8.0, 1.0, 3.0]
 )
 def masks_jump_independently_of_the_drawn_token(
-    sample_given_level, self, logits, z, t, s, target, generator=None, **how
+    sample_posterior, self, logits, z, t, s, noise, **how
 ):
-    x = sample_given_level(logits, z, t, torch.zeros_like(s), target, generator, **how)
+    x = sample_posterior(logits, z, t, torch.zeros_like(s), noise, **how)
     a = self.schedule.alpha(s.double())
     b = self.schedule.alpha(t.double())
-    jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
+    jumps = noise[1] < ((a - b) / (1 - b))[:, None]
     return torch.where(jumps, x, z)
 
 

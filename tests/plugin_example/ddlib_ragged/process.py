@@ -1,6 +1,7 @@
 """Process in which the number of levels between a token and the mask depends on the token."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Self, cast
 
 import torch
@@ -21,7 +22,7 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.precision import Float64Module
-from ddlib.utils.random import Generator, rand
+from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
 from ddlib_ragged.hierarchy import Bands, Straight
 from ddlib_ragged.schedule import LogOdds
@@ -223,14 +224,17 @@ class Ragged(ForwardProcess):
         words = self.families[0]
         return words.process.level_of(words.local(z))
 
-    def sample_given_level(
+    @property
+    def num_uniforms(self) -> int:
+        return 1 + sum(family.process.num_uniforms for family in self.families)
+
+    def sample_posterior(
         self,
         logits: Logits,
         z: Tokens,
         t: Times,
         s: Times,
-        target: Tokens | None,
-        generator: Generator = None,
+        noise: Sequence[Tensor],
         *,
         force: bool = False,
         sharpen: Sharpen = unchanged,
@@ -238,14 +242,21 @@ class Ragged(ForwardProcess):
         """Draw the family of each masked token, then its state with the process of the family."""
         log_p = logits.log_softmax(-1)
         hidden = sharpen(self._hidden(log_p, z, t).flatten(0, 1))
-        chosen = draw_logits(hidden, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        draws = iter(noise)
+        chosen = draw_logits(hidden, next(draws).flatten()).view_as(z)
         result = z
         for i, family in enumerate(self.families):
             here = torch.where(
                 chosen == i, family.local(z), 0
             )  # 0 is a token, and tokens do not change
-            there = family.process.sample_given_level(
-                _inside(log_p, family), here, t, s, None, generator, force=force, sharpen=sharpen
+            there = family.process.sample_posterior(
+                _inside(log_p, family),
+                here,
+                t,
+                s,
+                list(islice(draws, family.process.num_uniforms)),
+                force=force,
+                sharpen=sharpen,
             )
             result = torch.where(chosen == i, family.states[there], result)
         return result
