@@ -23,6 +23,7 @@ AXES = {
     "num_parents": "the same, beside an argument called parents",
     "kept": "children that a smaller map keeps",
     "kept_parents": "parents that a smaller map keeps",
+    "l": "positions of a sequence, or 1 for all of them",
     "below": "level below the children of a map",
     "edges": "edges between levels",
     "m": "states of a small chain",
