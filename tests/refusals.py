@@ -8,11 +8,16 @@ import sys
 import pytest
 import sympy
 import torch
+import zoo.processes
+import zoo.trees
 from shapes import unchecked
+from zoo.calls import sampled
+from zoo.networks import never
 
 import ddlib as dd
 
 NAMES = {"dd": dd, "math": math, "sympy": sympy, "torch": torch, "nan": math.nan, "inf": math.inf}
+NAMES |= {"LEVELS": zoo.processes.LEVELS, "never": never, "sampled": sampled, "zoo": zoo}
 """Names that a row may use in addition to the globals of the test's file."""
 for package in (
     dd.weightings,

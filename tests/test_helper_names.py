@@ -45,9 +45,7 @@ WRITTEN = set().union(*(written(path.read_text(encoding="utf-8")) for path in SO
 
 
 def test_modules_and_folders_are_found():
-    assert {"published", "training_runs", "example_processes", "pages", "ddlib_ragged"} <= set(
-        MODULES
-    )
+    assert {"published", "training_runs", "zoo", "pages", "ddlib_ragged"} <= set(MODULES)
     assert {"tests", "docs", "recipes"} <= ON_DISK and {"runs", "data"} <= WRITTEN
     assert written("python -m recipes.clusters --out words --top=runs/a") == {"words", "runs"}
 

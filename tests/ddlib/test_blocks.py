@@ -8,11 +8,14 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import caches, examples
-from fixtures import THREE_TOKENS, follows, joint, seeded, with_own_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from zoo.block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
+from zoo.calls import seeded
+from zoo.joints import follows, joint
+from zoo.networks import with_own_times
+from zoo.processes import THREE_TOKENS
 
 import ddlib as dd
 from ddlib.contrib import Psi

@@ -2,11 +2,9 @@
 
 import pickle
 
-import fixtures
 import pytest
 import torch
 from cases import examples
-from example_processes import Plain
 from fused_loss_inputs import (
     F64,
     NESTED,
@@ -21,6 +19,8 @@ from fused_loss_inputs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree
@@ -251,7 +251,7 @@ def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
         sampler,
         8,
         parameterization=meaning,
-        generator=fixtures.seeded(seed),
+        generator=seeded(seed),
         **options,
     )
     return torch.bincount(

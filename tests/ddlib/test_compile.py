@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fixtures import seeded
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib import training_loss

@@ -6,10 +6,10 @@ A martingale, its gradient at the exact network, draws, bad input.
 import pytest
 import torch
 from cases import examples
-from example_processes import F64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.contrib.consistency import DIVERGENCES

@@ -11,10 +11,12 @@ import math
 import pytest
 import torch
 from cases import examples
-from fixtures import LEVELS, Halves, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import LEVELS
 
 import ddlib as dd
 from ddlib.contrib import Automaton, Constraint, Lanes, Overshoot, Psi

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from ddlib_ragged import Bands, LogOdds, Ragged
-from example_processes import PROCESSES, RING, TREE, Plain
+from zoo.processes import EVERY_KIND, RING, Plain
+from zoo.trees import XI_TREE
 
 import ddlib as dd
 from ddlib import registry
@@ -33,7 +34,7 @@ REGISTERED = {
     for i, process in enumerate(registry.get("processes", name).examples())
 }
 EVERY = {
-    **PROCESSES,
+    **EVERY_KIND,
     **REGISTERED,
     **{f"ragged-{i}": process for i, process in enumerate(Ragged.examples())},
 }
@@ -214,7 +215,7 @@ def test_levels_of_processes_without_a_hierarchy():
         2,
     )
     assert RAGGED.levels == (4, 2, 1)
-    assert Staged(Hierarchical(TREE, Linear())).levels == TREE.levels == (6, 4, 2, 1)
+    assert Staged(Hierarchical(XI_TREE, Linear())).levels == XI_TREE.levels == (6, 4, 2, 1)
 
 
 @every
@@ -232,7 +233,7 @@ def test_the_hierarchy_of_a_process_moves_with_it(process):
 
 @pytest.mark.usefixtures("compilable")
 @pytest.mark.parametrize(
-    "process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str
+    "process", [Hierarchical(XI_TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str
 )
 def test_the_properties_can_be_read_in_a_compiled_function(process):
     def properties(z):
@@ -271,7 +272,7 @@ def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
 
 @pytest.mark.parametrize(
     ("process", "times"),
-    [(Firm(GIDD(4, 0.3)), 2), (Stern(4, 0.3), 3), (Severe(TREE, Linear()), 5)],
+    [(Firm(GIDD(4, 0.3)), 2), (Stern(4, 0.3), 3), (Severe(XI_TREE, Linear()), 5)],
     ids=["own", "leaf", "hierarchy"],
 )
 def test_a_custom_process_has_its_hard_mode(process, times):

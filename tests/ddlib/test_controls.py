@@ -4,8 +4,12 @@ import math
 
 import pytest
 import torch
-from fixtures import LEVELS, PARENTS, Halves, V, generate, never, plain, seeded, serves, trajectory
 from refusals import refuses
+from zoo.calls import generate, seeded, trajectory
+from zoo.networks import Halves, never, plain
+from zoo.processes import LEVELS, V
+from zoo.samplers import serves
+from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib import registry

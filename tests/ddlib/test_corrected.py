@@ -5,22 +5,12 @@ When, at which cost, for whom, and by which values.
 
 import pytest
 import torch
-from fixtures import (
-    CORRECTORS,
-    IN_PLACE,
-    LEVELS,
-    PAIR,
-    Halves,
-    at,
-    context,
-    generate,
-    never,
-    plain,
-    row_by_row,
-    seeded,
-    serves,
-)
 from refusals import refuses
+from zoo.calls import at, context, generate, row_by_row, seeded
+from zoo.joints import PAIR
+from zoo.networks import Halves, never, plain
+from zoo.processes import IN_PLACE, LEVELS
+from zoo.samplers import CORRECTORS, serves
 
 import ddlib as dd
 from ddlib.contrib import Psi

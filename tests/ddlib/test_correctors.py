@@ -5,10 +5,13 @@ import itertools
 import pytest
 import torch
 from cases import examples
-from example_processes import every_process
-from fixtures import F64, IN_PLACE, PAIR, Halves, at, context, generate, seeded, serves
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.calls import at, context, generate, seeded
+from zoo.joints import PAIR
+from zoo.networks import Halves
+from zoo.processes import F64, IN_PLACE, every_process
+from zoo.samplers import serves
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Masked, Uniform

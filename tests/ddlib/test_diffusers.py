@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from fixtures import seeded
 from refusals import refuses
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.contrib import Psi

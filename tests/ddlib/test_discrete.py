@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples
-from fixtures import never, seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo.calls import seeded
+from zoo.networks import never
 
 import ddlib as dd
 from ddlib.processes import ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform

@@ -4,7 +4,7 @@ follow.
 
 import pytest
 import torch
-from example_processes import F64, every_process, random_probs, words
+from zoo.processes import F64, all_tokens, every_process, random_probs
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, LevelProcess, Uniform
@@ -14,7 +14,7 @@ from ddlib.testing.oracle import states
 
 @every_process
 def test_a_given_generator_is_the_only_source_of_randomness(process):
-    x = words(process).expand(6, -1).contiguous()
+    x = all_tokens(process).expand(6, -1).contiguous()
     t = torch.linspace(0.3, 1, 6, dtype=F64)
     s = torch.linspace(0.1, 0.5, 6, dtype=F64)
     logits = torch.zeros(*x.shape, process.vocab_size)
@@ -53,7 +53,7 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
 
     A tensor made without a device would land there.
     """
-    x = words(process)
+    x = all_tokens(process)
     z = states(process)
     t = torch.tensor([0.6], dtype=F64)
     s = torch.tensor([0.25], dtype=F64)
@@ -131,7 +131,7 @@ def test_landing_draws_from_the_posterior_at_every_position(process):
 @every_process
 def test_landing_reads_half_precision_logits_in_float32(process):
     n = 4096
-    x = words(process)[:, :3].expand(n, -1).contiguous()
+    x = all_tokens(process)[:, :3].expand(n, -1).contiguous()
     t = torch.full((n,), 0.8, dtype=F64)
     s = torch.full((n,), 0.4, dtype=F64)
     z = process.sample(x, t, torch.Generator().manual_seed(0))

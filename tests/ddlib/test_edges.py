@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 from cases import examples
-from fixtures import PAIR_OF_FOUR as PAIR
 from fused_loss_inputs import NESTED, agree, agree_under_autocast, batch, close, logits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.joints import PAIR_OF_FOUR
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree
@@ -29,7 +29,7 @@ TREES = {
 TIMES = (1e-3, 0.2, 0.6, 0.95)
 
 
-def every(process, joint=PAIR):
+def every(process, joint=PAIR_OF_FOUR):
     """All texts of two words with all states of theirs."""
     words = range(joint.shape[0])
     states = range(process.num_states)
@@ -42,7 +42,7 @@ def mean(process, denoiser, t, loss):
     """Exact mean of a loss per sequence, over two dependent tokens and their noise at t."""
     x, z = every(process)
     when = at(t, len(x))
-    mass = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
+    mass = PAIR_OF_FOUR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
     kept = mass > 0
     x = x[kept]
     z = z[kept]
@@ -56,7 +56,7 @@ def on_edges(weights=None):
 
 @pytest.mark.parametrize("process", TREES.values(), ids=TREES)
 def test_for_the_best_network_the_mean_is_the_bound_at_every_time(process):
-    best = exact_cavity(process, PAIR)
+    best = exact_cavity(process, PAIR_OF_FOUR)
     for t in TIMES:
         bound = mean(process, best, t, dd.nelbo)
         assert mean(process, best, t, on_edges()) == pytest.approx(bound, rel=1e-10)
@@ -81,7 +81,7 @@ def climbing(process, denoiser, t):
     total = 0.0
     for position in (0, 1):
         other = 1 - position
-        chance = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, at(t, len(x)))[:, other]
+        chance = PAIR_OF_FOUR[x[:, 0], x[:, 1]] * process.likelihood(z, x, at(t, len(x)))[:, other]
         for j in range(1, tree.depth + 1):
             here = (process.level_of(z)[:, position] == j) & (chance > 0)
             word = x[here, position]
@@ -132,7 +132,7 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
             assert loss >= climbing(process, network, t) - 1e-12
             above.append(loss > mean(process, network, t, dd.nelbo))
     assert any(above) and not all(above)
-    best = exact_cavity(process, PAIR)  # which does not look: all three are one
+    best = exact_cavity(process, PAIR_OF_FOUR)  # which does not look: all three are one
     assert climbing(process, best, 0.4) == pytest.approx(
         mean(process, best, 0.4, dd.nelbo), rel=1e-9
     )
@@ -147,14 +147,14 @@ def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_n
     process = TREES[name]
     (nodes, weights) = tanh_sinh(40)
     shared = [1 / j for j in range(process.hierarchy.depth, 0, -1)]
-    best = exact_cavity(process, PAIR)
+    best = exact_cavity(process, PAIR_OF_FOUR)
     losses, bounds = (
         torch.tensor([mean(process, best, float(t), loss) for t in nodes], dtype=F64)
         for loss in (on_edges(shared), dd.nelbo)
     )
     total = float(weights @ losses)
     bound = float(weights @ bounds)
-    entropy = -float(torch.xlogy(PAIR, PAIR).sum())
+    entropy = -float(torch.xlogy(PAIR_OF_FOUR, PAIR_OF_FOUR).sum())
     assert bound == pytest.approx(entropy, rel=1e-3) and total > bound + 1e-3
     assert (losses < bounds).any()
 

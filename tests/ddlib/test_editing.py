@@ -3,9 +3,10 @@
 import pytest
 import torch
 from cases import examples
-from fixtures import LEVELS, Halves, generate
 from refusals import refuses
-from zoo.networks import KINDS
+from zoo.calls import generate
+from zoo.networks import KINDS, Halves
+from zoo.processes import LEVELS
 
 import ddlib as dd
 from ddlib.paces import Blocks

@@ -6,11 +6,13 @@ import sys
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, at, seeded
-from guidance_cases import KINDS, Counted, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import at, seeded
+from zoo.guidances import FOUR, draw, free, guided
+from zoo.networks import Counted, constant
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.contrib import Psi
@@ -69,7 +71,7 @@ def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
 
 @pytest.mark.parametrize("name", ["tree", "levels"])
 def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
-    process = KINDS[name]
+    process = FOUR[name]
     rows = torch.randn(2, process.num_states - 1, generator=seeded(), dtype=F64)
     children = [constant(row) for row in rows]
     words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
@@ -90,10 +92,10 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
 def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
     for name, same in (("masked", True), ("tree", False), ("levels", False)):
         on_words, on_states = (free(name, on=on) for on in ("tokens", "states"))
-        z = pairs_of_states(KINDS[name])
+        z = pairs_of_states(FOUR[name])
         t = at(0.5, len(z))
         laws = [
-            target_probs(KINDS[name], one, one.parameterization, z, "jump")
+            target_probs(FOUR[name], one, one.parameterization, z, "jump")
             for one in (on_words, on_states)
         ]
         gap = (laws[0] - laws[1]).abs().max()
@@ -105,7 +107,7 @@ def test_the_power_of_a_sum_is_no_sum_of_powers():
 
     pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters.
     """
-    process = KINDS["tree"]
+    process = FOUR["tree"]
     both = [
         torch.tensor(probs, dtype=F64).log()
         for probs in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])
@@ -126,7 +128,7 @@ def test_the_power_of_a_sum_is_no_sum_of_powers():
 # limits
 
 
-LIMITS = list(itertools.product(KINDS, ("tokens", "states"), (0, 1)))
+LIMITS = list(itertools.product(FOUR, ("tokens", "states"), (0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_strength_0_and_1_are_the_parts_to_the_bit_and_call_no_other(name, on, s
 
 @pytest.mark.parametrize("meaning", ["posterior", "children"])
 def test_limits_keep_the_parameterization_of_the_parts(meaning):
-    process = KINDS["xi"]
+    process = FOUR["xi"]
     size = process.num_states - 1 if meaning == "children" else process.vocab_size
     part = lambda z, t: torch.sin(torch.arange(size) * (1 + z[..., None]))  # noqa: E731
     guidance = ClassifierFree(process, part, part, 1.0, parameterization=meaning)
@@ -153,10 +155,10 @@ def test_limits_keep_the_parameterization_of_the_parts(meaning):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    list(itertools.product(KINDS, ("exact", "first order"))),
+    list(itertools.product(FOUR, ("exact", "first order"))),
 )
 def test_a_classifier_of_strength_0_is_not_called(name, how):
-    process = KINDS[name]
+    process = FOUR[name]
     denoiser = Lookup(process, 1)
     label = Counted(Scale(process, 2))
     assert torch.equal(
@@ -198,7 +200,7 @@ def test_outside_the_interval_only_the_conditional_is_called():
 
 
 def test_tokens_excluded_by_a_part_stay_excluded():
-    process = KINDS["masked"]
+    process = FOUR["masked"]
     never = -torch.inf
     z = torch.tensor([[4]])
     t = at(0.5)
@@ -222,7 +224,7 @@ def test_tokens_excluded_by_a_part_stay_excluded():
 
 
 def test_a_classifier_is_called_for_children_only():
-    process = KINDS["levels"]  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
+    process = FOUR["levels"]  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
     classifier = Counted(Scale(process, 2))
     guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
     for states, changes in (
@@ -241,7 +243,7 @@ def test_a_classifier_is_called_for_children_only():
 
 
 def test_chunks_change_nothing(monkeypatch):
-    process = KINDS["levels"]
+    process = FOUR["levels"]
     guidance = ClassifierBased(process, Lookup(process, 1), Counted(Scale(process, 2)), 1.0)
     z = pairs_of_states(process)
     whole = guidance(z, at(0.5, len(z)))
@@ -253,7 +255,7 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_tokens_excluded_by_a_classifier_are_not_drawn():
-    process = KINDS["levels"]
+    process = FOUR["levels"]
     for on, never, words in (
         ("states", [2, 8], {0, 1}),
         ("tokens", [2], {0, 1, 3}),
@@ -265,7 +267,7 @@ def test_tokens_excluded_by_a_classifier_are_not_drawn():
 
 
 def test_the_gradient_is_there_without_gradients():
-    process = KINDS["tree"]
+    process = FOUR["tree"]
     guidance = ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0, "first order")
     z = pairs_of_states(process)
     with torch.enable_grad():
@@ -276,7 +278,7 @@ def test_the_gradient_is_there_without_gradients():
     assert not seen.requires_grad
 
 
-MASKS = KINDS["masked"]
+MASKS = FOUR["masked"]
 Z = torch.tensor([[4, 0]])
 
 
@@ -341,13 +343,11 @@ test_refused_by_name_value_and_rule = refuses(r"""
 
 
 def test_the_repr_of_a_guidance_omits_its_networks():
-    assert (
-        repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
-    )
+    assert repr(free("tree", 2.0)) == f"ClassifierFree({FOUR['tree']!r}, strength=2.0, on='states')"
     shown = repr(free("masked", 2.0, "tokens", interval=(0.0, 0.5)))
     assert (
         shown
-        == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"
+        == f"ClassifierFree({FOUR['masked']!r}, strength=2.0, on='tokens', interval=(0.0, 0.5))"
     )
 
 
@@ -363,7 +363,7 @@ class Stated:
 
 
 def test_the_meaning_that_the_parts_state_is_used():
-    process = KINDS["uniform"]
+    process = FOUR["uniform"]
     logits = torch.randn(process.num_states, process.vocab_size, generator=seeded()) * 2
     part = Stated(logits)
     x = torch.zeros(64, 2, dtype=torch.int64)
@@ -382,8 +382,8 @@ def test_the_meaning_that_the_parts_state_is_used():
 
 
 def test_a_gradient_of_the_classifier_is_available_in_inference_mode():
-    process = KINDS["masked"]
-    weights = torch.randn(KINDS["masked"].num_states)
+    process = FOUR["masked"]
+    weights = torch.randn(FOUR["masked"].num_states)
 
     def label(states, t):
         return torch.nn.functional.logsigmoid((states @ weights).sum(1) * (1 + t))

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from fixtures import F64, seeded, with_own_times
-from guidance_cases import KINDS
+from zoo.calls import seeded
+from zoo.guidances import FOUR
+from zoo.networks import with_own_times
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
@@ -17,7 +19,7 @@ def own_parts(process):
 
 def guidances():
     for name in ("masked", "tree", "levels", "xi", "gidd"):
-        process = KINDS[name]
+        process = FOUR[name]
         options = {
             "on": "states" if name in ("tree", "levels") else "tokens",
             "interval": (0.25, 0.75),
@@ -50,7 +52,7 @@ def test_a_position_is_steered_by_its_own_time(guidance):
 @pytest.mark.parametrize("pace", [Blocks(2), Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("name", ["masked", "tree"])
 def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
-    process = KINDS[name]
+    process = FOUR[name]
     guided = ClassifierFree(
         process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states"
     )
@@ -63,7 +65,7 @@ def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
 
 @pytest.mark.parametrize("lacks", ["conditional", "unconditional"])
 def test_the_part_that_takes_one_time_is_named(lacks):
-    process = KINDS["masked"]
+    process = FOUR["masked"]
     parts = {name: with_own_times(Lookup(process, 2)) for name in ClassifierFree.parts}
     guided = ClassifierFree(process, **parts | {lacks: Lookup(process, 1)}, strength=2.0)
     with pytest.raises(
@@ -77,7 +79,7 @@ def test_the_part_that_takes_one_time_is_named(lacks):
 
 
 def test_a_guidance_has_no_blocks():
-    process = KINDS["gidd"]
+    process = FOUR["gidd"]
     guided = ClassifierFree(process, *own_parts(process), 2.0)
     with pytest.raises(
         TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"

@@ -2,8 +2,12 @@
 
 import pytest
 import torch
-from fixtures import F64, LEVELS, Halves, at, follows, plain, seeded, serves
-from guidance_cases import KINDS, free, guided, parts
+from zoo.calls import at, seeded
+from zoo.guidances import FOUR, free, guided, parts
+from zoo.joints import follows
+from zoo.networks import Halves, plain
+from zoo.processes import F64, LEVELS
+from zoo.samplers import serves
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
@@ -24,7 +28,7 @@ SERVED = [
     (name, one)
     for name in ("masked", "tree", "uniform")
     for one in EVERY
-    if serves(one, KINDS[name])
+    if serves(one, FOUR[name])
 ]
 
 
@@ -34,7 +38,7 @@ SERVED = [
     ids=lambda value: value if isinstance(value, str) else repr(value),
 )
 def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
-    process = KINDS[name]
+    process = FOUR[name]
     on = "tokens" if name == "uniform" else "states"
     for one in (
         free(name, on=on),
@@ -105,7 +109,7 @@ def test_a_clean_end_that_is_not_exact_draws_tempered_words():
 
 
 def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
-    process = KINDS["masked"]
+    process = FOUR["masked"]
     labels = torch.arange(4)
 
     def conditional(z, t):
@@ -134,7 +138,7 @@ def test_split_denoisers_are_parts_like_others(name):
 def test_a_dit_is_guided():
     from ddlib_models import DiT
 
-    process = KINDS["tree"]
+    process = FOUR["tree"]
     one, other = (DiT(process.num_states, 4, dim=16, depth=1, heads=2).eval() for _ in range(2))
     assert bool((guided(ClassifierFree(process, one, other, 1.5, "states")) < 4).all())
     wider = DiT(process.num_states, 5, dim=16, depth=1, heads=2).eval()
@@ -166,7 +170,7 @@ GIVEN = (
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "sampler", "on"), GIVEN, ids=str)
 def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
-    process = KINDS[name]
+    process = FOUR[name]
     joint = labelled_joint(4)
     guidance = ClassifierBased(
         process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on

@@ -5,11 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from example_processes import F64
-from fixtures import seeded
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree, parent_map
@@ -247,11 +247,11 @@ def test_a_reduced_hierarchy_keeps_its_kind(xi, size):
 
 test_bad_arguments_are_refused = refuses(r"""
     Flat(4).small_copy(0) | ValueError | ^vocab_size is 0
-    example_processes.TREE.small_copy(0) | ValueError | ^vocab_size is 0
-    example_processes.PROCESSES["masked"].small_copy(0) | ValueError | ^vocab_size is 0
-    example_processes.PROCESSES["gidd"].small_copy(0) | ValueError | ^vocab_size is 0
-    example_processes.PROCESSES["levels-xi"].small_copy(0) | ValueError | ^vocab_size is 0
-    example_processes.PROCESSES["plain"].small_copy(2) | TypeError | has no reduction
+    zoo.trees.XI_TREE.small_copy(0) | ValueError | ^vocab_size is 0
+    zoo.processes.EVERY_KIND["masked"].small_copy(0) | ValueError | ^vocab_size is 0
+    zoo.processes.EVERY_KIND["gidd"].small_copy(0) | ValueError | ^vocab_size is 0
+    zoo.processes.EVERY_KIND["levels-xi"].small_copy(0) | ValueError | ^vocab_size is 0
+    zoo.processes.EVERY_KIND["plain"].small_copy(2) | TypeError | has no reduction
     Tree([torch.zeros(0, dtype=torch.int64)]) | ValueError | ^parents\[0\] has shape \(0,\)
     parent_map([0, -1]) | ValueError | ^parents holds -1
     Tree([[0, 0, 1]], speed=[1.0, 0.9e-3]) | ValueError | ^speed\[1\] is .*in \[0\.001, 1000\]

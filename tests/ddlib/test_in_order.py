@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 import torch
-from fixtures import LEVELS, Halves, seeded, trajectory
 from refusals import refused_with
+from zoo.calls import seeded, trajectory
+from zoo.networks import Halves
+from zoo.processes import LEVELS
 
 import ddlib as dd
 from ddlib.contrib import Checkerboard, Halton, Lanes

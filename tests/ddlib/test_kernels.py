@@ -6,7 +6,6 @@ Equal to the loss on materialised logits, values and gradients.
 import pytest
 import torch
 from cases import examples
-from example_processes import PROCESSES
 from fused_loss_inputs import (
     F64,
     NESTED,
@@ -21,12 +20,13 @@ from fused_loss_inputs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.processes import EVERY_KIND
 
 import ddlib as dd
 from ddlib.kernels import fused
 from ddlib.testing import strategies
 
-MANY = PROCESSES | {
+MANY = EVERY_KIND | {
     "four-levels": dd.presets.hdlm_levels(NESTED),
     "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
     "xi-below": dd.presets.hdlm_levels(NESTED, xi=[0.7, 1.0, 1.0]),

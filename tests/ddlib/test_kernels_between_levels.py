@@ -10,12 +10,12 @@ import pytest
 import torch
 from cases import examples
 from exact_bounds import PAIR, entropy
-from fixtures import follows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy.stats import norm
 from test_memory import LiveBytes
+from zoo.joints import follows
 
 import ddlib as dd
 from ddlib.contrib import Overshoot, Psi

@@ -5,8 +5,9 @@ Exact denoisers of a joint distribution, chi-square with fixed seeds.
 
 import pytest
 import torch
-from fixtures import F64, FOUR_TOKENS, seeded
-from fixtures import PAIR_OF_FOUR as PAIR
+from zoo.calls import seeded
+from zoo.joints import PAIR_OF_FOUR
+from zoo.processes import F64, FOUR_TOKENS
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, exact_posterior
@@ -60,9 +61,9 @@ def test_ancestral_sampling_recovers_a_joint_distribution(name):
     # at the data: on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3
     tokens = dd.sample(
-        process, exact_cavity(process, PAIR), (N, 2), steps=grid, generator=seeded(1)
+        process, exact_cavity(process, PAIR_OF_FOUR), (N, 2), steps=grid, generator=seeded(1)
     )
-    assert chi_square(tokens, PAIR) < 6
+    assert chi_square(tokens, PAIR_OF_FOUR) < 6
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
@@ -71,13 +72,13 @@ def test_first_hitting_recovers_a_joint_distribution_exactly(name):
     events = 2 * process.hierarchy.depth
     tokens = dd.sample(
         process,
-        exact_cavity(process, PAIR),
+        exact_cavity(process, PAIR_OF_FOUR),
         (N, 2),
         dd.samplers.FirstHitting(),
         steps=events,
         generator=seeded(2),
     )
-    assert chi_square(tokens, PAIR) < 5
+    assert chi_square(tokens, PAIR_OF_FOUR) < 5
 
 
 def test_first_hitting_reveals_tokens_one_by_one_that_jump_at_the_same_float():
@@ -100,9 +101,11 @@ def test_the_test_detects_a_wrong_distribution():
     pass.
     """
     process = PROCESSES["masked"]
-    tokens = dd.sample(process, exact_cavity(process, PAIR), (N, 2), steps=1, generator=seeded(1))
-    assert chi_square(tokens, PAIR) > 50
-    assert chi_square(tokens[:, :1], PAIR.sum(1)) < 5
+    tokens = dd.sample(
+        process, exact_cavity(process, PAIR_OF_FOUR), (N, 2), steps=1, generator=seeded(1)
+    )
+    assert chi_square(tokens, PAIR_OF_FOUR) > 50
+    assert chi_square(tokens[:, :1], PAIR_OF_FOUR.sum(1)) < 5
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
@@ -111,7 +114,7 @@ def test_prompts_condition_the_rest(name):
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
         tokens = dd.sample(
             process,
-            exact_cavity(process, PAIR),
+            exact_cavity(process, PAIR_OF_FOUR),
             (N, 2),
             sampler,
             steps=64,
@@ -119,7 +122,7 @@ def test_prompts_condition_the_rest(name):
             generator=seeded(3),
         )
         assert (tokens[:, 0] == 1).all()
-        assert chi_square(tokens[:, 1:], PAIR[1] / PAIR[1].sum()) < 5
+        assert chi_square(tokens[:, 1:], PAIR_OF_FOUR[1] / PAIR_OF_FOUR[1].sum()) < 5
 
 
 def test_levels_move_with_the_probabilities_of_the_bracket():

@@ -6,8 +6,10 @@ from fractions import Fraction
 
 import pytest
 import torch
-from fixtures import LEVELS, Halves, seeded
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import LEVELS
 
 import ddlib as dd
 from ddlib.contrib import Daedal, Length, Psi, RhoEOS

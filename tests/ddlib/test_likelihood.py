@@ -9,11 +9,14 @@ import math
 import pytest
 import torch
 from cases import caches, examples
-from fixtures import F64, LEVELS, Halves, joint, never, plain, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from zoo.block_networks import NETWORKS, ByBlocks, Forgetful
+from zoo.calls import seeded
+from zoo.joints import joint
+from zoo.networks import Halves, never, plain
+from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.contrib import Lanes

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from fixtures import seeded
 from refusals import refuses
 from torch.utils.data import DataLoader, Dataset
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.integrations import (

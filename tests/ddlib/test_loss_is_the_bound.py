@@ -5,9 +5,9 @@ time.
 import pytest
 import torch
 from cases import examples
-from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.hierarchies import Tree

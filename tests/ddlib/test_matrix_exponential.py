@@ -11,10 +11,11 @@ import pytest
 import scipy.linalg
 import torch
 from cases import examples
-from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import MatrixExponential, RateMatrix, matrix_exponential

@@ -6,9 +6,10 @@ import weakref
 
 import pytest
 import torch
-from fixtures import F64, seeded
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 

@@ -6,8 +6,10 @@ adds a record or a leaf, and none a branch to the loop.
 
 import pytest
 import torch
-from fixtures import F64, LEVELS, Halves, seeded
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.samplers import Ancestral, Confidence, Remask

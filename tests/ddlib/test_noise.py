@@ -6,8 +6,9 @@ Keyed noise belongs to the example, on every device and rank.
 import pytest
 import scipy.stats
 import torch
-from fixtures import F64, seeded
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.utils.random import philox, rand

@@ -3,10 +3,13 @@
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, PAIR, Halves, generate, plain, row_by_row, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import generate, row_by_row, seeded
+from zoo.joints import PAIR
+from zoo.networks import Halves, plain
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.contrib import Overshoot, Psi, ThetaTrapezoidal

@@ -9,9 +9,10 @@ import mpmath
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, seeded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes.level_chain import PowerChain

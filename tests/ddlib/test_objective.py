@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from cases import examples
-from example_processes import F64, PROCESSES, every_process, random_probs, words
-from fixtures import seeded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import EVERY_KIND, F64, all_tokens, every_process, random_probs
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
@@ -339,7 +339,7 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
     """The posterior of a fixed cavity distribution has the bound of the cavity, at both ends
     too.
     """
-    x = words(process).expand(5, -1).contiguous()
+    x = all_tokens(process).expand(5, -1).contiguous()
     cavity = random_probs(process, process.vocab_size).log().expand(5, -1, -1)
 
     def posterior(z, t):
@@ -363,7 +363,7 @@ def test_the_bound_does_not_depend_on_the_parameterization(process, interval):
 
 @every_process
 def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
-    x = words(process)
+    x = all_tokens(process)
     t = torch.tensor([0.4], dtype=F64)
     logits = random_probs(process, process.vocab_size).log().float()
     for z in (x, process.sample(x, t, seeded(1))):
@@ -469,7 +469,7 @@ def test_gradients_of_the_training_loss_are_finite_where_nothing_is_left_to_lear
 
 
 def test_padding_left_out_costs_nothing_token_by_token():
-    process = PROCESSES["levels-xi"]
+    process = EVERY_KIND["levels-xi"]
     logits, x, z, t = loss_batch(process)
     mask = torch.rand(x.shape, generator=seeded(3)) < 0.6
     every = dd.training_loss(process, logits, x, z, t, reduction="none")
@@ -494,12 +494,14 @@ def test_lower_clips_lift_masks_and_no_words():
 @pytest.mark.usefixtures("as_users_call")
 def test_clips_below_one_and_the_ends_of_the_factors_of_levels_are_taken():
     assert (
-        dd.training_loss(PROCESSES["masked"], *loss_batch(PROCESSES["masked"]), weighting=Clip(0.5))
+        dd.training_loss(
+            EVERY_KIND["masked"], *loss_batch(EVERY_KIND["masked"]), weighting=Clip(0.5)
+        )
         > 0
     )
-    process = PROCESSES["levels"]
+    process = EVERY_KIND["levels"]
     logits = torch.zeros(1, 6, 6)
-    x = words(process)
+    x = all_tokens(process)
     t = torch.tensor([0.5])
     dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
 
@@ -516,7 +518,7 @@ test_bad_weightings_are_refused = refuses(r"""
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.6, 0.9)])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_the_bound_is_one_draw_of_the_integrand_and_its_two_ends(process, interval, dtype):
-    x = words(process).expand(5, -1).contiguous()
+    x = all_tokens(process).expand(5, -1).contiguous()
     logits = random_probs(process, process.vocab_size).log().to(dtype).expand(5, -1, -1)
     result = dd.bound(process, lambda z, t: logits, x, seeded(), interval=interval)
     generator = seeded()
@@ -564,7 +566,7 @@ def test_values_per_token_have_the_shape_of_the_tokens(process):
 @every_process
 @pytest.mark.usefixtures("as_users_call")
 def test_the_objective_refuses_states_and_times_by_name(process):
-    x = words(process)
+    x = all_tokens(process)
     t = torch.tensor([0.5])
     logits = torch.zeros(1, process.vocab_size, process.vocab_size)
     for name, values in {

@@ -7,8 +7,10 @@ from fractions import Fraction
 
 import pytest
 import torch
-from fixtures import F64, LEVELS, Halves, generate, plain, seeded, trajectory
 from refusals import refuses
+from zoo.calls import generate, seeded, trajectory
+from zoo.networks import Halves, plain
+from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.hierarchies import Tree

@@ -5,11 +5,11 @@ times are refused.
 import pytest
 import torch
 from cases import examples
-from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
 from timing import F64, TIMES, agrees, drawn, split
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib import registry

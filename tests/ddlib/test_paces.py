@@ -6,10 +6,13 @@ from functools import cache
 
 import pytest
 import torch
-from fixtures import F64, THREE_TOKENS, joint, seeded, with_own_times
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.joints import joint
+from zoo.networks import with_own_times
+from zoo.processes import F64, THREE_TOKENS
 
 import ddlib as dd
 from ddlib.contrib import Checkerboard, Halton, Lanes

@@ -9,8 +9,10 @@ from itertools import product
 
 import pytest
 import torch
-from fixtures import F64, never, seeded
 from refusals import refused_with
+from zoo.calls import seeded
+from zoo.networks import never
+from zoo.processes import F64
 
 import ddlib as dd
 

@@ -7,25 +7,14 @@ import pytest
 import torch
 import yaml
 from cases import examples
-from fixtures import (
-    F64,
-    LEVELS,
-    PAIR,
-    TREE,
-    Halves,
-    alike,
-    clusters,
-    follows,
-    generate,
-    never,
-    ramp,
-    row_by_row,
-    seeded,
-    trajectory,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
+from zoo.calls import generate, row_by_row, seeded, trajectory
+from zoo.joints import PAIR, follows
+from zoo.networks import Halves, never
+from zoo.processes import F64, LEVELS, ONLY_CHILD
+from zoo.rewards import alike, clusters, ramp
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal
@@ -89,8 +78,8 @@ def whole(process, sampler, rows, steps, generator, probs=PAIR):
 
 CASES = [
     ("masks", Masked(3, Cosine()), alike, 2),
-    ("clusters", TREE, clusters, 4),
-    ("clusters, words", TREE, alike, 4),
+    ("clusters", ONLY_CHILD, clusters, 4),
+    ("clusters, words", ONLY_CHILD, alike, 4),
 ]
 
 
@@ -123,7 +112,9 @@ UNBIASED = [
 @pytest.mark.parametrize(("number", "ess", "reward"), UNBIASED)
 def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
     probs, total = tilted(reward, 1.5)
-    cloud = whole(TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1))
+    cloud = whole(
+        ONLY_CHILD, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1)
+    )
     estimate = cloud.log_mean().exp()
     words = cloud.drawn().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
@@ -168,7 +159,9 @@ def test_a_constant_reward_or_zero_scale_keeps_the_distribution():
         Particles(FirstHitting(), ramp, 3, scale=0),
     ):
         generator = seeded(3)
-        x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
+        x = dd.sample(
+            ONLY_CHILD, exact_cavity(ONLY_CHILD, PAIR), (4000, 2), sampler, 4, generator=generator
+        )
         assert follows(x, PAIR)
 
 
@@ -178,8 +171,8 @@ def test_particles_are_resampled_at_cluster_states():
 
     seen = Seen(second)
     words = dd.sample(
-        TREE,
-        exact_cavity(TREE, PAIR),
+        ONLY_CHILD,
+        exact_cavity(ONLY_CHILD, PAIR),
         (50, 2),
         Particles(Ancestral(), seen, 16),
         12,
@@ -341,7 +334,7 @@ def test_the_ends_of_the_uniforms_take_no_particle_of_zero_share(u):
     assert set(taken[0].tolist()) == {1, 2} and set(taken[1].tolist()) == {0}
 
 
-def drawn(reward, process=TREE, steps=3, **options):
+def drawn(reward, process=ONLY_CHILD, steps=3, **options):
     sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
     generator = seeded()
     return dd.sample(
@@ -351,7 +344,7 @@ def drawn(reward, process=TREE, steps=3, **options):
 
 def early(reward):
     """A call that must be refused before the network runs."""
-    return dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), reward))
+    return dd.sample(ONLY_CHILD, never, (3, 2), Particles(FirstHitting(), reward))
 
 
 def only(value, row, particle, after=0.5):

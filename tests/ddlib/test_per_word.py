@@ -5,10 +5,11 @@ levels.
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import LevelProcess, Masked, PerWord

@@ -3,8 +3,11 @@
 from typing import NamedTuple
 
 import torch
-from fixtures import F64, LEVELS, Halves, ramp, seeded
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import F64, LEVELS
+from zoo.rewards import ramp
 
 from ddlib.processes import Masked, unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State

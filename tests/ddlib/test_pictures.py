@@ -9,10 +9,10 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from example_processes import RING, TREE, Plain
-from fixtures import F64
 from matplotlib.figure import Figure
 from refusals import refuses
+from zoo.processes import F64, RING, Plain
+from zoo.trees import XI_TREE
 
 import ddlib as dd
 from ddlib import plot
@@ -30,7 +30,7 @@ WITHOUT_LEVELS = {
     "ring": RateMatrix(RING, Linear()),
     "ring with two states beyond the words": RateMatrix(RING, Linear(), vocab_size=2),
     "uneven": RateMatrix(UNEVEN, Linear()),
-    "a user's own": Plain(Hierarchical(TREE, Cosine())),
+    "a user's own": Plain(Hierarchical(XI_TREE, Cosine())),
 }
 NAMES = ["own token", "another token", "mask"]
 
@@ -59,7 +59,7 @@ def test_the_papers_two_figures(gamma):
 
 
 def test_curves_of_levels_are_those_of_the_process():
-    process = Hierarchical(TREE, Cosine())
+    process = Hierarchical(XI_TREE, Cosine())
     drawn = lines(plot.occupancies(process, points=11))
     t = torch.linspace(0, 1, 11, dtype=F64)
     assert list(drawn) == ["token", "cluster 1", "cluster 2", "mask"]
@@ -133,7 +133,7 @@ def test_the_curve_of_a_schedule_is_alpha():
 
 @pytest.mark.parametrize("backwards", [True, False])
 def test_a_trajectory_shows_levels_at_their_times(backwards):
-    process = Hierarchical(TREE, Linear())
+    process = Hierarchical(XI_TREE, Linear())
     times = torch.tensor([1.0, 0.6, 0.2, 0.0], dtype=F64)
     states = torch.tensor([[12, 12], [10, 12], [8, 7], [5, 2]])
     if not backwards:
@@ -293,11 +293,11 @@ test_bad_input_is_named = refuses(r"""
         | names has 1 entries, must have 2
     plot.weights(Masked(3, Linear()), points=2) | ValueError | points is 2, must be at least 3
     colors.bands(Linear()) | TypeError | neither a process nor a hierarchy
-    plot.hierarchy(TREE, members=[["a"]]) | ValueError
+    plot.hierarchy(XI_TREE, members=[["a"]]) | ValueError
         | members\[0\] has 1 names, level 0 has 6 members
-    colors.state_names(TREE, [[]] * 5)
+    colors.state_names(XI_TREE, [[]] * 5)
         | ValueError | members has 5 entries, must have at most 4: the tokens, then each level above
-    plot.hierarchy(TREE, most=0) | ValueError | most is 0, must be at least 1
+    plot.hierarchy(XI_TREE, most=0) | ValueError | most is 0, must be at least 1
     plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])) | ValueError
         | states holds 4
     plot.trajectory(Masked(3, Linear()), torch.zeros(2), torch.tensor([[0], [3]]))
@@ -306,7 +306,7 @@ test_bad_input_is_named = refuses(r"""
         | ValueError | states has 1 rows for 2 times
     plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])) | ValueError
         | states has 1 rows
-    dd.plot.trajectories.image(TWO, torch.tensor([[0]]), colors.bands(TREE)) | ValueError
+    dd.plot.trajectories.image(TWO, torch.tensor([[0]]), colors.bands(XI_TREE)) | ValueError
         | values has 1 rows for 2 times
 """)
 

@@ -5,7 +5,7 @@ What does not is warned of, what does never is.
 
 import pytest
 import torch
-from fixtures import seeded
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.utils.validation import UsageWarning

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 from cases import examples
-from example_processes import F64, PROCESSES, Plain, every_process, random_probs, words
-from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
+from zoo.calls import seeded
+from zoo.processes import EVERY_KIND, F64, Plain, all_tokens, every_process, random_probs
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, PerWord, RateMatrix, Uniform
@@ -239,7 +239,7 @@ def test_every_reverse_method_refuses_bad_input(process):
                 refused(name, process.reverse_rate, **{**good, name: value})
     with pytest.raises(ValueError, match=r"one device.*s on meta"):
         process.posterior(**good, s=s.to("meta"))
-    x = words(process)
+    x = all_tokens(process)
     for call in (process.sample, process.marginal):
         for value in (x + 1, x - 1, x.int(), x[0]):
             refused("x", call, value, t)
@@ -254,7 +254,7 @@ def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
     t = torch.tensor([t], dtype=torch.float32)
     s = t * torch.tensor(0.37, dtype=torch.float32)
     z = states(process)
-    x = words(process)
+    x = all_tokens(process)
     p = random_probs(process, process.num_states)
     logits = p.log()[:, : process.vocab_size]
 
@@ -285,7 +285,7 @@ def test_float32_probabilities_give_float32_results_of_full_precision(process):
     t = torch.tensor([0.6], dtype=F64)
     s = torch.tensor([0.25], dtype=F64)
     z = states(process)
-    x = words(process)
+    x = all_tokens(process)
     exact = random_probs(process, process.num_states).float()
     for ours, double in (
         (process.posterior(exact, z, t, s), process.posterior(exact.double(), z, t, s)),
@@ -353,7 +353,7 @@ def test_a_generator_of_integers_is_exact():
 @every_process
 def test_a_batch_need_not_hold_the_last_word(process):
     """No axis takes its size from the largest word or state that happens to be there."""
-    x = words(process)
+    x = all_tokens(process)
     t = torch.tensor([0.6], dtype=F64)
     p = random_probs(process, process.num_states)
     z = states(process)
@@ -430,7 +430,7 @@ def test_a_reduced_process_differs_in_its_words_alone():
     for process in (
         GIDD(9, 0.3, gamma=1.7),
         Uniform(9, Geometric(0.1, 3.0)),
-        PROCESSES["levels-xi"],
+        EVERY_KIND["levels-xi"],
     ):
         small = process.small_copy(3)
         assert type(small) is type(process) and small.vocab_size == 3

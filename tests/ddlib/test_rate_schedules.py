@@ -7,10 +7,10 @@ import pytest
 import sympy
 import torch
 from cases import examples
-from fixtures import F64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import Hierarchical

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from fixtures import F64, seeded
 from refusals import refused_with
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.objective.training import mean_per_token

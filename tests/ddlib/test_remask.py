@@ -5,10 +5,12 @@ keep.
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, LEVELS, Halves, at, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import at, seeded, trajectory
+from zoo.networks import Halves
+from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.contrib import Overshoot, Psi

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from fixtures import F64, seeded
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import Hierarchical, RateMatrix

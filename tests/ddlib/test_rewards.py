@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
-from fixtures import F64, Halves, seeded
 from refusals import refuses
 from zoo.block_networks import ByBlocks
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.paces import Blocks, RandomOrder

@@ -7,9 +7,10 @@ import contextlib
 
 import pytest
 import torch
-from example_processes import Plain
-from fixtures import ABOVE, PARENTS, SAMPLERS, V, every_sampler, seeded
-from fixtures import LEVELS as SHARED
+from zoo.calls import seeded
+from zoo.processes import LEVELS, Plain, V
+from zoo.samplers import SAMPLERS, every_sampler
+from zoo.trees import ABOVE, PARENTS
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
@@ -17,8 +18,8 @@ from ddlib.processes import GIDD, Hierarchical, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib.schedules import Geometric, Linear
 
-LEVELS = {name: SHARED[name] for name in ("masked", "hdlm", "hdlm-xi", "levels", "levels-xi")}
-LEVELS["levels-geometric"] = Hierarchical(Tree([PARENTS, ABOVE], xi=0.7), Geometric(0.2, 30.0))
+SOME_LEVELS = {name: LEVELS[name] for name in ("masked", "hdlm", "hdlm-xi", "levels", "levels-xi")}
+SOME_LEVELS["levels-geometric"] = Hierarchical(Tree([PARENTS, ABOVE], xi=0.7), Geometric(0.2, 30.0))
 OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "uniform": Uniform(V, Linear()),
@@ -26,8 +27,8 @@ OTHERS = {
     "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
-ALL = LEVELS | OTHERS
-PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [
+ALL = SOME_LEVELS | OTHERS
+PAIRS = [(p, s) for p in SOME_LEVELS for s in ("ancestral", "first")] + [
     (p, "ancestral") for p in OTHERS
 ]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
@@ -40,7 +41,7 @@ unchecked = pytest.mark.usefixtures(
 )  # shape checks are on in the first tests; here they cost minutes
 every_level_process = pytest.mark.parametrize(
     "process",
-    [pytest.param(process, id=p) for p, process in LEVELS.items()],
+    [pytest.param(process, id=p) for p, process in SOME_LEVELS.items()],
 )
 
 
@@ -114,7 +115,7 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
 @every_pair
 def test_a_certain_network_draws_its_token(process, sampler):
     stray = (
-        sampler.force_transition and process is LEVELS["levels-xi"]
+        sampler.force_transition and process is SOME_LEVELS["levels-xi"]
     )  # forced to stay in a wrong cluster
     assert bool((generate(process, sampler, (8, 8), network=sure, steps=3) == 2).all()) != stray
 
@@ -131,7 +132,9 @@ def test_prompts_stand_at_every_step_and_the_rest_is_drawn(process, sampler):
         assert bool((words < V).all()) and len(words[:, size:].unique()) > 1
 
 
-@pytest.mark.parametrize("process", [*LEVELS.values(), OTHERS["gidd"]], ids=[*LEVELS, "gidd"])
+@pytest.mark.parametrize(
+    "process", [*SOME_LEVELS.values(), OTHERS["gidd"]], ids=[*SOME_LEVELS, "gidd"]
+)
 def test_infilling_draws_the_masks_and_nothing_else(process):
     prompt = torch.tensor([[9, 2, 9, 9, 0, 1], [3, 9, 9, 4, 9, 5]])
     given = prompt < V
@@ -151,7 +154,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
 def test_a_given_time_grid_replaces_the_steps(dtype):
     grid = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype)
     seen = []
-    generate(LEVELS["hdlm"], steps=grid, on_step=lambda k, t, z: seen.append((k, t)))
+    generate(SOME_LEVELS["hdlm"], steps=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
     assert all(torch.equal(t, grid[i].double().expand(3)) for i, (_, t) in enumerate(seen))
 
@@ -215,7 +218,7 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
 @pytest.mark.parametrize("name", ["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"])
 @pytest.mark.parametrize("steps", [2, 20])
 def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
-    process = LEVELS[name]
+    process = SOME_LEVELS[name]
     states, _ = trajectory(process, sampler, shape=(20, 6), steps=steps)
     left = left_clusters(process, states)
     plain = all(edge.spread is None for edge in process.hierarchy.maps)
@@ -255,8 +258,8 @@ def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
 )
 def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):
     """A likeliest token outside the present cluster is not drawn."""
-    process = LEVELS[name]
-    hierarchy = LEVELS[name].hierarchy
+    process = SOME_LEVELS[name]
+    hierarchy = SOME_LEVELS[name].hierarchy
     network = Network(process, scale=20.0)
     landed = []
     last = torch.full((8, 6), process.num_states - 1)
@@ -293,7 +296,7 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
 def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     probs = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
     words = generate(
-        LEVELS["masked"],
+        SOME_LEVELS["masked"],
         shape=(40, 20),
         network=lambda z, t: probs.log().expand(*z.shape, V),
         top_p=0.6,
@@ -364,7 +367,7 @@ def test_a_custom_sampler_is_a_few_lines(name):
 
 def test_masks_that_a_sampler_leaves_are_refused_or_drawn_never_made_up():
     with contextlib.suppress(ValueError):
-        assert bool((generate(LEVELS["hdlm"], Idle(), network=sure) == 2).all())
+        assert bool((generate(SOME_LEVELS["hdlm"], Idle(), network=sure) == 2).all())
 
 
 @unchecked

@@ -5,7 +5,9 @@ Whose they are, what they change, and where they are refused.
 
 import pytest
 import torch
-from fixtures import FOUR_TOKENS, PAIR_OF_FOUR, seeded
+from zoo.calls import seeded
+from zoo.joints import PAIR_OF_FOUR
+from zoo.processes import FOUR_TOKENS
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal

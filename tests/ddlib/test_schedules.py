@@ -7,10 +7,10 @@ import mpmath
 import pytest
 import sympy
 import torch
-from example_processes import F64
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import Masked

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from example_processes import PROCESSES, TREE
-from fixtures import F64
+from zoo.processes import EVERY_KIND, F64
+from zoo.trees import XI_TREE
 
 import ddlib as dd
 from ddlib.__main__ import load, main
@@ -24,7 +24,7 @@ def row(text, name):
 
 
 def test_tables_hold_the_numbers_of_the_process():
-    process = Hierarchical(TREE, Cosine())
+    process = Hierarchical(XI_TREE, Cosine())
     text = show.describe(process)
     t = torch.tensor(show.TIMES, dtype=F64)
     assert row(text, "t") == list(show.TIMES)
@@ -49,9 +49,9 @@ def test_a_process_without_levels():
     assert row(text, "another token") == pytest.approx(probs[:, 1:5].sum(1).tolist(), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EVERY_KIND)
 def test_every_kind_of_process_is_described_and_ends_in_words(name):
-    process = PROCESSES[name]
+    process = EVERY_KIND[name]
     words = [f"word{i}" for i in range(process.vocab_size)]
     last = show.describe(process, words).splitlines()[-1].split()
     assert last[:3] == ["t", "=", "0.000"] and len(last) == 11 and set(last[3:]) <= set(words)
@@ -63,12 +63,12 @@ def test_a_schedule_and_a_hierarchy():
     assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
     assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
     assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
-    assert "13 states: tokens and 3 levels above, the mask included" in show.describe(TREE)
+    assert "13 states: tokens and 3 levels above, the mask included" in show.describe(XI_TREE)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    "process", [GIDD(3, 0.3), Hierarchical(TREE, Linear())], ids=["gidd", "hierarchical"]
+    "process", [GIDD(3, 0.3), Hierarchical(XI_TREE, Linear())], ids=["gidd", "hierarchical"]
 )
 def test_the_example_follows_the_process(process):
     """At every time each state has the frequency q_t of a uniform token, within five standard

@@ -4,21 +4,12 @@ everywhere.
 
 import pytest
 import torch
-from fixtures import (
-    LEVELS,
-    PARENTS,
-    SAMPLERS,
-    D,
-    Halves,
-    V,
-    every_pair,
-    every_sampler,
-    generate,
-    plain,
-    seeded,
-    trajectory,
-)
 from test_memory import LiveBytes
+from zoo.calls import generate, seeded, trajectory
+from zoo.networks import D, Halves, plain
+from zoo.processes import LEVELS, V
+from zoo.samplers import SAMPLERS, every_pair, every_sampler
+from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform

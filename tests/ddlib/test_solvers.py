@@ -6,11 +6,12 @@ from itertools import pairwise, product
 import pytest
 import torch
 from cases import examples
-from example_processes import Plain
-from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, seeded, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import at, generate, row_by_row, seeded, trajectory
+from zoo.networks import Halves, plain
+from zoo.processes import F64, LEVELS, Plain, V
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal

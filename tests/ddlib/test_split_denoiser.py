@@ -7,23 +7,13 @@ import itertools
 
 import pytest
 import torch
-from fixtures import (
-    F64,
-    FOUR_TOKENS,
-    LEVELS,
-    PARENTS,
-    SAMPLERS,
-    D,
-    Halves,
-    V,
-    context,
-    every_pair,
-    generate,
-    plain,
-    seeded,
-)
-from fixtures import PAIR_OF_FOUR as PAIR
 from refusals import refuses
+from zoo.calls import context, generate, seeded
+from zoo.joints import PAIR_OF_FOUR
+from zoo.networks import D, Halves, plain
+from zoo.processes import F64, FOUR_TOKENS, LEVELS, V
+from zoo.samplers import SAMPLERS, every_pair
+from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
@@ -38,12 +28,12 @@ from recipes.engine.model_protocols import Blocks
 
 
 class ExactHalves:
-    """The exact denoiser of PAIR whose features are its logits and whose output layer is the
+    """The exact denoiser of PAIR_OF_FOUR: its features are its logits, its output layer is the
     identity.
     """
 
     def __init__(self, process):
-        self.features = exact_cavity(process, PAIR)
+        self.features = exact_cavity(process, PAIR_OF_FOUR)
 
     def output_weights(self):
         return torch.eye(4, dtype=F64), None
@@ -174,10 +164,10 @@ def test_halves_follow_the_joint_distribution_and_that_of_the_plain_sampler(name
     split, whole = (
         pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=seeded(seed)))
         for seed, denoiser in enumerate(
-            (ExactHalves(process), exact_cavity(process, PAIR)), start=1
+            (ExactHalves(process), exact_cavity(process, PAIR_OF_FOUR)), start=1
         )
     )
-    assert chi_square(split, n * PAIR.flatten(), 15) < 5
+    assert chi_square(split, n * PAIR_OF_FOUR.flatten(), 15) < 5
     assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
 
 

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fixtures import LEVELS, Halves, seeded
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import LEVELS
 
 import ddlib as dd
 from ddlib.config import registry

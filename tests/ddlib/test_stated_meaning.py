@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
-from fixtures import seeded
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities

@@ -7,7 +7,8 @@ import math
 
 import pytest
 import torch
-from fixtures import F64, seeded
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.objective.metrics import _blocks

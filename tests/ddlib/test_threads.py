@@ -14,8 +14,8 @@ from typing import Any
 import mpmath
 import pytest
 import torch
-from fixtures import F64
 from tokenizers import Tokenizer, models
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.contrib import Automaton

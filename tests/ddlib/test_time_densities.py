@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 from cases import examples
-from example_processes import PROCESSES
-from fixtures import F64, seeded
 from fused_loss_inputs import NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import EVERY_KIND, F64
 
 import ddlib as dd
 from ddlib.paces import Draw
@@ -224,9 +224,9 @@ def test_the_divergence_of_a_balanced_tree_is_the_logarithm_of_the_number_of_chi
     )
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EVERY_KIND)
 def test_every_process_has_a_density_of_its_own(name):
-    process = PROCESSES[name]
+    process = EVERY_KIND[name]
     own = process.time_density(8)
     mean, square = process.time_moments(GRID[::40])
     assert bool((square >= mean**2 * (1 - 1e-9)).all()) and isinstance(own, Tabulated)
@@ -318,7 +318,7 @@ def test_the_residual_at_the_last_time_is_counted(process):
 
 @pytest.mark.parametrize("name", ["masked", "geometric", "gidd", "levels-xi", "ring"])
 def test_a_bound_multiplies_each_draw_by_its_weight(name):
-    process = PROCESSES[name]
+    process = EVERY_KIND[name]
     x = torch.arange(24).view(8, 3) % process.vocab_size
     table = torch.randn(process.num_states, process.vocab_size, generator=seeded())
     for density in (None, Uniform(), Beta(2.0, 1.0), process.time_density(3)):
@@ -340,7 +340,7 @@ def test_a_bound_multiplies_each_draw_by_its_weight(name):
 @pytest.mark.parametrize("name", ["masked", "gidd", "levels-xi", "ring"])
 @pytest.mark.parametrize("density", [None, Beta(2.0, 1.5)], ids=str)
 def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, density):
-    process = PROCESSES[name]
+    process = EVERY_KIND[name]
     (hidden, weight, bias), (x, _, t) = layer, noisy = batch(process, rows=6, length=4)
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[0, 2:] = False

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import torch
-from fixtures import F64, seeded
+from zoo.calls import seeded
+from zoo.processes import F64
 
 import ddlib as dd
 from ddlib import registry

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from cases import examples
-from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.testing import strategies

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fixtures import seeded
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.integrations import (

@@ -9,11 +9,13 @@ import math
 import pytest
 import torch
 from cases import examples
-from fixtures import F64, LEVELS, Halves, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from test_likelihood import ORDERS, Opinions, plain_processes
+from zoo.calls import seeded
+from zoo.networks import Halves
+from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.samplers import Confidence, InOrder, LeftToRight, Ordered

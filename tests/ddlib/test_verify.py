@@ -9,10 +9,10 @@ import time
 import pytest
 import torch
 from cases import examples
-from fixtures import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.__main__ import load, main

@@ -6,12 +6,12 @@ import pickle
 import pytest
 import torch
 from cases import examples
-from example_processes import PROCESSES
-from fixtures import F64, seeded
 from fused_loss_inputs import agree, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
+from zoo.calls import seeded
+from zoo.processes import EVERY_KIND, F64
 
 import ddlib as dd
 from ddlib.processes.moments import grid
@@ -130,14 +130,14 @@ def test_dynamic_weights_scale_with_their_height_and_keep_to_it():
     assert (found[weight == 0] == 0).all() and (found[z == 3] == 2.0).all()
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", EVERY_KIND)
 @pytest.mark.parametrize("length", [1, 64])
 def test_optimal_weights_make_every_time_as_loud(name, length):
     """In the middle of a cell of the table but for its floor.
 
     The second moment of a text's term, and the mean is 1.
     """
-    process = PROCESSES[name]
+    process = EVERY_KIND[name]
     rule = Optimal(length)
     edges, middles = grid(process.device)
     factor = rule.factor(process, middles)

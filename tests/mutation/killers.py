@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config, items):
     seen = Counter()
     for item in items:
         function = getattr(item, "function", None)
-        # cases for different processes of example_processes.py detect different mutants
+        # cases for different processes of zoo/processes.py detect different mutants
         own = item.path.name in DISTINCT or "process" in getattr(
             getattr(item, "callspec", None), "params", {}
         )

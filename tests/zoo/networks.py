@@ -10,6 +10,8 @@ from zoo.block_networks import ByBlocks
 from zoo.block_networks import Sparse as SparseByBlocks
 
 F64 = torch.float64
+D = 5
+"""Number of features of ``Halves``."""
 
 
 class Timed(Lookup):
@@ -90,3 +92,69 @@ KINDS = {
     "dit": dit,
 }
 """Functions of a process to a network with one set of capabilities each."""
+
+
+def never(z, t):
+    """A network that must not be called."""
+    raise AssertionError("the network was called")
+
+
+def with_own_times(denoiser, block_size=None):
+    """The same denoiser, as one that takes a time for each position."""
+    denoiser.own_times = True
+    if block_size is not None:
+        denoiser.block_size = block_size
+    return denoiser
+
+
+def constant(row):
+    return lambda z, t: row.expand(*z.shape, -1)
+
+
+class Counted:
+    """A denoiser that counts its calls and their rows."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.calls = 0
+        self.rows = 0
+
+    def __call__(self, *given):
+        self.calls, self.rows = self.calls + 1, self.rows + len(given[0])
+        return self.inner(*given)
+
+
+class Halves:
+    """A random denoiser in two halves, row by row; counts its calls and the sequences in them."""
+
+    def __init__(self, process, bias=True):
+        generator = torch.Generator().manual_seed(7)
+
+        def randn(*shape):
+            return torch.randn(*shape, generator=generator, dtype=F64)
+
+        self.table = randn(2, process.num_states, D) / 2
+        self.weight = randn(process.vocab_size, D) / 2
+        self.bias = randn(process.vocab_size) / 4 if bias else None
+        self.calls = 0
+        self.sequences = 0
+        self.whole = 0
+
+    def features(self, z, t):
+        assert (
+            z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        )
+        self.calls, self.sequences = self.calls + 1, self.sequences + len(z)
+        return self.table[0][z] + self.table[1][z.roll(1, -1)] * (1 + t[:, None, None].double())
+
+    def output_weights(self):
+        return self.weight, self.bias
+
+    def __call__(self, z, t):
+        self.whole += 1
+        return linear(self.features(z, t), self.weight, self.bias)
+
+
+def plain(halves):
+    """The same denoiser with its halves hidden."""
+    return lambda z, t: halves(z, t)

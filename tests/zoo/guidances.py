@@ -1,29 +1,12 @@
-"""Guidances over small processes, and how texts are drawn with them, for their tests."""
-
-from fixtures import generate
+"""Guidances of small processes, and calls of ``sample`` with them."""
 
 from ddlib.guidance import ClassifierFree
 from ddlib.guidance.small_networks import Lookup
 from ddlib.processes.examples import four
+from zoo.calls import generate
+from zoo.networks import Counted
 
-KINDS = four()
-
-
-class Counted:
-    """A denoiser that counts its calls and their rows."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.calls = 0
-        self.rows = 0
-
-    def __call__(self, *given):
-        self.calls, self.rows = self.calls + 1, self.rows + len(given[0])
-        return self.inner(*given)
-
-
-def constant(row):
-    return lambda z, t: row.expand(*z.shape, -1)
+FOUR = four()
 
 
 def parts(process):
@@ -31,7 +14,7 @@ def parts(process):
 
 
 def free(name, strength=2.5, on="states", **options):
-    process = KINDS[name]
+    process = FOUR[name]
     return ClassifierFree(process, *parts(process), strength, on, **options)
 
 
