@@ -31,7 +31,6 @@ from ddlib.samplers.controls import (
 )
 from ddlib.testing.oracle import exact_cavity
 
-PROCESSES = THREE_TOKENS
 DRAWS = 3000
 
 
@@ -48,7 +47,7 @@ ALONG = [
     (RandomOrder(), Remask(0.5), 3),
     (Ramp(1.0), Remask(0.5), 150),
 ]
-CASES = [(name, *case) for name in PROCESSES for case in ALONG]
+CASES = [(name, *case) for name in THREE_TOKENS for case in ALONG]
 NOW = [CASES[i] for i in (0, 13, 20, 26, 38)]
 EACH = CASES
 
@@ -56,7 +55,7 @@ EACH = CASES
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "pace", "sampler", "steps"), EACH)
 def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, sampler, steps):
-    process = PROCESSES[name]
+    process = THREE_TOKENS[name]
     probs = joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those of processes with levels
@@ -67,7 +66,7 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
 
 @pytest.mark.statistical
 def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
-    process = PROCESSES["two levels"]
+    process = THREE_TOKENS["two levels"]
     probs = joint(3, 3, seed=2)
     words = dd.sample(
         process,
@@ -82,7 +81,7 @@ def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
 
 @pytest.mark.statistical
 def test_words_behind_a_block_are_seen():
-    process = PROCESSES["GIDD"]
+    process = THREE_TOKENS["GIDD"]
     probs = joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     best = with_own_times(exact_cavity(process, probs))
@@ -94,10 +93,10 @@ def test_words_behind_a_block_are_seen():
 TODAY = [Ancestral(), Psi(0.5)]
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", THREE_TOKENS)
 @pytest.mark.parametrize("sampler", TODAY, ids=str)
 def test_one_block_and_together_draw_the_tokens_without_a_pace(name, sampler):
-    process = PROCESSES[name]
+    process = THREE_TOKENS[name]
     denoiser = with_own_times(exact_cavity(process, joint(3, 2)))
     for make in (lambda: seeded(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
@@ -115,7 +114,7 @@ class Squared(Pace):
 
 
 def test_a_pace_of_one_time_per_text_is_a_grid():
-    process = PROCESSES["two levels"]
+    process = THREE_TOKENS["two levels"]
     grid = torch.linspace(1, 0, 6, dtype=F64)
     denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
     words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
@@ -141,7 +140,7 @@ KNOBS = st.fixed_dictionaries(
 
 @settings(max_examples=examples(24))
 @given(
-    st.sampled_from(list(PROCESSES)),
+    st.sampled_from(list(THREE_TOKENS)),
     st.sampled_from(list(NETWORKS)),
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]),
     st.sampled_from([Ancestral(), Psi(0.5), Confidence()]),
@@ -155,7 +154,7 @@ KNOBS = st.fixed_dictionaries(
 def test_the_same_tokens_with_and_without_a_cache(
     name, network, sizes, sampler, knobs, given_words, seed
 ):
-    process = PROCESSES[name]
+    process = THREE_TOKENS[name]
     (own, size) = sizes
     if (
         isinstance(sampler, Confidence)
@@ -354,7 +353,7 @@ test_unsupported_models_are_refused = refuses(r"""
 
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
 def test_positions_at_a_fixed_time_keep_their_state(sampler):
-    process = PROCESSES["uniform"]
+    process = THREE_TOKENS["uniform"]
     seen = []
     dd.sample(
         process,
@@ -372,7 +371,7 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
 
 @pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
 def test_times_of_positions_are_keyed_by_the_text(pace):
-    process = PROCESSES["two levels"]
+    process = THREE_TOKENS["two levels"]
     network = ByBlocks(6, 3, 4)
     words = dd.sample(process, network, (6, 4), None, 3, pace=pace, generator=range(6))
     assert torch.equal(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from zoo.calls import seeded
+from zoo.processes import presets
 
 import ddlib as dd
 from ddlib import training_loss
@@ -12,17 +13,12 @@ from ddlib.weightings import Clip
 
 pytestmark = pytest.mark.usefixtures("compilable")
 
-PARENTS = [0, 0, 1, 1, 2]
-PROCESSES = [
-    dd.presets.mdlm(5),
-    dd.presets.gidd(5, 0.2),
-    dd.presets.hdlm(PARENTS, xi=0.9),
-    dd.presets.hdlm_levels([PARENTS, [0, 1, 1]]),
-    dd.processes.Uniform(5, dd.schedules.Cosine()),
-]
+PROCESSES = presets([0, 0, 1, 1, 2]) | {
+    "levels": dd.presets.hdlm_levels([[0, 0, 1, 1, 2], [0, 1, 1]])
+}
 
 
-@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: type(process).__name__)
+@pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 def test_loss_and_noising_compile_to_one_graph(process):
     torch.compiler.reset()
     generator = seeded(0)

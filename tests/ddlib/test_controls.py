@@ -7,7 +7,7 @@ import torch
 from refusals import refuses
 from zoo.calls import generate, seeded, trajectory
 from zoo.networks import Halves, never, plain
-from zoo.processes import LEVELS, V
+from zoo.processes import LEVELS, SIX_TOKENS, V
 from zoo.samplers import serves
 from zoo.trees import PARENTS
 
@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.contrib import Psi
 from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
+from ddlib.processes import Masked, RateMatrix
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
@@ -24,13 +24,12 @@ F64 = torch.float64
 unchecked = pytest.mark.usefixtures(
     "as_users_call"
 )  # shape checks are on in the other tests; here they cost seconds
-PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 
 
 SAMPLERS = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
 EVERYONE = [
     pytest.param(process, sampler, id=f"{name}-{kind}")
-    for name, process in PROCESSES.items()
+    for name, process in SIX_TOKENS.items()
     for kind, sampler in SAMPLERS.items()
     if serves(sampler, process)
 ]
@@ -41,7 +40,7 @@ everyone_who_ends = pytest.mark.parametrize(
 )
 every_process = pytest.mark.parametrize(
     "process",
-    [pytest.param(process, id=name) for name, process in PROCESSES.items()],
+    [pytest.param(process, id=name) for name, process in SIX_TOKENS.items()],
 )
 some_levels = pytest.mark.parametrize("name", ["masked", "hdlm", "levels", "levels-xi"])
 MASKED = Masked(V, Linear())
@@ -289,7 +288,7 @@ def test_tokens_that_are_exchanged_are_fixed_like_masks():
     ("process", "sampler"),
     [
         pytest.param(process, sampler, id=f"{name}-{sampler}")
-        for name, process in PROCESSES.items()
+        for name, process in SIX_TOKENS.items()
         for sampler in (Ancestral(), Psi(0.7), FirstHitting(), Remask(0.3))
         if serves(sampler, process)
     ],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from refusals import refuses
+from zoo.processes import presets
 
 import ddlib as dd
 
@@ -42,18 +43,13 @@ def test_a_grid_is_taken_where_it_matters():
     assert draw(rows=1).shape == (1, 6)  # 128 steps by default
 
 
+EIGHT = [0, 0, 1, 1, 2, 2, 3, 3]
 SAMPLERS = {
     f"{name}-{i}": sampler
     for name in dd.registry.own("samplers")
     for i, sampler in enumerate(dd.registry.get("samplers", name).examples())
 }
-PROCESSES = {
-    "masks": PROCESS,
-    "clusters": dd.presets.hdlm([0, 0, 1, 1, 2, 2, 3, 3]),
-    "gidd": dd.presets.gidd(8, 0.3),
-    "uniform": dd.processes.Uniform(8, dd.schedules.Linear()),
-    "noisy": dd.presets.hdlm_noisy([0, 0, 1, 1, 2, 2, 3, 3], 0.2),
-}
+PROCESSES = presets(EIGHT) | {"noisy": dd.presets.hdlm_noisy(EIGHT, 0.2)}
 KNOBS = {
     "temperature": dict(temperature=0.0),
     "top_p": dict(top_p=0.01),

@@ -7,21 +7,12 @@ import pytest
 import torch
 from zoo.calls import seeded
 from zoo.joints import PAIR_OF_FOUR
-from zoo.processes import F64, FOUR_TOKENS
+from zoo.processes import F64, FOUR_OF_EVERY_KIND, FOUR_TOKENS
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 N = 6000
-PROCESSES = FOUR_TOKENS | {
-    "gidd": dd.presets.gidd(4, 0.4),
-    "uniform": dd.processes.Uniform(4, dd.schedules.Linear()),
-    "rates": dd.processes.RateMatrix(
-        torch.full((4, 4), 0.5) + torch.eye(4) * -2.0, dd.schedules.Linear()
-    ),
-    "geometric": dd.processes.Masked(4, dd.schedules.Geometric(0.05, 4.0)),
-    "geometric-uniform": dd.processes.Uniform(4, dd.schedules.Geometric(0.05, 4.0)),
-}
 HIERARCHICAL = list(FOUR_TOKENS)
 # the prior covers every start but is not q(z_1) where the noisy end is not exact; 4 is far enough
 # for these tests
@@ -39,9 +30,9 @@ def chi_square(tokens, probs):
 
 
 @pytest.mark.parametrize("steps", [1, 3, 32])
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", FOUR_OF_EVERY_KIND)
 def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, steps):
-    process = PROCESSES[name]
+    process = FOUR_OF_EVERY_KIND[name]
     for oracle, parameterization in ((exact_cavity, "cavity"), (exact_posterior, "posterior")):
         tokens = dd.sample(
             process,
@@ -54,9 +45,9 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
 
-@pytest.mark.parametrize("name", [n for n in PROCESSES if "geometric" not in n])
+@pytest.mark.parametrize("name", [n for n in FOUR_OF_EVERY_KIND if "geometric" not in n])
 def test_ancestral_sampling_recovers_a_joint_distribution(name):
-    process = PROCESSES[name]
+    process = FOUR_OF_EVERY_KIND[name]
     # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2)
     # at the data: on 100 even steps its chi-square is 30 deviations high, on 400 6, on 1600 none
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3
@@ -68,7 +59,7 @@ def test_ancestral_sampling_recovers_a_joint_distribution(name):
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_first_hitting_recovers_a_joint_distribution_exactly(name):
-    process = PROCESSES[name]
+    process = FOUR_OF_EVERY_KIND[name]
     events = 2 * process.hierarchy.depth
     tokens = dd.sample(
         process,
@@ -100,7 +91,7 @@ def test_the_test_detects_a_wrong_distribution():
     """Independent draws with the right margins, as one step makes them, must fail where many steps
     pass.
     """
-    process = PROCESSES["masked"]
+    process = FOUR_OF_EVERY_KIND["masked"]
     tokens = dd.sample(
         process, exact_cavity(process, PAIR_OF_FOUR), (N, 2), steps=1, generator=seeded(1)
     )
@@ -110,7 +101,7 @@ def test_the_test_detects_a_wrong_distribution():
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_prompts_condition_the_rest(name):
-    process = PROCESSES[name]
+    process = FOUR_OF_EVERY_KIND[name]
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting()):
         tokens = dd.sample(
             process,
@@ -127,7 +118,7 @@ def test_prompts_condition_the_rest(name):
 
 def test_levels_move_with_the_probabilities_of_the_bracket():
     """Theory section 3: the level of z_s given that of z_t, against the chain's own counts."""
-    process = PROCESSES["levels-xi"]
+    process = FOUR_OF_EVERY_KIND["levels-xi"]
     t = torch.full((N,), 0.8, dtype=F64)
     s = torch.full((N,), 0.5, dtype=F64)
     generator = seeded(4)

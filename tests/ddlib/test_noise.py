@@ -8,20 +8,13 @@ import scipy.stats
 import torch
 from refusals import refuses
 from zoo.calls import seeded
-from zoo.processes import F64
+from zoo.processes import F64, SIX_TOKENS
 
 import ddlib as dd
 from ddlib.utils.random import philox, rand
 
-PARENTS = [0, 0, 1, 1, 2, 3]
-PROCESSES = {
-    "masked": dd.presets.mdlm(6),
-    "gidd": dd.presets.gidd(6, 0.3),
-    "uniform": dd.processes.Uniform(6, dd.schedules.Cosine()),
-    "hdlm": dd.presets.hdlm(PARENTS),
-    "hdlm-xi": dd.presets.hdlm(PARENTS, xi=0.7),
-    "levels-xi": dd.presets.hdlm_levels([PARENTS, [0, 1, 1, 0]], xi=[0.8, 0.6]),
-    "rates": dd.processes.RateMatrix(torch.ones(7, 7) - 7 * torch.eye(7), dd.schedules.Linear(), 6),
+PROCESSES = SIX_TOKENS | {
+    "rates": dd.processes.RateMatrix(torch.ones(7, 7) - 7 * torch.eye(7), dd.schedules.Linear(), 6)
 }
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 from zoo.calls import seeded
 from zoo.processes import EVERY_KIND, F64, all_tokens, every_process, random_probs
+from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
@@ -18,7 +19,6 @@ from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, states, tanh_sinh
 from ddlib.weightings import Clip, PerLevel
 
-PARENTS = [0, 0, 1, 1, 2, 3]
 ABOVE = [0, 1, 1, 0]
 PROBS = torch.tensor([0.30, 0.10, 0.25, 0.05, 0.20, 0.10], dtype=F64)
 ENTROPY = -(PROBS * PROBS.log()).sum()

@@ -12,19 +12,13 @@ import torch
 from refusals import refused_with
 from zoo.calls import seeded
 from zoo.networks import never
-from zoo.processes import F64
+from zoo.processes import F64, presets
 
 import ddlib as dd
+from ddlib.processes import Masked
+from ddlib.schedules import Geometric
 
-PARENTS = [0, 0, 1, 1]
-PROCESSES = {
-    "masks": lambda: dd.presets.mdlm(4),
-    "hierarchy": lambda: dd.presets.hdlm(PARENTS, gamma=2.0),
-    "hierarchy-xi": lambda: dd.presets.hdlm(PARENTS, xi=0.8),
-    "gidd": lambda: dd.presets.gidd(4, 0.3),
-    "uniform": lambda: dd.processes.Uniform(4, dd.schedules.Linear()),
-    "geometric": lambda: dd.processes.Masked(4, dd.schedules.Geometric(0.3, 1.5)),
-}
+PROCESSES = presets([0, 0, 1, 1]) | {"geometric": Masked(4, Geometric(0.3, 1.5))}
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES)
 
 
@@ -60,7 +54,6 @@ def batch(process, rows, length, seed=0):
 @every_process
 @pytest.mark.parametrize("fused", [False, True])
 def test_padding_counts_neither_in_the_mean_nor_in_the_gradient(process, fused):
-    process = process()
     x, z, t, generator = batch(process, 16, 6)
     mask = torch.rand(16, 6, generator=generator) < 0.5
     hidden = torch.randn(16, 6, 8, dtype=F64, generator=generator).requires_grad_()
@@ -114,7 +107,6 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
     """Over all states of two real tokens and two of padding, at one time, by ``dd.bound``
     itself.
     """
-    process = process()
     near = (0.4, 0.4 + 1e-6)
     real = torch.tensor([[True, False, True, False]])
     x = torch.tensor([[1, 3, 2, 0]])
@@ -256,12 +248,11 @@ def test_a_bad_mask_is_refused_before_the_network_runs(function):
 
 
 @pytest.mark.parametrize(
-    "process", [PROCESSES["masks"], PROCESSES["hierarchy"]], ids=["masks", "hierarchy"]
+    "process", [PROCESSES["masked"], PROCESSES["hdlm"]], ids=["masks", "hierarchy"]
 )
 @pytest.mark.parametrize("order", [None, dd.samplers.LeftToRight()], ids=str)
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_padded_text_has_the_likelihood_of_the_text(process, order, steps):
-    process = process()
     x = torch.randint(4, (5, 7), generator=seeded())
     lengths = torch.tensor([7, 3, 0, 1, 5])
     mask = torch.arange(7) < lengths[:, None]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from zoo.calls import seeded
 from zoo.joints import PAIR_OF_FOUR
-from zoo.processes import FOUR_TOKENS
+from zoo.processes import FOUR_TOKENS, presets
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal
@@ -35,11 +35,7 @@ SAMPLERS = {
     "two calls": ThetaTrapezoidal(),
     "corrected": Corrected(Ancestral(), ForwardBackward(2.0)),
 }
-PROCESSES = {
-    "masked": dd.presets.mdlm(V),
-    "hdlm": dd.presets.hdlm([0, 0, 1, 1], xi=0.8),
-    "gidd": dd.presets.gidd(V, 0.3),
-}
+PROCESSES = presets([0, 0, 1, 1])
 
 
 class Counting:

@@ -6,11 +6,11 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo.calls import seeded
+from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib.testing import strategies
 
-PARENTS = [0, 0, 1, 1, 2, 3]
 LEVELS = dd.presets.hdlm_levels([PARENTS, [0, 1, 1, 0]], xi=[0.8, 1.0])
 
 

@@ -5,7 +5,6 @@ from torch import nn
 
 from ddlib_models import Pretrained
 
-PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # of the words of tiny
 SAVED = ["README.md", "config.json", "ddlib_manifest.json", "model.safetensors"]
 
 

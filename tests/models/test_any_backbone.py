@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, BertConfig, RobertaConfig
+from zoo.processes import presets
 
 import ddlib as dd
 
@@ -34,18 +35,14 @@ SIZE = dict(
 )
 SIZE |= dict(max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CONFIGS = {"bert": BertConfig(**SIZE), "roberta": RobertaConfig(**SIZE, pad_token_id=1)}
-PROCESSES = {
-    "mdlm": lambda: dd.presets.mdlm(7),
-    "gidd": lambda: dd.presets.gidd(7, 0.2),
-    "hdlm": lambda: dd.presets.hdlm(PARENTS),
-}
+PROCESSES = presets(PARENTS)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_masked_language_model_trains_and_samples_with_every_process(name, config):
     torch.manual_seed(0)
-    process = PROCESSES[name]()
+    process = PROCESSES[name]
     denoiser = MaskedLM(AutoModelForMaskedLM.from_config(config), process)
     optimizer = torch.optim.Adam(denoiser.parameters(), 1e-2)
     x = torch.arange(7).repeat(8, 1)

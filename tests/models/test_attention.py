@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused_with
 from tiny import STATES, build, trained
+from zoo.trees import ELEVEN_IN_TWO
 
 from ddlib_models.attention import backends as attention
 from ddlib_models.attention.backends import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
@@ -15,7 +16,7 @@ from ddlib_models.attention.masks import ByBlocks, PackedRows
 
 LENGTHS = [4, 1, 7, 3]
 OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)
-EVERYTHING = dict(parents=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]], num_clusters=2, pad_to=32, tied=True)
+EVERYTHING = dict(parents=ELEVEN_IN_TWO, num_clusters=2, pad_to=32, tied=True)
 
 flex_runs_unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 HERE = [pytest.param(SDPA(), id="sdpa"), pytest.param(Flex(), id="flex", marks=flex_runs_unfused)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny import build, inputs, trained
 from transformers import AutoConfig, AutoModel
+from zoo.trees import ELEVEN_IN_TWO
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
@@ -16,8 +17,7 @@ from ddlib_models import DiT, ManifestError
 from ddlib_models.attention.backends import Flex
 from ddlib_models.hf.auto import DiTConfig, DiTModel
 
-PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]
-OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=PARENTS)
+OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=ELEVEN_IN_TWO)
 
 
 @pytest.mark.parametrize("options", [{}, OPTIONS, dict(time_conditioned=False)])
@@ -42,7 +42,7 @@ def test_samplers_call_it_as_they_call_a_dit(tmp_path, options):
     model = trained(**options).eval()
     model.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path)
-    process = dd.presets.hdlm(PARENTS[0])
+    process = dd.presets.hdlm(ELEVEN_IN_TWO[0])
     assert (
         Capabilities.of(loaded).takes_memory
         == Capabilities.of(model).takes_memory

@@ -15,6 +15,7 @@ from hf_checkpoints import CAUSAL, ROWS, WORDS, check_use, write, write_causal
 from saving import SAVED, same
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
+from zoo.trees import ELEVEN
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
@@ -22,7 +23,6 @@ from ddlib_models.attention.sight import sight_mask
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
 LENGTH = 8
-PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]
 kinds = pytest.mark.parametrize("kind", CAUSAL)
 every_kind = pytest.mark.parametrize("kind", CAUSAL)
 
@@ -255,18 +255,18 @@ def test_halves_are_the_whole(folders, kind):
 @kinds
 @torch.no_grad()
 def test_the_mask_begins_at_the_mean_of_the_words_and_clusters_at_that_of_theirs(folders, kind):
-    process = dd.presets.hdlm(PARENTS)
+    process = dd.presets.hdlm(ELEVEN)
     table = stock(folders[kind]).get_input_embeddings().weight
     every = torch.arange(process.num_states)[None]
-    model = made(folders[kind], process.num_states, parents=[PARENTS])
+    model = made(folders[kind], process.num_states, parents=[ELEVEN])
     embedded = model.embed(every)[0]
-    parents = torch.tensor(PARENTS)
+    parents = torch.tensor(ELEVEN)
     assert torch.equal(embedded[:WORDS], table[:WORDS])
     for cluster in range(3):
         members = table[:WORDS][parents == cluster].mean(0)
         assert torch.allclose(embedded[WORDS + cluster], members, atol=1e-6)
     assert torch.allclose(embedded[-1], table[:WORDS].mean(0), atol=1e-6)
-    row = made(folders[kind], process.num_states, mask_token=13, parents=[PARENTS])
+    row = made(folders[kind], process.num_states, mask_token=13, parents=[ELEVEN])
     assert torch.equal(row.embed(every)[0, -1], table[13])
     assert torch.equal(row.embed(every)[0, :-1], embedded[:-1])
     named = made(folders[kind], process.num_states, mask_token="w12")
@@ -277,7 +277,7 @@ def test_the_mask_begins_at_the_mean_of_the_words_and_clusters_at_that_of_theirs
 def test_a_saved_model_needs_nothing_of_the_folder_it_came_from(folders, tmp_path, kind):
     folder = shutil.copytree(folders[kind], tmp_path / "theirs")
     how = dict(shift=1, block_size=2, anneal=3)
-    model = made(folder, WORDS + 4, parents=[PARENTS], **how)
+    model = made(folder, WORDS + 4, parents=[ELEVEN], **how)
     tied = model.decoder.weight is model.network.get_input_embeddings().weight
     assert tied == (kind != "qwen2")
     model.save_pretrained(tmp_path / "ours")
@@ -335,7 +335,7 @@ def test_adapters_alone_learn_and_are_merged_when_saved(folders, tmp_path):
 @kinds
 @pytest.mark.parametrize("shift", [0, 1])
 def test_it_trains_is_measured_and_samples(folders, kind, shift):
-    process = dd.presets.hdlm(PARENTS)
+    process = dd.presets.hdlm(ELEVEN)
     check_use(process, made(folders[kind], process.num_states, shift=shift), LENGTH)
 
 

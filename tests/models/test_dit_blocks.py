@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
 from tiny import STATES, WORDS, trained
+from zoo.trees import ELEVEN_IN_TWO
 
 from ddlib_models import DiT
 from ddlib_models.attention.backends import SDPA, Attention, Flex, cached_mask
@@ -16,7 +17,7 @@ from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.hf.auto import DiTConfig, DiTModel
 
 unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-HEADS = dict(num_clusters=2, tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])
+HEADS = dict(num_clusters=2, tree=ELEVEN_IN_TWO)
 
 
 def text(

@@ -7,6 +7,7 @@ import torch
 from cases import caches
 from refusals import refused_with, refuses
 from tiny import WORDS, build, inputs, trained
+from zoo.trees import ELEVEN_IN_TWO
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
@@ -204,7 +205,7 @@ def test_calls_with_a_label_compile_to_one_graph(label):
 
 
 def test_a_fixed_label_has_the_capabilities_of_the_model():
-    for options in (dict(tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]), dict(block_size=2), {}):
+    for options in (dict(tree=ELEVEN_IN_TWO), dict(block_size=2), {}):
         model = labelled(**options)
         for fixed in (model.with_label(1), model.with_label(LABEL)):
             ours = Capabilities.of(fixed)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from refusals import refuses
 from tiny import STATES, WORDS, build, count, inputs, trained
-
-PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # 11 words, 2 clusters, and the mask is state 13
+from zoo.trees import ELEVEN_IN_TWO
 
 
 def table(model) -> torch.Tensor:
@@ -56,16 +55,16 @@ def test_a_tied_head_is_the_table_and_stays_it():
 
 
 def test_a_tied_model_is_restored_from_its_state():
-    model = trained(tied=True, parents=PARENTS)
-    other = build(tied=True, parents=PARENTS)
+    model = trained(tied=True, parents=ELEVEN_IN_TWO)
+    other = build(tied=True, parents=ELEVEN_IN_TWO)
     (z, t) = inputs()
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(z, t), model(z, t)) and other.head.weight is other.embedding.weight
 
 
 def test_a_fresh_cluster_is_the_mean_of_its_words():
-    vectors = table(build(parents=PARENTS))
-    parents = torch.tensor(PARENTS[0])
+    vectors = table(build(parents=ELEVEN_IN_TWO))
+    parents = torch.tensor(ELEVEN_IN_TWO[0])
     for cluster in (0, 1):
         torch.testing.assert_close(
             vectors[WORDS + cluster], vectors[:WORDS][parents == cluster].mean(0)
@@ -75,7 +74,7 @@ def test_a_fresh_cluster_is_the_mean_of_its_words():
 
 
 def test_bfloat16_tables_give_the_same_means():
-    model = trained(parents=PARENTS)
+    model = trained(parents=ELEVEN_IN_TWO)
     exact = model.embedding.means()
     torch.testing.assert_close(
         model.bfloat16().embedding.means().float(), exact, atol=0.01, rtol=0.02
@@ -87,9 +86,9 @@ def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
     """The gradient of a cluster's embedding reaches its own row whole, and each of its n tokens by
     1/n.
     """
-    model = trained(parents=PARENTS)
+    model = trained(parents=ELEVEN_IN_TWO)
     model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()
-    inside = torch.tensor(PARENTS[0]) == 1
+    inside = torch.tensor(ELEVEN_IN_TWO[0]) == 1
     gradient = model.embedding.weight.grad
     torch.testing.assert_close(gradient[WORDS + 1], torch.ones(16))
     torch.testing.assert_close(gradient[:WORDS], (inside / inside.sum())[:, None].expand(-1, 16))
@@ -105,7 +104,7 @@ def test_a_cluster_of_clusters_is_the_mean_over_all_words_beneath():
     torch.testing.assert_close(vectors[12], vectors[4:8].mean(0))
 
 
-@pytest.mark.parametrize("parents", [(), PARENTS])
+@pytest.mark.parametrize("parents", [(), ELEVEN_IN_TWO])
 def test_clusters_can_start_at_centroids(parents):
     model = trained(parents=parents)
     centroids = torch.randn(2, 16)
@@ -117,7 +116,7 @@ def test_clusters_can_start_at_centroids(parents):
     )
 
 
-@pytest.mark.parametrize("parents", [(), PARENTS])
+@pytest.mark.parametrize("parents", [(), ELEVEN_IN_TWO])
 def test_an_initialisation_sets_the_vectors_of_clusters_too(parents):
     model = build(parents=parents)
     vectors = torch.randn(model.num_states, 16)

@@ -13,6 +13,8 @@ import torch
 from hf_checkpoints import CONFIGS, ROWS, WORDS, check_use, write, write_all
 from saving import SAVED, same
 from transformers import AutoModelForMaskedLM
+from zoo.processes import presets
+from zoo.trees import ELEVEN
 
 import ddlib as dd
 from ddlib.typing import SparseDenoiser, SplitDenoiser
@@ -24,14 +26,9 @@ MASK = {
     "inside": 4,
     "outside": WORDS,
 }  # BERT's mask is one of the first ids; a word list of one's own ends before it
-PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]
 BLOCKS = {"bert": "BertLayer", "roberta": "RobertaLayer", "modernbert": "ModernBertEncoderLayer"}
 BLOCKS |= {"distilbert": "TransformerBlock"}
-PROCESSES = {
-    "mdlm": lambda: dd.presets.mdlm(WORDS),
-    "gidd": lambda: dd.presets.gidd(WORDS, 0.2),
-    "hdlm": lambda: dd.presets.hdlm(PARENTS),
-}
+PROCESSES = presets(ELEVEN)
 kinds = pytest.mark.parametrize("kind", CONFIGS)
 
 
@@ -149,7 +146,7 @@ def test_dropout_is_that_of_the_configuration_in_training_mode(tmp_path, kind):
 
 @kinds
 def test_clusters_begin_at_the_mask_and_learn_apart(folders, kind):
-    process = dd.presets.hdlm(PARENTS)
+    process = dd.presets.hdlm(ELEVEN)
     model = masked_lm(process.num_states, WORDS, str(folders[kind]))
     every = torch.arange(process.num_states)[None, WORDS:]  # three clusters and the mask
     begin = model.embed(every)[0]
@@ -168,7 +165,7 @@ def test_clusters_begin_at_the_mask_and_learn_apart(folders, kind):
 
 @kinds
 def test_tied_weights_stay_tied_through_training_saving_and_loading(folders, tmp_path, kind):
-    process = dd.presets.hdlm(PARENTS)
+    process = dd.presets.hdlm(ELEVEN)
     model = masked_lm(process.num_states, WORDS, str(folders[kind]))
     assert model.decoder.weight is model.network.get_input_embeddings().weight
     z, t = states(process)
@@ -241,5 +238,5 @@ def test_without_a_mask_all_states_are_words(folders):
 @pytest.mark.parametrize("name", PROCESSES)
 def test_it_trains_is_measured_and_samples_with_every_process(folders, kind, name):
     torch.manual_seed(0)
-    process = PROCESSES[name]()
+    process = PROCESSES[name]
     check_use(process, masked_lm(process.num_states, WORDS, str(folders[kind])), LENGTH)

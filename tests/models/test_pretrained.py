@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from saving import PARENTS, SAVED, Small, flip, same
+from saving import SAVED, Small, flip, same
 from tiny import STATES, WORDS, inputs, trained
 from torch import nn
+from zoo.trees import ELEVEN_IN_TWO
 
 from ddlib_models import DiT, ManifestError, Pretrained
 from ddlib_models.attention.backends import Flex
@@ -45,9 +46,9 @@ def saved(original, tmp_path) -> Path:
         dict(tied=True, pad_to=32),
         dict(pad_to=128, dropout=0.1),
         dict(num_clusters=2),
-        dict(parents=PARENTS),
+        dict(parents=ELEVEN_IN_TWO),
         dict(
-            parents=tuple(torch.tensor(level) for level in PARENTS),
+            parents=tuple(torch.tensor(level) for level in ELEVEN_IN_TWO),
             tied=True,
             num_clusters=2,
             pad_to=8,
@@ -143,7 +144,7 @@ def test_a_subclass_saves_the_arguments_of_the_class(tmp_path):
     class Mine(DiT):
         pass
 
-    model = Mine(STATES, WORDS, dim=16, depth=1, heads=2, parents=[torch.tensor(PARENTS[0])])
+    model = Mine(STATES, WORDS, dim=16, depth=1, heads=2, parents=[torch.tensor(ELEVEN_IN_TWO[0])])
     model.save_pretrained(tmp_path)
     assert same(Mine.from_pretrained(tmp_path), model)
 
@@ -165,7 +166,7 @@ def test_a_constructor_may_take_a_configuration_or_anything(tmp_path):
 
 
 def test_copies_and_pickles_can_be_saved(tmp_path):
-    model = trained(parents=PARENTS)
+    model = trained(parents=ELEVEN_IN_TWO)
     for one in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         one.save_pretrained(tmp_path)
         assert same(DiT.from_pretrained(tmp_path), model)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import hub_mixin
-from saving import PARENTS, SAVED, Small, flip, same
+from saving import SAVED, Small, flip, same
 from tiny import trained
+from zoo.trees import ELEVEN_IN_TWO
 
 from ddlib_models import DiT, ManifestError
 from ddlib_models.io import pretrained
@@ -51,7 +52,7 @@ def hub(tmp_path, monkeypatch) -> Hub:
 
 
 def test_a_published_model_is_loaded_from_the_hub(hub):
-    model = trained(tied=True, parents=PARENTS)
+    model = trained(tied=True, parents=ELEVEN_IN_TWO)
     commit = model.push_to_hub(
         "me/model", extra={"tokenizer.json": "{}"}, private=True, token="secret", branch="dev"
     )

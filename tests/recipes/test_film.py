@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import examples
 from hypothesis import given, settings
+from zoo.trees import ABOVE, PARENTS, XI_TREE
 
 import ddlib as dd
 from ddlib.contrib import Filmed, Mark, Overshoot, Psi, ThetaTrapezoidal
@@ -29,16 +30,13 @@ F64 = torch.float64
 WORDS = 6
 LENGTH = 5
 STEPS = 8
-TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 0.6], speed=[0.7, 1.3, 2.0])
-PLAIN = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]])
+PLAIN = dd.hierarchies.Tree([PARENTS, ABOVE])
 PROCESSES = {
     "masks": dd.processes.Masked(WORDS, dd.schedules.Linear()),
     "three levels": dd.processes.Hierarchical(PLAIN, dd.schedules.Cosine()),
-    "three levels, xi < 1": dd.processes.Hierarchical(TREE, dd.schedules.Linear()),
+    "three levels, xi < 1": dd.processes.Hierarchical(XI_TREE, dd.schedules.Linear()),
     "GIDD": dd.processes.GIDD(WORDS, 0.4),
-    "noisy": dd.presets.hdlm_noisy(
-        [[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], [0.3, 0.2, 0.0], xi=[1.0, 0.8]
-    ),
+    "noisy": dd.presets.hdlm_noisy([PARENTS, ABOVE], [0.3, 0.2, 0.0], xi=[1.0, 0.8]),
     "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
 }
 SAMPLERS = [

@@ -24,6 +24,7 @@ LEVELS = {
     "geometric": Hierarchical(Tree([PARENTS, ABOVE], xi=[1.0, 0.6]), Geometric(0.2, 30.0)),
 }
 """Processes with levels over six tokens."""
+SIX_TOKENS = LEVELS | {"gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
 THREE_TOKENS = {
     "masks": dd.presets.mdlm(3),
     "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
@@ -45,8 +46,27 @@ FOUR_TOKENS = {
         [[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]
     ),
 }
+FOUR_OF_EVERY_KIND = FOUR_TOKENS | {
+    "gidd": GIDD(4, 0.4),
+    "uniform": Uniform(4, Linear()),
+    "rates": RateMatrix(torch.full((4, 4), 0.5) + torch.eye(4) * -2.0, Linear()),
+    "geometric": Masked(4, Geometric(0.05, 4.0)),
+    "geometric-uniform": Uniform(4, Geometric(0.05, 4.0)),
+}
 ONLY_CHILD = dd.presets.hdlm_levels([[0, 1, 1]])
 """Token 0 is alone in its cluster, state 3; tokens 1 and 2 are in state 4; the mask is 5."""
+
+
+def presets(parents):
+    """Return processes with default schedules over the tokens of a map to clusters."""
+    size = len(parents)
+    return {
+        "masked": dd.presets.mdlm(size),
+        "gidd": dd.presets.gidd(size, 0.3),
+        "uniform": Uniform(size, Linear()),
+        "hdlm": dd.presets.hdlm(parents),
+        "hdlm-xi": dd.presets.hdlm(parents, xi=0.8),
+    }
 
 
 class Plain(ForwardProcess):
