@@ -201,12 +201,12 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     for key in keys.values():
         flag = f"--{key.name.replace('_', '-')}"
         about = described.get(key.name, "").replace("%", "%%")
-        if key.default not in (parts.REQUIRED, None) and key.annotation is not bool:
+        if key.default not in (inspect.Parameter.empty, None) and key.annotation is not bool:
             about = f"{about.removesuffix('.')} (default {key.default})"
         options = {
             "dest": OPTION + key.name,
             "help": about,
-            "required": key.default is parts.REQUIRED,
+            "required": key.default is inspect.Parameter.empty,
         }
         if key.annotation is bool:
             parser.add_argument(

@@ -15,10 +15,9 @@ from ddlib.config.building import origins, read
 from ddlib.config.comparison import difference
 from ddlib.config.part import Part
 from ddlib.config.plain import kind_of
-from ddlib.config.signature import REQUIRED, RUN, Key, expand, keys, parse
+from ddlib.config.signature import RUN, Key, expand, keys, parse
 
 __all__ = [
-    "REQUIRED",
     "RUN",
     "Key",
     "Part",

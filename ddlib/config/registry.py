@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from ddlib.config.plain import declared
 from ddlib.utils.validation import require
 
-__all__ = ["available", "find", "get", "own", "trusting"]
+__all__ = ["available", "find", "trusting"]
 
 _BASES = {
     "schedules": "ddlib.schedules:Schedule",

@@ -22,7 +22,7 @@ def families() -> dict[str, Callable[[], Family]]:
 
 
 def _plugin(name: str) -> Family:
-    family = registry.get("families", name)()
+    family = registry.find("families", name)()
     if not isinstance(family, Family):
         raise ImportError(
             f"families {name!r} returns {family!r}, must return a ddlib_models.hub.Family"

@@ -111,7 +111,7 @@ def ddlib_network(source: WeightSource) -> nn.Module:
     classes = {}
     for name in registry.available("backbones"):
         with suppress(ImportError):  # a broken plug-in does not concern other classes
-            part = registry.get("backbones", name)
+            part = registry.find("backbones", name)
             kind = part if isinstance(part, type) else get_type_hints(part).get("return")
             if isinstance(kind, type) and issubclass(kind, Pretrained):
                 classes[kind.__name__] = kind

@@ -102,7 +102,7 @@ def entries(holder: Any, place: str = "") -> Iterator[Entry]:
     included.
     """
     hints = get_type_hints(type(holder))
-    described = {one.arg_name: one.description for one in parse_from_object(type(holder)).params}
+    described = arguments_of(type(holder))
     for one in fields(holder):
         here = f"{place}{one.name}"
         value = getattr(holder, one.name)
@@ -114,13 +114,13 @@ def entries(holder: Any, place: str = "") -> Iterator[Entry]:
             for name, item in value.items():
                 yield Entry(f"{here}.{name}", parts.Key(name, Any, item), item, "")
         else:
-            about = " ".join((described.get(one.name) or "").replace("``", "").split())
+            about = described.get(one.name, "")
             yield Entry(here, parts.Key(one.name, hints[one.name], value), value, about)
 
 
 def _part_entries(place: str, group: str, run: Any, values: Any) -> Iterator[Entry]:
     about = "Another kind has other keys."
-    kind = parts.Key("kind", str, parts.REQUIRED)
+    kind = parts.Key("kind", str, inspect.Parameter.empty)
     if not isinstance(values, dict):
         yield Entry(f"{place}.kind", kind, values, about)
         return
@@ -261,8 +261,13 @@ def type_name(annotation: Any) -> str:
 
 
 def arguments_of(target: Any) -> dict[str, str]:
-    """Return the descriptions of the arguments in the docstring of a class or function."""
-    described = parse_docstring(inspect.getdoc(target) or "").params
+    """Return the descriptions of arguments in the docstring of a class or function, and those
+    below the fields of a dataclass.
+    """
+    if is_dataclass(target):
+        described = parse_from_object(target).params
+    else:
+        described = parse_docstring(inspect.getdoc(target) or "").params
     return {
         one.arg_name: " ".join((one.description or "").replace("``", "").split())
         for one in described

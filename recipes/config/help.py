@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from docstring_parser import parse_from_object
-
-from recipes.config.flags import ALIASES, entries, type_name
+from recipes.config.flags import ALIASES, arguments_of, entries, type_name
 from recipes.config.recipe import FIRST, PARTS, Recipe
 
 WIDTH = 100
@@ -79,14 +77,14 @@ def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
 
 
 def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[str, str]]:
-    descriptions = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
+    descriptions = arguments_of(kind)
     for field in fields(kind):
         values = [getattr(holder, field.name) for holder in holders]
         name = prefix + field.name.replace("_", "-")
         if is_dataclass(field.type):
             yield from _marked(field.type, values, f"{name}.")
         elif FIRST.items() <= field.metadata.items():
-            text = " ".join(descriptions.get(field.name, "").replace("``", "").split())
+            text = descriptions.get(field.name, "")
             if field.name in PARTS:
                 yield f"{name}.kind {_shown([value['kind'] for value in values])}", text
                 yield from _keys(name, values)

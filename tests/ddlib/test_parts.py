@@ -2,6 +2,7 @@
 rule.
 """
 
+import inspect
 import math
 import sys
 
@@ -395,7 +396,7 @@ def test_every_registered_part_has_keys_of_plain_values(kind):
     for name in registry.available(kind):
         for key in parts.keys(kind, name).values():
             assert (
-                key.default is parts.REQUIRED
+                key.default is inspect.Parameter.empty
                 or key.default is None
                 or not math.isnan(len(repr(key.default)))
             )

@@ -141,7 +141,7 @@ def test_a_custom_family_is_an_entry_point(tmp_path, monkeypatch):
     monkeypatch.setattr(
         dd.registry, "available", lambda kind: dict.fromkeys(["broken", "mine", "other"])
     )
-    monkeypatch.setattr(dd.registry, "get", get)
+    monkeypatch.setattr(dd.registry, "find", get)
     assert list(hub.families())[-2:] == ["mine", "other"]
     found, *others = (hub.load(tmp_path, family=one).special for one in (None, "mine", mine()))
     assert others == [found, found]

@@ -1,6 +1,6 @@
 """Controls of sampling: truncation, forbidden tokens, endings, memory, batches."""
 
-from ddlib.samplers.control import Control, Needs, NetworkControl, SamplingCall
+from ddlib.samplers.control import Control, Needs
 from ddlib.samplers.controls.endings import Ending, EndOfText, Settled
 from ddlib.samplers.controls.network import Memory, WholeBatch
 from ddlib.samplers.controls.tokens import Forbidden, RepetitionPenalty
@@ -13,9 +13,7 @@ __all__ = [
     "Forbidden",
     "Memory",
     "Needs",
-    "NetworkControl",
     "RepetitionPenalty",
-    "SamplingCall",
     "Settled",
     "Truncation",
     "WholeBatch",
