@@ -38,6 +38,7 @@ HELPERS = {  # public classes that are not parts
     "Run",
     "Sampler",
     "State",
+    "Trajectory",
     "TimeDensity",
     "Corrector",
     "Guarantees",

@@ -25,17 +25,18 @@ MASK_STYLE = "grey50"
 def command(main: Callable[[], object]) -> NoReturn:
     """Run a command of this process and exit.
 
-    Quietly, if the reader of its output has exited, as ``head`` does.
+    The exit status is that of ``main`` if it returns one, and 1 without a message if the reader of
+    its output has exited, as ``head`` does.
     """
     try:
         try:
-            main()
+            status = main()
         finally:
             sys.stdout.flush()  # also of a SystemExit, after --help
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    raise SystemExit(0)
+    raise SystemExit(status if isinstance(status, int) else 0)
 
 
 @contextmanager
