@@ -33,7 +33,7 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import float32_or_wider
-from ddlib.utils.random import Generator, rand, uniforms
+from ddlib.utils.random import Generator, uniforms
 
 
 class Interpolating(ForwardProcess):
@@ -70,7 +70,7 @@ class Interpolating(ForwardProcess):
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
-        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+        return self.predictive(one_hot(x, self.vocab_size).double(), t).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         keep, token, mask = (v.to(p.dtype)[..., None] for v in self._at(t))
@@ -106,9 +106,9 @@ class Interpolating(ForwardProcess):
         token, mask = (unsqueeze_times(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
         # where no position has a weight, any is drawn
         share = self._over_states(token, mask).clamp_min(torch.finfo(torch.float64).tiny)
-        which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
+        noise = uniforms((len(x), 1), generator, x.device)
+        which = draw(share, next(noise)[:, 0])[:, None]
         arrival = Mixture(torch.zeros_like(which), token.gather(1, which), mask.gather(1, which))
-        noise = uniforms(which.shape, generator, x.device)
         return z.scatter(1, which, self._resample(arrival, noise))
 
     def _weight_and_mean(
@@ -125,15 +125,15 @@ class Interpolating(ForwardProcess):
         """Draw z_t ~ q_{t|s}(.|z_s): first keep or resample, then the new state."""
         self.check_forwards(z, s, t)
         since = self._between(s, t)
-        keep = rand(z.shape, generator, z.device) < since.keep
         noise = uniforms(z.shape, generator, z.device)
+        keep = next(noise) < since.keep
         return torch.where(keep, z, self._resample(since, noise))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
         states = torch.arange(self.num_states, device=time.device)
         into = self._into(states, *self.mixing_rates(time))
-        rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
+        rates = into * (1 - torch.eye(self.num_states).to(into))
         return rates - torch.diag(rates.sum(1))
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
@@ -167,8 +167,12 @@ class Interpolating(ForwardProcess):
         typical = keep / self.vocab_size + token
         same = keep + token
         other = (self.vocab_size - 1) * token
-        nats = torch.xlogy(same, same) - torch.xlogy(same, typical)
-        nats = nats + torch.xlogy(other, token) - torch.xlogy(other, typical)
+        nats = (
+            torch.xlogy(same, same)
+            - torch.xlogy(same, typical)
+            + torch.xlogy(other, token)
+            - torch.xlogy(other, typical)
+        )
         return nats.clamp_min(0).expand(x.shape)
 
     def weighted_divergence(
@@ -251,7 +255,7 @@ class Interpolating(ForwardProcess):
         size = self.vocab_size
         counts = torch.tensor([1, size - 1, self.num_states - size], device=self.device)
         z = torch.tensor([0, 1, size], device=self.device)[counts > 0]
-        return torch.zeros_like(z), z, counts[counts > 0].to(torch.float64)
+        return torch.zeros_like(z), z, counts[counts > 0].double()
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask, and at tokens where tokens are drawn uniformly."""
@@ -310,9 +314,10 @@ class Interpolating(ForwardProcess):
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
         logits = float32_or_wider(logits)
         apart, _ = self._apart(sharpen(logits), z, t)
-        share = rand(z.shape, generator, z.device) * sum(apart)
-        other = (rand(z.shape, generator, z.device) * self._others(z)).long()
-        u = rand(z.shape, generator, z.device)
+        noise = uniforms(z.shape, generator, z.device)
+        share = next(noise) * sum(apart)
+        other = (next(noise) * self._others(z)).long()
+        u = next(noise)
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other + (other >= z))
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
@@ -349,11 +354,11 @@ class Interpolating(ForwardProcess):
     def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
         """Log-probability log p(z), -inf at masks."""
         log_p = gather_last(logits, self.token_at(z)) - logits.logsumexp(-1)
-        return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
+        return torch.where(z < self.vocab_size, log_p.double(), -torch.inf)
 
     def _at(self, t: Times) -> Mixture:
         """Mixture at the time of each sequence, (B, 1), or of each position, (B, L)."""
-        return Mixture(*map(unsqueeze_times, self.mixture(t.to(torch.float64))))
+        return Mixture(*map(unsqueeze_times, self.mixture(t.double())))
 
     def _between(self, s: Times, t: Times) -> Mixture:
         """Mixture of the transition from ``s`` to ``t``, (B, 1) or (B, L)."""
