@@ -181,13 +181,6 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_a_results_page_begins_with_question_answer_and_command(name):
-    _, _, *lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
-    assert [line.split("**")[1] for line in lines[:3]] == ["Question", "Answer", "Command"]
-    assert not lines[3]
-
-
 def test_each_study_has_a_row_of_the_findings():
     findings = (ROOT / "docs" / "findings.md").read_text()
     named = {name for name in RESULTS if f"| []({name}.md) |" in findings}
@@ -232,13 +225,6 @@ def test_files_are_counted_in_the_order_in_which_they_are_entered():
         assert len(walked.files) <= walked.functions <= walked.calls, name
         assert len(set(walked.files)) == len(walked.files), name
         assert all((ROOT / "ddlib" / file).exists() for file in walked.files)
-
-
-def test_the_facts_that_every_reader_needs_come_first():
-    text = (ROOT / "docs" / "coming_from.md").read_text()
-    before = text.partition("\n## ")[0]
-    assert "no column for the mask" in before and "tokens only" in before and "(B, L, V)" in before
-    assert not re.search(r"\| *[–-] *(?:\||\()", text), "say that it is not there"
 
 
 AS_IT_COMES = (

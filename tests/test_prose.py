@@ -1,7 +1,4 @@
-"""Style of docstrings, messages and titles of tests.
-
-Noun phrases and statements, in the terms of the field.
-"""
+"""Language of pages, docstrings and messages: plain English, in the terms of the field."""
 
 import ast
 import re
@@ -36,15 +33,6 @@ def sources(package: str) -> list[Path]:
     return [file for file in files if not any(file.is_relative_to(ROOT / one) for one in FINISHED)]
 
 
-SHARE = 0.03
-"""Allowed share of docstrings of a package with an idiom, and of titles of classes and functions
-that are clauses.
-"""
-CLAUSE = re.compile(
-    r"(What|Where|How|Whether|Who|Whose|Whom|Which|When|Why|That|Those|Of|Whoever|Whatever|Wherever|Whichever"
-    r"|From (where|what|which)|(By|In|At|To|On|For) (what|which|whom|how))\b"
-)
-"""Beginnings of titles that are clauses, or that have no noun."""
 IDIOM = re.compile(
     r"\b(whoever|nobody|everybody|somebody|anybody|says?|said|told|tells?|ask(s|ed|ing)?|knows?|knew|hears?|heard"
     r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|rooms?)\b",
@@ -72,13 +60,6 @@ ODD = re.compile(
     re.IGNORECASE,
 )
 """English that a native engineer does not write, in pages, docstrings and messages."""
-CLAIMS = ("verification", "claims")
-"""Folder whose modules may have the names of the modules that they verify."""
-TITLE = re.compile(
-    r"(test|_)_?(who|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|ask(s|ed)?|knows?|knew"
-    r"|hears?|heard|laws?|clocks?|rooms|strangers?)(_|$)|^test_(what|whatever)_"
-)
-"""Idioms in titles of tests."""
 
 
 def definitions(path: Path) -> Iterator[ast.AST]:
@@ -105,37 +86,6 @@ def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
             if text:
                 text = re.sub(r"(?m)^ {4}\w+:", "", re.sub(r"`+[^`]*`+", "``", text))
                 yield type(node).__name__, getattr(node, "lineno", 1), text
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_docstrings_use_the_terms_of_the_field(package):
-    files = sources(package)
-    assert files, f"{package}: no Python files"
-    count = 0
-    modules = []
-    titles = []
-    openings = []
-    idioms = []
-    for file in files:
-        for kind, line, text in docstrings(file):
-            count += 1
-            place = f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
-            if CLAUSE.match(text):
-                (modules if kind == "Module" else titles).append(place)
-            if re.search(r"\bOf\b", text):
-                openings.append(place)
-            if found := IDIOM.search(text):
-                idioms.append(f"{place}  [{found[0]}]")
-    listed = "\n".join(["", *modules, *openings])
-    assert not modules and not openings, (
-        f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
-    )
-    assert len(titles) <= SHARE * count, "\n".join(
-        [f"{len(titles)} of {count} titles are clauses:", *titles]
-    )
-    assert len(idioms) <= SHARE * count, "\n".join(
-        [f"{len(idioms)} of {count} docstrings have idioms:", *idioms]
-    )
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
@@ -188,27 +138,3 @@ def test_pages_docstrings_and_messages_are_plain_english():
     texts = [(file, line, ODD.search(text)) for file, line, text in texts if file != Path(__file__)]
     odd = [f"{file.relative_to(ROOT)}:{line}: {found[0]}" for file, line, found in texts if found]
     assert not odd, "\n".join(["", *odd])
-
-
-def test_titles_of_tests_use_the_terms_of_the_field():
-    titles = [
-        f"{file.relative_to(ROOT)}: {node.name}"
-        for file in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in definitions(file)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
-    assert len(titles) > 2000
-    idioms = [title for title in titles if TITLE.search(title.split(": ")[1])]
-    assert not idioms, "\n".join(["titles of tests with an idiom:", *idioms])
-
-
-def test_a_module_name_occurs_once_in_ddlib():
-    root = ROOT / "ddlib"
-    files = [file.relative_to(root) for file in root.rglob("*.py")]
-    kept = [
-        file for file in files if file.stem not in ("base", "__init__") and file.parts[:2] != CLAIMS
-    ]
-    twice = [str(file) for file in kept if sum(file.stem == other.stem for other in kept) > 1]
-    assert len(kept) > 100 and not twice, "\n".join(
-        ["rename one of the modules of a name:", *sorted(twice)]
-    )

@@ -1,6 +1,6 @@
 """Public interface of the three packages as plain values.
 
-Names, signatures, entry points, YAML keys, flags.
+Names, signatures, YAML keys, flags.
 
 Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` in this folder has its recorded
 values.
@@ -142,10 +142,6 @@ def declared():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
-def entry_points():
-    return {group: sorted(points) for group, points in declared().items()}
-
-
 def flat(values, place=""):
     """Dotted keys of nested mappings."""
     for name, value in values.items():
@@ -248,7 +244,6 @@ def command_flags():
 SUBJECTS = {
     "public_names": public_names,
     "signatures": signatures,
-    "entry_points": entry_points,
     "yaml_keys": yaml_keys,
     "flags": command_flags,
 }
