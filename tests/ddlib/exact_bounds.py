@@ -1,6 +1,4 @@
-"""The bound of a few words exactly, as a function of the speeds, for networks that do not depend on
-the time.
-"""
+"""The exact bound of a few tokens as a function of the speeds, for networks without a time."""
 
 import torch
 

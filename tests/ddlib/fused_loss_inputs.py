@@ -23,10 +23,10 @@ def batch(
     extra=0,
     own=False,
 ):
-    """Hidden states, matrix, bias; words, states, times.
+    """Hidden states, matrix, bias; tokens, states, times.
 
     The output layer has a row for every state of the tree but its root, without a tree for every
-    word; and ``extra``. Every position has a time of its ``own``, or each text one.
+    token; and ``extra``. Every position has a time of its ``own``, or each text one.
     """
     generator = torch.Generator().manual_seed(seed)
     columns = (process.vocab_size if tree is None else tree.num_states - 1) + extra

@@ -60,15 +60,15 @@ def test_two_tokens_follow_their_joint_distribution_at_any_pace(name, pace, samp
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those of processes with levels
     best = with_own_times(exact_cavity(process, probs))
-    words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=seeded(1))
-    assert follows(words, probs)
+    tokens = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=seeded(1))
+    assert follows(tokens, probs)
 
 
 @pytest.mark.statistical
-def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
+def test_three_tokens_in_blocks_of_one_follow_theirs_in_one_step_each():
     process = THREE_TOKENS["two levels"]
     probs = joint(3, 3, seed=2)
-    words = dd.sample(
+    tokens = dd.sample(
         process,
         with_own_times(exact_cavity(process, probs)),
         (DRAWS, 3),
@@ -76,18 +76,20 @@ def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
         1,
         pace=LeftToRight(),
     )
-    assert follows(words, probs)
+    assert follows(tokens, probs)
 
 
 @pytest.mark.statistical
-def test_words_behind_a_block_are_seen():
+def test_tokens_behind_a_block_are_seen():
     process = THREE_TOKENS["GIDD"]
     probs = joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     best = with_own_times(exact_cavity(process, probs))
     options = {"pace": LeftToRight(), "generator": seeded(3)}
-    words = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, **options)
-    assert (words[:, 2] == 1).all() and follows(words[:, :2], probs[:, :, 1] / probs[:, :, 1].sum())
+    tokens = dd.sample(process, best, (DRAWS, 3), None, 2, prompt, **options)
+    assert (tokens[:, 2] == 1).all() and follows(
+        tokens[:, :2], probs[:, :, 1] / probs[:, :, 1].sum()
+    )
 
 
 TODAY = [Ancestral(), Psi(0.5)]
@@ -117,9 +119,9 @@ def test_a_pace_of_one_time_per_text_is_a_grid():
     process = THREE_TOKENS["two levels"]
     grid = torch.linspace(1, 0, 6, dtype=F64)
     denoiser = exact_cavity(process, joint(3, 2))  # it need not take times per position
-    words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
+    tokens = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=seeded(5))
     assert torch.equal(
-        words, dd.sample(process, denoiser, (32, 2), Euler(), steps=grid**2, generator=seeded(5))
+        tokens, dd.sample(process, denoiser, (32, 2), Euler(), steps=grid**2, generator=seeded(5))
     )
 
 
@@ -180,13 +182,13 @@ def test_the_same_tokens_with_and_without_a_cache(
             generator=list(range(seed, seed + 5))[rows],
         )
 
-    words = drawn(True)
-    assert torch.equal(words, drawn(False)) and torch.equal(words[:, :given_words], prompt)
-    assert torch.equal(words[1:3], drawn(True, slice(1, 3)))
+    tokens = drawn(True)
+    assert torch.equal(tokens, drawn(False)) and torch.equal(tokens[:, :given_words], prompt)
+    assert torch.equal(tokens[1:3], drawn(True, slice(1, 3)))
 
 
 def short(size=2, words=4, **more):
-    """Masks over few words, and a network that sees by blocks."""
+    """Masks over few tokens, and a network that sees by blocks."""
     process = dd.presets.mdlm(words)
     return process, Sparse(process.num_states, words, size)
 
@@ -195,20 +197,20 @@ def seen_by(denoiser, length=8, **options):
     """Shapes of the calls of a denoiser."""
     process = dd.presets.mdlm(3)
     network = denoiser(process.num_states, 3, 2)
-    words = dd.sample(
+    tokens = dd.sample(
         process, network, (3, length), None, 2, pace=Blocks(2), generator=seeded(0), **options
     )
-    return words, network
+    return tokens, network
 
 
 def test_cached_blocks_are_not_computed_again():
-    words, network = seen_by(Sparse)
+    tokens, network = seen_by(Sparse)
     assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
     again, network = seen_by(Sparse, controls=[dd.contrib.Cache("none")])
     assert {n for _, n in network.seen} == {2, 4, 6, 8} and network.prefilled == 0
-    assert torch.equal(words, again)
+    assert torch.equal(tokens, again)
     again, network = seen_by(Forgetful)
-    assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(words, again)
+    assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(tokens, again)
 
 
 def test_blocks_of_another_size_show_later_positions():
@@ -219,9 +221,9 @@ def test_blocks_of_another_size_show_later_positions():
 
 
 def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, **options):
-    """The words, and what ``on_step`` was shown."""
+    """The tokens, and what ``on_step`` was shown."""
     steps_seen = []
-    words = dd.sample(
+    tokens = dd.sample(
         process,
         network,
         (rows, length),
@@ -233,26 +235,26 @@ def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, *
         on_step=lambda k, t, z: steps_seen.append((k, t.clone(), z.clone())),
         **options,
     )
-    return words, steps_seen
+    return tokens, steps_seen
 
 
 def test_steps_show_the_whole_text_and_count_over_blocks():
     process, network = short()
-    words, steps_seen = listened(process, network)
+    tokens, steps_seen = listened(process, network)
     assert [k for k, _, _ in steps_seen] == list(range(-1, 6))
     assert all(t.shape == z.shape == (2, 6) for _, t, z in steps_seen)
     assert steps_seen[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
     assert steps_seen[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1]
     for _, t, z in steps_seen:
-        assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], words[t == 0])
+        assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], tokens[t == 0])
 
 
 def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     process, network = short()
     prompt = torch.tensor([[0, 1, 2, 4, 4, 3, 1, 0]] * 2)
-    words, steps_seen = listened(process, network, prompt, length=8)
+    tokens, steps_seen = listened(process, network, prompt, length=8)
     stands = prompt < 4
-    assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
+    assert torch.equal(tokens[stands], prompt[stands]) and tokens.max() < 4
     assert len(steps_seen) == 1 + 2 * 2  # two blocks of four hold masks
     assert (steps_seen[0][1][:, 6:] == 0).all() and torch.equal(
         steps_seen[0][2][:, 6:], prompt[:, 6:]
@@ -271,28 +273,29 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
 
     network = Ends(5, 4, 2, length=40)
     ending = EndOfText(2, fill=1)
-    words = dd.sample(
+    tokens = dd.sample(
         process, network, (3, 40), None, 2, controls=[ending], pace=Blocks(2), generator=seeded(1)
     )
-    assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
+    assert (tokens[:, 3] == 2).all() and (tokens[:, 4:] == 1).all() and (tokens[:, :3] != 2).all()
     assert network.prefilled == 3 * 2  # the second block is the last that is evaluated
     several = EndOfText(2, last=False)
-    words = dd.sample(
+    tokens = dd.sample(
         process, network, (3, 40), None, 2, controls=[several], pace=Blocks(2), generator=seeded(1)
     )
-    assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
+    assert (tokens[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
 def test_a_text_that_has_ended_waits_for_the_others():
     process = dd.presets.mdlm(4)
     network = Sparse(5, 4, 2)
     options = {"controls": [EndOfText(2)], "pace": Blocks(2)}
-    words = dd.sample(process, network, (16, 12), None, 3, generator=range(16), **options)
+    tokens = dd.sample(process, network, (16, 12), None, 3, generator=range(16), **options)
     for row in range(16):
         assert torch.equal(
-            dd.sample(process, network, (1, 12), None, 3, generator=[row], **options)[0], words[row]
+            dd.sample(process, network, (1, 12), None, 3, generator=[row], **options)[0],
+            tokens[row],
         )
-    lengths = (words == 2).int().argmax(1)
+    lengths = (tokens == 2).int().argmax(1)
     assert len(lengths.unique()) > 2
 
 
@@ -311,17 +314,17 @@ def test_repetition_looks_at_the_whole_text():
             "pace": LeftToRight(),
             "generator": seeded(0),
         }
-        words = dd.sample(process, Flat(), (50, length), None, 1, **options)
-        assert all(len(row.unique()) == length for row in words)
+        tokens = dd.sample(process, Flat(), (50, length), None, 1, **options)
+        assert all(len(row.unique()) == length for row in tokens)
 
 
 def test_ends_come_no_earlier_than_they_may():
     process, network = short()
     ending = EndOfText(2, least=5)
-    words = dd.sample(
+    tokens = dd.sample(
         process, network, (64, 8), None, 2, controls=[ending], pace=Blocks(2), generator=seeded(1)
     )
-    assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
+    assert (tokens[:, :5] != 2).all() and (tokens[:, 5:] == 2).any()
 
 
 class Unasked(ByBlocks):
@@ -373,9 +376,9 @@ def test_positions_at_a_fixed_time_keep_their_state(sampler):
 def test_times_of_positions_are_keyed_by_the_text(pace):
     process = THREE_TOKENS["two levels"]
     network = ByBlocks(6, 3, 4)
-    words = dd.sample(process, network, (6, 4), None, 3, pace=pace, generator=range(6))
+    tokens = dd.sample(process, network, (6, 4), None, 3, pace=pace, generator=range(6))
     assert torch.equal(
-        dd.sample(process, network, (2, 4), None, 3, pace=pace, generator=[2, 3]), words[2:4]
+        dd.sample(process, network, (2, 4), None, 3, pace=pace, generator=[2, 3]), tokens[2:4]
     )
     steps_seen, options = [], {"on_step": lambda k, t, z: steps_seen.append(t.clone())}
     dd.sample(process, network, (2, 4), None, 3, pace=pace, generator=[2, 3], **options)

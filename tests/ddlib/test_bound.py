@@ -17,12 +17,12 @@ UNFINISHED = [
     dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1]], xi=0.8), ODD),
     dd.processes.RateMatrix(torch.tensor([[-1.0, 1, 0], [0, -1, 1], [2, 0, -2]]), ODD),
 ]
-"""Processes that remember the word at t = 1."""
+"""Processes that remember the token at t = 1."""
 
 
 @pytest.mark.parametrize("process", UNFINISHED, ids=lambda p: type(p).__name__)
 def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
-    """Exactly, by sums over words and states.
+    """Exactly, by sums over tokens and states.
 
     Integral + prior + reconstruction >= entropy > integral.
     """
@@ -33,15 +33,15 @@ def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
     diffusion = integrate_bound(process, PROBS, cavity)
     z = torch.arange(process.num_states)
     left = torch.zeros((), dtype=torch.float64)
-    for word in range(3):
-        here = torch.full((process.num_states, 1), word)
+    for token in range(3):
+        here = torch.full((process.num_states, 1), token)
         t = torch.zeros(process.num_states, dtype=torch.float64)
         chance = process.likelihood(z[:, None], here, t)[:, 0]
         seen = chance > 0
         value = dd.reconstruction(
             process, cavity(z[seen, None], t[seen]), here[seen], z[seen, None], t[seen]
         )
-        left = left + PROBS[word] * (chance[seen] * value[:, 0]).sum()
+        left = left + PROBS[token] * (chance[seen] * value[:, 0]).sum()
     prior = (PROBS * process.prior_kl(x, end)[:, 0]).sum()
     entropy = -(PROBS * PROBS.log()).sum()
     assert diffusion < entropy - 0.05

@@ -164,7 +164,7 @@ def test_rows_are_drawn_independently_and_inputs_stay():
 
 
 def unmasking_probs(steps):
-    """A mask that goes, in one of ``steps`` steps, to one of V equally likely words.
+    """A mask that goes, in one of ``steps`` steps, to one of V equally likely tokens.
 
     The mask is the last state.
     """
@@ -174,7 +174,7 @@ def unmasking_probs(steps):
 
 
 @pytest.mark.parametrize("mask_first", [False, True])
-def test_the_rarest_words_of_a_large_vocabulary_keep_their_probability(mask_first):
+def test_the_rarest_tokens_of_a_large_vocabulary_keep_their_probability(mask_first):
     """Float32 Gumbel noise keeps 42 % of these unmaskings.
 
     Here the slice of u that unmasks is 1/4096 wide.
@@ -188,11 +188,11 @@ def test_the_rarest_words_of_a_large_vocabulary_keep_their_probability(mask_firs
     u = 1 - offset * 2 / 4096 if mask_first else offset * 2 / 4096
     drawn = draw_logits(logits.expand(rows, -1), u)
     assert int((drawn != mask).sum()) == rows // 2
-    words = drawn[drawn != mask] - (1 if mask_first else 0)
+    tokens = drawn[drawn != mask] - (1 if mask_first else 0)
     place = V * (1 - offset * 2 if mask_first else offset * 2)[drawn != mask]
     assert bool(
-        ((words - place).abs() < 0.01 * V).all()
-    )  # and within the slice the words are equally likely
+        ((tokens - place).abs() < 0.01 * V).all()
+    )  # and within the slice the tokens are equally likely
 
 
 @pytest.mark.statistical

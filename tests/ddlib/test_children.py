@@ -65,11 +65,11 @@ def test_token_probabilities_are_products_of_child_probabilities(name):
             family = (edge.parents == parent).nonzero()[:, 0] + tree.offsets[level]
             shares |= dict(zip(family.tolist(), logits[family].softmax(0).tolist(), strict=True))
     probs = []
-    for word in range(tree.vocab_size):
+    for token in range(tree.vocab_size):
         ancestors = [
-            tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)
+            tree.offsets[i] + int(tree.between(0, i).parents[token]) for i in range(1, tree.depth)
         ]
-        probs.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
+        probs.append(torch.tensor([shares[state] for state in (token, *ancestors)]).prod())
     found = dd.token_logits(tree, logits).exp()
     assert (
         torch.allclose(found, torch.stack(probs).double(), rtol=1e-6)

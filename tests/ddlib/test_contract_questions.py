@@ -200,7 +200,7 @@ def test_the_bases_of_a_process_are_few(kind):
 
 
 @every
-def test_levels_count_the_states_of_each_level_words_first(process):
+def test_levels_count_the_states_of_each_level_tokens_first(process):
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     assert process.levels == tuple(torch.bincount(level).tolist())
     assert process.levels[0] == process.vocab_size and sum(process.levels) == process.num_states
@@ -289,14 +289,14 @@ def test_a_custom_process_has_its_hard_mode(process, times):
 @pytest.mark.parametrize(
     "process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr
 )
-def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(process):
+def test_every_process_with_a_level_above_its_tokens_takes_factors_of_levels(process):
     logits, x, z, t = batch(process)
     plain = dd.training_loss(process, logits, x, z, t, reduction="none")
     factors = [2.0, 0.5][: len(process.levels) - 1]
     weight = torch.eye(process.vocab_size, dtype=torch.float64)
     expected = (
         torch.tensor([1.0, *factors])[process.level_of(z)] * plain
-    )  # words keep the weight they have
+    )  # tokens keep the weight they have
     for loss in (
         dd.training_loss(process, logits, x, z, t, weighting=PerLevel(factors), reduction="none"),
         dd.training_loss(
@@ -316,7 +316,7 @@ def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(proc
         dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0, 1.0, 1.0]))
 
 
-def test_words_alone_have_no_level_to_weigh():
+def test_tokens_alone_have_no_level_to_weigh():
     for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
         logits, x, z, t = batch(process, rows=4)
         with pytest.raises(
@@ -332,8 +332,8 @@ def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
 
 
 def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
-    words = {word: i for i, word in enumerate("abcd")}
-    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))
+    tokens = {token: i for i, token in enumerate("abcd")}
+    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(tokens))
     inner = Hierarchical(tree, Cosine())
     process = Staged(inner)
     t = torch.tensor([0.2, 0.7], dtype=torch.float64)
@@ -343,9 +343,9 @@ def test_a_custom_process_is_sampled_and_verified_by_its_levels_and_hierarchy():
         for ours, theirs in zip(series(process, t), series(inner, t), strict=True):
             assert ours.band == theirs.band and torch.equal(ours.values, theirs.values)
     assert [check.name for check in dd.verify(process).checks if check.topic == "hierarchy"]
-    dd.check_vocabulary(process, words)
+    dd.check_vocabulary(process, tokens)
     with pytest.raises(ValueError, match="another tokenizer"):
-        dd.check_vocabulary(process, {**words, "a": 1, "b": 0})
+        dd.check_vocabulary(process, {**tokens, "a": 1, "b": 0})
 
 
 def test_no_module_outside_processes_tests_for_the_class_hierarchical():

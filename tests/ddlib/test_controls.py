@@ -27,16 +27,16 @@ unchecked = pytest.mark.usefixtures(
 
 
 SAMPLERS = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
-EVERYONE = [
+PAIRS_OF_PARTS = [
     pytest.param(process, sampler, id=f"{name}-{kind}")
     for name, process in SIX_TOKENS.items()
     for kind, sampler in SAMPLERS.items()
     if serves(sampler, process)
 ]
-everyone = pytest.mark.parametrize(("process", "sampler"), EVERYONE)
-everyone_who_ends = pytest.mark.parametrize(
+every_pair = pytest.mark.parametrize(("process", "sampler"), PAIRS_OF_PARTS)
+every_pair_that_stops = pytest.mark.parametrize(
     ("process", "sampler"),
-    [pair for pair in EVERYONE if pair.values[1].guarantees.supports_stopping],
+    [pair for pair in PAIRS_OF_PARTS if pair.values[1].guarantees.supports_stopping],
 )
 every_process = pytest.mark.parametrize(
     "process",
@@ -48,13 +48,13 @@ PROBS = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
 
 
 def fixed(probs):
-    """A network that has one opinion."""
+    """A network with the same logits at every state and time."""
     return lambda z, t: probs.log().expand(*z.shape, len(probs))
 
 
 def counts(**options):
-    words = generate(MASKED, fixed(PROBS), shape=(50, 40), **options)
-    return torch.bincount(words.flatten(), minlength=V) / words.numel()
+    tokens = generate(MASKED, fixed(PROBS), shape=(50, 40), **options)
+    return torch.bincount(tokens.flatten(), minlength=V) / tokens.numel()
 
 
 def test_a_scheduled_option_is_evaluated_at_the_time_of_every_step():
@@ -103,10 +103,10 @@ def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
 
 
 @unchecked
-@everyone
+@every_pair
 def test_forbidden_words_are_never_drawn(process, sampler):
     prompt = torch.tensor([1])
-    words = generate(
+    tokens = generate(
         process,
         Halves(process),
         sampler,
@@ -114,9 +114,9 @@ def test_forbidden_words_are_never_drawn(process, sampler):
         controls=[dd.controls.Forbidden([1, 3])],
         prompt=prompt,
     )
-    assert (words[:, 0] == 1).all()  # the prompt stands
-    assert not torch.isin(words[:, 1:], torch.tensor([1, 3])).any()
-    assert torch.isin(torch.tensor([0, 2]), words).all()
+    assert (tokens[:, 0] == 1).all()  # the prompt stands
+    assert not torch.isin(tokens[:, 1:], torch.tensor([1, 3])).any()
+    assert torch.isin(torch.tensor([0, 2]), tokens).all()
 
 
 @every_process
@@ -163,7 +163,7 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, control):
 def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
     process = LEVELS[name]
     edges = len(LEVELS[name].levels) - 1
-    words = generate(
+    tokens = generate(
         process,
         Halves(process),
         sampler,
@@ -171,7 +171,7 @@ def test_a_strong_repetition_penalty_avoids_repetition(name, sampler):
         steps=V * edges,
         controls=[dd.controls.RepetitionPenalty(1e25)],
     )
-    different = [len(set(row)) for row in words.tolist()]
+    different = [len(set(row)) for row in tokens.tolist()]
     # a token comes after its cluster: a cluster without unused tokens repeats one
     assert set(different) == {V} if name == "masked" else sum(different) > 4.2 * 20
 
@@ -197,30 +197,30 @@ END = 4
 
 
 @unchecked
-@everyone_who_ends
+@every_pair_that_stops
 def test_nothing_follows_the_end_of_a_text(process, sampler):
-    words = generate(process, Halves(process), sampler, (30, 8), controls=[EndOfText(END, fill=5)])
-    for row in words.tolist():
+    tokens = generate(process, Halves(process), sampler, (30, 8), controls=[EndOfText(END, fill=5)])
+    for row in tokens.tolist():
         assert END not in row or set(row[row.index(END) + 1 :]) <= {5}
-    assert (words == END).any()
+    assert (tokens == END).any()
 
 
 @unchecked
-@everyone_who_ends
+@every_pair_that_stops
 def test_a_text_does_not_end_before_its_time(process, sampler):
-    words = generate(
+    tokens = generate(
         process, Halves(process), sampler, (30, 12), controls=[EndOfText(END, least=5, last=False)]
     )
-    assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
-    assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
+    assert not (tokens[:, :5] == END).any() and (tokens[:, 5:] == END).any()
+    assert any(set(row[row.index(END) + 1 :]) - {END} for row in tokens.tolist() if END in row)
 
 
 def test_an_ending_other_than_the_last_may_be_followed_by_tokens():
-    words = generate(
+    tokens = generate(
         MASKED, fixed(PROBS), shape=(20, 30), controls=[EndOfText(END, least=5, last=False)]
     )
-    assert not (words[:, :5] == END).any()
-    assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
+    assert not (tokens[:, :5] == END).any()
+    assert all(set(row[row.index(END) + 1 :]) - {END} for row in tokens.tolist() if END in row[:25])
 
 
 def test_positions_behind_the_end_are_not_evaluated():
@@ -242,14 +242,14 @@ def test_positions_behind_the_end_are_not_evaluated():
 
 def test_ends_in_the_prompt_do_not_count():
     prompt = torch.tensor([END, V, 2, V, V, 3])
-    words = generate(
+    tokens = generate(
         MASKED,
         fixed(torch.eye(V)[END].clamp_min(1e-9)),
         prompt=prompt,
         controls=[EndOfText(END, fill=0)],
         shape=(3, 6),
     )
-    assert words.tolist() == [[END, END, 2, 0, 0, 3]] * 3
+    assert tokens.tolist() == [[END, END, 2, 0, 0, 3]] * 3
 
 
 PAIRS = RateMatrix(  # tokens are exchanged in pairs
@@ -270,8 +270,8 @@ def stops_early(process, steps, shape):
         calls.append(float(t[0]))
         return sure.expand(*z.shape, -1)
 
-    words = generate(process, network, Ancestral(), shape, steps=steps, controls=[Settled()])
-    assert (words == 2).all() and calls == pytest.approx([1.0, 1 - 1 / steps], abs=1e-6)
+    tokens = generate(process, network, Ancestral(), shape, steps=steps, controls=[Settled()])
+    assert (tokens == 2).all() and calls == pytest.approx([1.0, 1 - 1 / steps], abs=1e-6)
 
 
 @every_process

@@ -33,8 +33,8 @@ def test_forward_backward_masks_as_campbell_et_al_do(schedule):
             times.append(float(t[0]))
             return torch.zeros(*z.shape, 4)
 
-        words = torch.zeros(1, 200, dtype=torch.int64)
-        ForwardBackward(amount).correct(context(process, network, (1, 200)), words, at(t), at(h))
+        tokens = torch.zeros(1, 200, dtype=torch.int64)
+        ForwardBackward(amount).correct(context(process, network, (1, 200)), tokens, at(t), at(h))
         u = min(1.0, t + amount * h)
         assert times == pytest.approx([u], abs=1e-7)
         alpha_t, alpha_u = (float(schedule.alpha(at(time))) for time in (t, u))
@@ -68,16 +68,16 @@ def test_for_masks_and_small_steps_edge_balance_is_the_corrector_of_discrete_flo
 ):
     """Gat et al. (2024) at a fixed t.
 
-    Word to mask B (alpha_t / alpha_u - 1), mask to word B (alpha_t - alpha_u) / (1 -
+    Token to mask B (alpha_t / alpha_u - 1), mask to token B (alpha_t - alpha_u) / (1 -
     alpha_t)."""
     schedule = Cosine()
-    word = torch.tensor([[0, 1]])
+    token = torch.tensor([[0, 1]])
     process = Masked(3, schedule)
     errors = []
     for h in (1e-2, 1e-3):
         alpha_t, alpha_u = (float(schedule.alpha(at(time))) for time in (0.4, 0.4 + h))
         sigma = EdgeBalance(strength).sigma(process, at(0.4), at(h))
-        kernel = process.level_posterior(word, at(0.4), at(0.4), sigma)[0]
+        kernel = process.level_posterior(token, at(0.4), at(0.4), sigma)[0]
         up = strength * (alpha_t / alpha_u - 1)
         down = strength * (alpha_t - alpha_u) / (1 - alpha_t)
         assert kernel[1, 0].item() == pytest.approx(down, rel=1e-12)
@@ -177,7 +177,7 @@ def test_reachability_agrees_with_the_base_class(process):
 
 
 @pytest.mark.statistical
-def test_margins_find_the_word_that_does_not_fit():
+def test_margins_find_the_token_that_does_not_fit():
     process = GIDD(6, 0.3)
     z = torch.zeros(400, 8, dtype=torch.int64)
     z[:, 3] = 5
@@ -217,7 +217,7 @@ class Sure(Halves):
         return torch.eye(4).double(), None
 
 
-def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
+def test_self_correction_mends_a_token_at_a_time_until_nothing_is_left():
     process = Uniform(4, Linear())
     z = PATTERN.repeat(3, 1)
     z[1, 0], z[2] = 3, torch.tensor([1, 1, 3, 3])
@@ -242,12 +242,12 @@ def test_self_correction_stops_without_progress_and_keeps_the_prompt():
     z = torch.zeros(2, 5, dtype=torch.int64)
     free = torch.ones(2, 5, dtype=torch.bool)
     free[:, 0] = False
-    words = SelfCorrection(patience=3).end(context(process, contrary, z.shape, free=free), z)
+    tokens = SelfCorrection(patience=3).end(context(process, contrary, z.shape, free=free), z)
     assert calls == [2, 2, 2, 2]  # the first share is a gain, the next three are none
-    assert (words[:, 0] == 0).all() and (words[:, 1:] != 0).any(1).all()
+    assert (tokens[:, 0] == 0).all() and (tokens[:, 1:] != 0).any(1).all()
 
 
-def test_self_correction_acts_on_finished_words():
+def test_self_correction_acts_on_finished_tokens():
     process = Uniform(4, Linear())
     samplers = Ancestral(), Corrected(Ancestral(), SelfCorrection())
     drawn = [

@@ -106,17 +106,19 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
 
 def test_a_prompt_stands_and_the_rest_is_that_of_sample():
     scheduler = made(PROCESSES["masked"], "confidence", 4)
-    words = torch.tensor([[1, 3, V, 0, V, V]])
-    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, generator=seeded())
+    tokens = torch.tensor([[1, 3, V, 0, V, V]])
+    want = dd.sample(
+        scheduler.process, network, (1, 6), Confidence(), 4, tokens, generator=seeded()
+    )
     generator = seeded()
-    stands = words < V
-    sample = torch.where(stands, words, scheduler.init_sample((1, 6), generator))
+    stands = tokens < V
+    sample = torch.where(stands, tokens, scheduler.init_sample((1, 6), generator))
     for k in scheduler.timesteps:
         logits = network(sample, scheduler.time_of(k).expand(1))
         sample = scheduler.step(
             logits, k, sample, prompt_mask=stands[0], generator=generator
         ).prev_sample
-    assert sample.equal(want) and sample[stands].equal(words[stands])
+    assert sample.equal(want) and sample[stands].equal(tokens[stands])
 
 
 def test_values_are_saved_and_read(tmp_path):
@@ -162,14 +164,14 @@ def test_objects_serve_and_are_not_saved(tmp_path):
 
 def test_noise_is_the_process_s_at_the_times_of_the_steps():
     scheduler = made(PROCESSES["hierarchical"], steps=4)
-    words = torch.randint(V, (3, 6), generator=seeded())
+    tokens = torch.randint(V, (3, 6), generator=seeded())
     t = torch.tensor([1.0, 0.75, 0.25], dtype=torch.float64)
-    want = scheduler.process.sample(words, t, seeded(1))
-    assert scheduler.add_noise(words, seeded(1), torch.tensor([0, 1, 3])).equal(want)
-    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=seeded(1)).equal(
-        want
-    )
-    begun = scheduler.add_noise(words, seeded(1), 2)  # and drawn anew from the middle
+    want = scheduler.process.sample(tokens, t, seeded(1))
+    assert scheduler.add_noise(tokens, seeded(1), torch.tensor([0, 1, 3])).equal(want)
+    assert scheduler.add_noise(
+        tokens, timesteps=torch.tensor([0, 1, 3]), generator=seeded(1)
+    ).equal(want)
+    begun = scheduler.add_noise(tokens, seeded(1), 2)  # and drawn anew from the middle
     generator = seeded(2)
     for k in scheduler.timesteps[2:]:
         begun = scheduler.step(

@@ -38,9 +38,9 @@ def network(process, length=2, seed=0):
     """A network whose logits at a position depend on all states and on the time."""
     generator = torch.Generator().manual_seed(seed)
     size = process.num_states
-    words = process.vocab_size
-    table = torch.randn(length, length, size, words, generator=generator, dtype=torch.float64)
-    late = torch.randn(length, words, generator=generator, dtype=torch.float64)
+    tokens = process.vocab_size
+    table = torch.randn(length, length, size, tokens, generator=generator, dtype=torch.float64)
+    late = torch.randn(length, tokens, generator=generator, dtype=torch.float64)
     places = torch.arange(length)
 
     def logits(z, t):
@@ -162,19 +162,21 @@ def test_it_falls_for_every_process(process, seed):
 
 
 def falls(process, seed):
-    """Doubled grids hold the times of the one before, and a finer step forgets less of how words
+    """Doubled grids hold the times of the one before, and a finer step forgets less of how tokens
     depend.
     """
-    words = process.vocab_size
+    tokens = process.vocab_size
     probs = (
-        torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        torch.rand(
+            tokens, tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         ** 3
     )
     probs = probs / probs.sum()
     best = exact_cavity(process, probs)
 
     def mean(cost):
-        return sum(float(probs[tuple(x)] * cost(x[None])) for x in texts(words))
+        return sum(float(probs[tuple(x)] * cost(x[None])) for x in texts(tokens))
 
     found = [
         mean(lambda x, steps=steps: on_a_grid(process, best, x, steps)) for steps in (1, 2, 4, 8)
@@ -255,11 +257,11 @@ def test_closed_steps_build_nothing_of_the_size_of_all_states(process):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
     """From as sure as networks get to as flat."""
-    words = process.vocab_size
-    x = torch.arange(words).repeat(6, 1)
+    tokens = process.vocab_size
+    x = torch.arange(tokens).repeat(6, 1)
     for scale in (0.0, 1.0, 40.0):
         logits = (
-            scale * torch.randn(6, words, words, generator=torch.Generator().manual_seed(2))
+            scale * torch.randn(6, tokens, tokens, generator=torch.Generator().manual_seed(2))
         ).to(dtype)
         logits.requires_grad_()
         for s, t in ((0.0, 1e-3), (0.0, 1.0), (0.999, 1.0), (0.5, 0.5 + 1e-9)):

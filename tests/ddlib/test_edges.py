@@ -30,11 +30,11 @@ TIMES = (1e-3, 0.2, 0.6, 0.95)
 
 
 def every(process, joint=PAIR_OF_FOUR):
-    """All texts of two words with all states of theirs."""
-    words = range(joint.shape[0])
+    """All texts of two tokens with all states of theirs."""
+    tokens = range(joint.shape[0])
     states = range(process.num_states)
-    x = torch.tensor(list(itertools.product(words, words))).repeat_interleave(len(states) ** 2, 0)
-    z = torch.tensor(list(itertools.product(states, states))).repeat(len(words) ** 2, 1)
+    x = torch.tensor(list(itertools.product(tokens, tokens))).repeat_interleave(len(states) ** 2, 0)
+    z = torch.tensor(list(itertools.product(states, states))).repeat(len(tokens) ** 2, 1)
     return x, z
 
 
@@ -84,15 +84,15 @@ def climbing(process, denoiser, t):
         chance = PAIR_OF_FOUR[x[:, 0], x[:, 1]] * process.likelihood(z, x, at(t, len(x)))[:, other]
         for j in range(1, tree.depth + 1):
             here = (process.level_of(z)[:, position] == j) & (chance > 0)
-            word = x[here, position]
+            token = x[here, position]
             state = z[here, position]
             context = z[here, other]
-            u = tree.between(0, j).entry(word, tree.local(state, j))
+            u = tree.between(0, j).entry(token, tree.local(state, j))
             possible = u > 0
-            word, state, context = (each[possible] for each in (word, state, context))
+            token, state, context = (each[possible] for each in (token, state, context))
             mass = (chance[here] * u)[possible]
             local = tree.local(state, j)
-            probs = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
+            probs = torch.zeros(len(token), tree.levels[j - 1], dtype=F64)
             for i in range(j, tree.depth + 1):
                 for member in range(tree.levels[i]):
                     same = torch.full_like(local, member)
@@ -103,15 +103,15 @@ def climbing(process, denoiser, t):
                     )
                     pair = same + tree.offsets[i], context
                     both = torch.stack(pair if position == 0 else pair[::-1], 1)
-                    words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
-                    u_p = tree.level_probs(words)[j - 1]
+                    tokens = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
+                    u_p = tree.level_probs(tokens)[j - 1]
                     joint = tree.between(j - 1, j).column(local) * u_p
                     pi = joint / joint.sum(-1, keepdim=True)
                     probs += (share[i] / share[j:].sum() * climb)[:, None] * pi
             lower = (
                 torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
             )
-            truth = tree.between(j - 1, j).column(local) * lower[word]
+            truth = tree.between(j - 1, j).column(local) * lower[token]
             truth = truth / truth.sum(-1, keepdim=True)
             kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, probs)).sum(-1)
             total += float((flux[j] * mass * kl).sum())
@@ -316,10 +316,10 @@ def test_a_token_needs_the_sibling_logits_on_its_path_only():
         used = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
         level = int(process.level_of(torch.tensor([[state]])))
         wanted = torch.zeros(tree.num_states - 1, dtype=torch.bool)
-        for word in x[here].unique():
+        for token in x[here].unique():
             for at_level in range(level):
                 families = dd.Children(tree).families(at_level)
-                child = word if at_level == 0 else tree.between(0, at_level).parents[word]
+                child = token if at_level == 0 else tree.between(0, at_level).parents[token]
                 low, high = families.bounds[int(families.parents[child]) :][:2]
                 wanted[families.columns[low:high]] = 1
         assert not (used & ~wanted).any()

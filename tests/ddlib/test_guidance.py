@@ -74,11 +74,11 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = FOUR[name]
     rows = torch.randn(2, process.num_states - 1, generator=seeded(), dtype=F64)
     children = [constant(row) for row in rows]
-    words = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
+    tokens = [constant(dd.token_logits(process.hierarchy, row)) for row in rows]
     z = pairs_of_states(process)
     distributions = []
     posterior = dd.Children(process.hierarchy, "posterior")
-    for own, meaning in ((children, "children"), (words, "cavity"), (children, posterior)):
+    for own, meaning in ((children, "children"), (tokens, "cavity"), (children, posterior)):
         distributions.append(
             steered_probs(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z)
         )
@@ -89,7 +89,7 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     assert torch.allclose(raw[0, 0], 3 * rows[0] - 2 * rows[1])
 
 
-def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
+def test_tokens_and_states_are_one_for_masks_and_two_in_a_tree():
     for name, same in (("masked", True), ("tree", False), ("levels", False)):
         on_words, on_states = (free(name, on=on) for on in ("tokens", "states"))
         z = pairs_of_states(FOUR[name])
@@ -103,7 +103,7 @@ def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
 
 
 def test_the_power_of_a_sum_is_no_sum_of_powers():
-    """Two clusters of two words; by hand.
+    """Two clusters of two tokens; by hand.
 
     pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters.
     """
@@ -224,7 +224,7 @@ def test_tokens_excluded_by_a_part_stay_excluded():
 
 
 def test_a_classifier_is_called_for_children_only():
-    process = FOUR["levels"]  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
+    process = FOUR["levels"]  # tokens 1-2-1 in 3 clusters, 2-1 in 2, the mask
     classifier = Counted(Scale(process, 2))
     guidance = ClassifierBased(process, Lookup(process, 1), classifier, 1.0)
     for states, changes in (
@@ -256,14 +256,14 @@ def test_chunks_change_nothing(monkeypatch):
 
 def test_tokens_excluded_by_a_classifier_are_not_drawn():
     process = FOUR["levels"]
-    for on, never, words in (
+    for on, never, tokens in (
         ("states", [2, 8], {0, 1}),
         ("tokens", [2], {0, 1, 3}),
-    ):  # of 8, a cluster, 3 is the word
+    ):  # of 8, a cluster, 3 is the token
         allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)
         label = lambda states, t, allowed=allowed: (states.double() @ allowed).log().sum(1)  # noqa: E731
         guidance = ClassifierBased(process, Lookup(process, 1), label, on=on)
-        assert set(guided(guidance, FIRST, shape=(64, 4), steps=12).flatten().tolist()) == words
+        assert set(guided(guidance, FIRST, shape=(64, 4), steps=12).flatten().tolist()) == tokens
 
 
 def test_the_gradient_is_there_without_gradients():

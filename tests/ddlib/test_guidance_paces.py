@@ -57,9 +57,9 @@ def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
         process, *own_parts(process), 2.0, "tokens" if name == "masked" else "states"
     )
     options = {"parameterization": guided.parameterization, "pace": pace}
-    words = dd.sample(process, guided, (3, 4), steps=4, generator=seeded(), **options)
-    assert words.shape == (3, 4) and int(words.max()) < 4
-    bound = dd.bound(process, guided, words, seeded(), **options)
+    tokens = dd.sample(process, guided, (3, 4), steps=4, generator=seeded(), **options)
+    assert tokens.shape == (3, 4) and int(tokens.max()) < 4
+    bound = dd.bound(process, guided, tokens, seeded(), **options)
     assert bool(bound.total.isfinite().all())
 
 

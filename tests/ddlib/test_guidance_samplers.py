@@ -62,12 +62,12 @@ def test_step_distributions_without_token_probabilities_require_ancestral(name):
 
 def test_particles_steer_as_the_sampler_inside_does():
     guidance = free("xi")
-    words = guided(guidance, shape=(40, 5))
+    tokens = guided(guidance, shape=(40, 5))
     assert torch.equal(
-        guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), words
+        guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), tokens
     )
     wanted = Particles(Ancestral(), lambda z, t: 3.0 * (z == 2).sum(-1).double(), 8)
-    assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (words == 2).sum()
+    assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (tokens == 2).sum()
 
 
 @pytest.mark.parametrize("name", ["xi", "levels"])
@@ -88,24 +88,24 @@ def test_without_jumps_the_parts_are_not_called(name):
 def test_knobs_and_endings_go_with_a_guidance(name):
     guidance = free(name, on="tokens" if name == "uniform" else "states")
     endings = [dd.controls.EndOfText(3, least=2), dd.controls.Settled(entropy=0.5)]
-    words = guided(
+    tokens = guided(
         guidance,
         temperature=lambda t: 0.5 + t,
         controls=[dd.controls.Truncation(min_p=0.05), *endings, dd.controls.Forbidden([1])],
         shape=(16, 6),
     )
-    assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
+    assert not bool((tokens == 1).any()) and not bool((tokens[:, :2] == 3).any())
     ended = guided(free("gidd"), controls=[dd.controls.EndOfText(3)], shape=(16, 6))
     assert bool((ended < 4).all())
 
 
-def test_a_clean_end_that_is_not_exact_draws_tempered_words():
+def test_a_clean_end_that_is_not_exact_draws_tempered_tokens():
     process = Uniform(4, Geometric(0.2, 30.0))
     guidance = ClassifierFree(process, *parts(process), 2.0, "states")
     assert bool((guided(guidance) < 4).all())
     z = torch.tensor([[0, 1]])
-    words = guidance.replace(on="tokens")
-    assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
+    tokens = guidance.replace(on="tokens")
+    assert torch.equal(guidance(z, at(0.0)), tokens(z, at(0.0)))
 
 
 def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
@@ -177,7 +177,7 @@ def test_a_classifier_gives_the_distribution_given_the_label(name, sampler, on):
     )
     steps = 2 * (len(process.levels) - 1)  # a jump each
     options = {"parameterization": guidance.parameterization, "generator": seeded()}
-    words = dd.sample(process, guidance, (2000, 2), sampler, steps, **options)
+    tokens = dd.sample(process, guidance, (2000, 2), sampler, steps, **options)
     probs = joint[..., 0] / joint[..., 0].sum()
-    assert follows(words, probs)
+    assert follows(tokens, probs)
     assert (probs - joint.sum(-1)).abs().max() > 0.03  # the label is informative

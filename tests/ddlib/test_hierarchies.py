@@ -113,7 +113,7 @@ def test_the_slope_of_an_unlikely_cluster_is_finite_under_the_largest_weights(be
 
 
 @given(strategies.hierarchies())
-def test_states_are_words_then_levels_then_the_mask(hierarchy: Hierarchy):
+def test_states_are_tokens_then_levels_then_the_mask(hierarchy: Hierarchy):
     assert hierarchy.num_states == sum(hierarchy.levels)
     assert hierarchy.levels[-1] == 1 and hierarchy.depth == len(hierarchy.speeds)
     level = hierarchy.level_of(torch.arange(hierarchy.num_states))

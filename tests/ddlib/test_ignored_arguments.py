@@ -67,7 +67,7 @@ def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
     """Another draw from the same noise, or an error that names the argument."""
     sampler = SAMPLERS[sampler]
     process = PROCESSES[process]
-    prompt = torch.tensor([1, 3])  # words stand, which a penalty of repetition needs
+    prompt = torch.tensor([1, 3])  # tokens stand, which a penalty of repetition needs
     try:
         usual = draw(sampler, process, steps=8, prompt=prompt)
     except TypeError:

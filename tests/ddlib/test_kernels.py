@@ -118,9 +118,9 @@ def test_every_option_of_the_training_loss(process, options, padding):
 @pytest.mark.parametrize("process", LEVELS.values(), ids=LEVELS)
 @both
 def test_hard_mode_of_several_levels(process, parameterization):
-    """Below the mask a posterior's words are those under the state alone.
+    """Below the mask a posterior's tokens are those under the state alone.
 
-    A cavity's are all words.
+    A cavity's are all tokens.
     """
     agree(process, *batch(process), mode="hard", parameterization=parameterization)
 
@@ -191,7 +191,7 @@ def test_only_one_graph_break_under_compile():
     agree_when_compiled(step, layer, 1e-6, 1e-5)
 
 
-def test_words_need_no_logit_and_a_cluster_only_its_own():
+def test_tokens_need_no_logit_and_a_cluster_only_its_own():
     process = MANY["four-levels"]
     layer, (x, z, t) = batch(process, rows=200)
     used = torch.zeros(process.num_states, process.vocab_size)
@@ -283,8 +283,8 @@ def test_gradients_in_float32_where_the_rightful_cluster_has_hardly_any_mass(pro
 
 
 @every
-def test_words_and_clusters_that_are_impossible_have_no_gradient(process):
-    """A bias of minus infinity, for all words of a cluster where there are several clusters."""
+def test_tokens_and_clusters_that_are_impossible_have_no_gradient(process):
+    """A bias of minus infinity, for all tokens of a cluster where there are several clusters."""
     layer, (x, _, t) = batch(process, rows=6)
     gone = torch.arange(process.vocab_size) == 0
     if process.hierarchy is not None and process.hierarchy.levels[1] > 1:

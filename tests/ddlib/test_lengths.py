@@ -495,7 +495,7 @@ def test_positions_that_an_ending_fixed_move_with_their_tokens():
     rule = Doubling(END, start=3, fill=0)
     states = []
     network = Endings(0, -1.0)
-    words = dd.sample(
+    tokens = dd.sample(
         PROCESS,
         network,
         (1, 9),
@@ -515,9 +515,9 @@ def test_positions_that_an_ending_fixed_move_with_their_tokens():
         0,
     ]
     assert (
-        (words[0, :5] < V).all()
-        and not (words[0, :5] == 1).any()
-        and words[0, 5:].tolist() == [1, 0, 0, 0]
+        (tokens[0, :5] < V).all()
+        and not (tokens[0, :5] == 1).any()
+        and tokens[0, 5:].tolist() == [1, 0, 0, 0]
     )
 
 

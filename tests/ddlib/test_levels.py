@@ -91,20 +91,20 @@ def test_balanced_sequences_follow_a_distribution_and_have_the_mean_of_the_bound
 )
 def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
     process = PROCESSES[name]
-    words = process.vocab_size
+    tokens = process.vocab_size
     size = process.num_states
-    table = torch.randn(2, 2, size, words, generator=seeded(3), dtype=F64)
+    table = torch.randn(2, 2, size, tokens, generator=seeded(3), dtype=F64)
     places = torch.arange(2)
     rows = 20_000
 
     def denoiser(z, t):
         return table[places[:, None], places, z[:, None]].sum(2)
 
-    x = torch.tensor([[0, words - 1]]).repeat(rows, 1)
+    x = torch.tensor([[0, tokens - 1]]).repeat(rows, 1)
     found = dd.bound(process, denoiser, x, seeded(4), levels="balanced", steps=steps).total.sum(-1)
     error = float(found.std()) / math.sqrt(rows)
     if steps is None:
-        probs = torch.zeros(words, words, dtype=F64)
+        probs = torch.zeros(tokens, tokens, dtype=F64)
         probs[0, -1] = 1
         expected = float(integrate_bound(process, probs, denoiser, points=60))
     else:
@@ -166,7 +166,7 @@ def test_a_balanced_mask_weighs_the_length_over_their_number():
 
 @every_process
 @pytest.mark.parametrize("t", [0.0, 1e-7, 1.0])
-def test_balanced_levels_serve_the_ends_of_time_and_texts_of_one_word(process, t):
+def test_balanced_levels_serve_the_ends_of_time_and_texts_of_one_token(process, t):
     x = torch.randint(process.vocab_size, (50, 1))
     at = torch.full((50,), t, dtype=F64)
     z = process.sample(x, at, seeded(), levels="balanced")

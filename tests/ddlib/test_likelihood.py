@@ -152,8 +152,10 @@ def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     size = process.vocab_size
     edges = len(process.levels) - 1
     generator = seeded(4)
-    words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
-    counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    tokens = dd.sample(
+        process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator
+    )
+    counts = tally(tokens @ torch.tensor([[size], [1]]), size * size).view(size, size)
     compared = frequencies(
         "draws", ("x_0", "x_1"), counts, probs_of(process, denoiser, order, steps=steps), draws
     )
@@ -178,7 +180,7 @@ def test_left_to_right_is_the_chain_rule():
     torch.testing.assert_close(found.per_position.sum(1), found.log_likelihood)
 
 
-def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
+def test_left_to_right_goes_down_to_the_token_before_it_goes_on():
     process = PROCESSES["three"]
     seen = []
     dd.sample(
@@ -217,9 +219,9 @@ def test_in_one_step_the_likelihood_is_the_product_of_the_probabilities_at_the_m
     x = texts(PROCESSES["three"], 2)
     denoiser = Opinions(process, 2)
     masks = torch.full_like(x, process.num_states - 1)
-    words = denoiser(masks, torch.ones(len(x))).log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    tokens = denoiser(masks, torch.ones(len(x))).log_softmax(-1).gather(-1, x[..., None])[..., 0]
     found = dd.likelihood(process, denoiser, x, steps=1)
-    torch.testing.assert_close(found.per_position, words)
+    torch.testing.assert_close(found.per_position, tokens)
     assert found.calls == 1
 
 
@@ -387,7 +389,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
     costs = dd.contrib.order_costs(process, denoiser, x, Confidence(), 2)
     again = dd.likelihood(process, denoiser, x)
     want = torch.zeros(len(x), dtype=F64)
-    for row, words in enumerate(x):
+    for row, tokens in enumerate(x):
         z = torch.full((1, length), process.vocab_size)
         for _ in range(2):
             t = (z == process.vocab_size).double().mean(1)
@@ -396,8 +398,8 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
             margin = (best[:, 0] - best[:, 1]).masked_fill(z[0] < process.vocab_size, -1)
             for position in margin.argsort(descending=True)[:2].tolist():
                 t = (z == process.vocab_size).double().mean(1)
-                want[row] -= denoiser(z, t)[0, position].log_softmax(-1)[words[position]]
-                z[0, position] = words[position]
+                want[row] -= denoiser(z, t)[0, position].log_softmax(-1)[tokens[position]]
+                z[0, position] = tokens[position]
     torch.testing.assert_close(costs.chain, want, atol=1e-6, rtol=1e-6)  # t is passed in float32
     assert (costs.chain + again.log_likelihood).abs().max() > 0.1
 
@@ -558,10 +560,10 @@ def test_block_by_block_sequences_are_drawn_as_often_as_their_likelihood():
     process = BLOCK_PROCESSES["two"]
     draws = 4000
     denoiser = ByBlocks(process.num_states, 4, 1)
-    words = dd.sample(
+    tokens = dd.sample(
         process, denoiser, (draws, 2), Confidence(), 2, pace=Blocks(1), generator=seeded(4)
     )
-    counts = tally(words @ torch.tensor([[4], [1]]), 16).view(4, 4)
+    counts = tally(tokens @ torch.tensor([[4], [1]]), 16).view(4, 4)
     expected = probs_of(process, denoiser, Confidence(), 2, pace=Blocks(1))
     compared = frequencies("draws", ("x_0", "x_1"), counts, expected, draws)
     assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())

@@ -139,9 +139,9 @@ def test_the_rates_of_levels_need_no_logits(name):
 
 
 @pytest.mark.parametrize("name", ["masked", "hdlm"])
-def test_a_loss_on_child_logits_holds_no_logit_of_every_word(name):
+def test_a_loss_on_child_logits_holds_no_logit_of_every_token(name):
     """Beside the gradients of the layer and of the features it takes less than a tenth of the
-    logits of all words.
+    logits of all tokens.
     """
     process = PROCESSES[name]()
     tree = dd.hierarchies.Tree([WORDS])

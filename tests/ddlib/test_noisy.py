@@ -187,7 +187,7 @@ def test_no_clusters_are_masks_and_uniform_noise_at_a_fixed_ratio():
 
 @pytest.mark.parametrize("share", [1e-9, 0.01, 0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("speed", [0.5, 3.0])
-def test_p_uniform_is_the_largest_share_of_redrawn_words(share, speed):
+def test_p_uniform_is_the_largest_share_of_redrawn_tokens(share, speed):
     process = Noisy(
         Tree([[0, 0, 1, 1]], speed=[speed, 1.0]), dd.schedules.Geometric(1e-9, 200.0), share
     )
@@ -206,7 +206,7 @@ def test_the_ratio_grows_from_none_to_infinity():
     assert found == sorted(found) and found[0] == pytest.approx(2.718281828e-12, rel=1e-6)
 
 
-def test_frequent_words_are_redrawn_often_and_absent_ones_never():
+def test_frequent_tokens_are_redrawn_often_and_absent_ones_never():
     process = Noisy(Tree([[0, 0, 1, 1]]), Linear(), 0.4, frequency=[6, 3, 1, 0])
     probs = process.marginal(torch.tensor([[0]]), torch.tensor([0.5], dtype=F64))[0, 0]
     assert float(probs[1] / probs[2]) == pytest.approx(3.0)
@@ -339,7 +339,7 @@ def test_correctors_serve_the_words_of_a_tree(sampler, example):
 
 
 @pytest.mark.statistical
-def test_gibbs_steps_mend_words_of_a_tree_in_place():
+def test_gibbs_steps_mend_tokens_of_a_tree_in_place():
     process = Noisy(Tree([[0, 1, 1]]), Linear(), 0.3)
     errors = []
     for sampler in (Ancestral(), Corrected(Ancestral(), Gibbs(), 4)):
@@ -382,9 +382,9 @@ def test_the_preset_is_the_process_by_the_counts_of_a_run():
 
 
 def test_a_large_one_is_proved_on_a_small_one():
-    words = torch.arange(3000)
-    tree = Tree([words % 300, torch.arange(300) % 20], xi=[0.9, 1.0])
-    assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=words)).ok
+    tokens = torch.arange(3000)
+    tree = Tree([tokens % 300, torch.arange(300) % 20], xi=[0.9, 1.0])
+    assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=tokens)).ok
 
 
 def test_frequencies_in_a_list_are_those_in_a_tensor():
@@ -398,8 +398,8 @@ def test_frequencies_in_a_list_are_those_in_a_tensor():
 
 
 def test_it_reduces_to_a_small_one_of_its_kind():
-    words = torch.arange(1000) % 40
-    process = Noisy(Tree([words]), Linear(), [0.2, 0.1], frequency=torch.arange(1000))
+    tokens = torch.arange(1000) % 40
+    process = Noisy(Tree([tokens]), Linear(), [0.2, 0.1], frequency=torch.arange(1000))
     small = process.small_copy(24)
     assert small.vocab_size <= 24 and small.p_uniform == process.p_uniform
     assert small.frequency is not None and bool((small.typical > 0).sum() >= small.num_states - 1)
@@ -448,10 +448,10 @@ def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):
     The sum over its own steps, by enumeration of its states.
     """
     steps = 3
-    words = process.vocab_size
+    tokens = process.vocab_size
     states = process.num_states
-    table = torch.randn(states, words, dtype=F64, generator=seeded())
-    text = torch.tensor([0, words - 1])
+    table = torch.randn(states, tokens, dtype=F64, generator=seeded())
+    text = torch.tensor([0, tokens - 1])
 
     def looks(z, t):
         return table[z]

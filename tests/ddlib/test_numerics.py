@@ -212,7 +212,7 @@ def test_half_precision_logits_are_computed_in_float32(dtype):
 
 @pytest.mark.parametrize("gamma", [0.25, 1.0, 2.0])
 @pytest.mark.parametrize("p_uniform", [0.1, 0.5, 0.9])
-def test_a_language_of_one_word_costs_nothing_however_large_the_weight(p_uniform, gamma):
+def test_a_language_of_one_token_costs_nothing_however_large_the_weight(p_uniform, gamma):
     process = dd.processes.GIDD(1, p_uniform, gamma)
     t = torch.logspace(-12, -0.001, 9, dtype=F64)
     x = torch.zeros(9, 2, dtype=torch.int64)

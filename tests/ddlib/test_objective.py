@@ -63,7 +63,7 @@ def every_pair(process, t):
 
 @settings(max_examples=examples(150))
 @given(strategies.processes(strategies.all_schedules()), strategies.times, st.data())
-def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, data):
+def test_closed_form_is_the_generic_bound_for_every_token_and_state(process, t, data):
     x, z, t = every_pair(process, t)
     logits = data.draw(strategies.token_logits(process.vocab_size)).expand(len(x), 1, -1)
     for parameterization in ("cavity", "posterior"):
@@ -73,19 +73,19 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
         # the generic sum cancels terms as large as the reverse rates
         p = dd.cavity_logits(process, logits, z, t, parameterization).softmax(-1)
         scale = 1 + process.reverse_rate(p, z, t).sum(-1)
-        words = torch.nn.functional.one_hot(x, process.vocab_size).double()
-        scale = scale + process.reverse_rate(words, z, t).sum(-1)
+        tokens = torch.nn.functional.one_hot(x, process.vocab_size).double()
+        scale = scale + process.reverse_rate(tokens, z, t).sum(-1)
         assert ((closed - generic).abs() <= 1e-10 * scale + 1e-8 * closed).all()
 
 
 @settings(max_examples=examples(50))
 @given(strategies.processes(), strategies.times, st.data())
 def test_posterior_parameterization_is_theory_section_2(process, t, data):
-    """b_y = sum_x p(x) q(y|x) / q(z|x), summed directly, where every word can lead to z."""
+    """b_y = sum_x p(x) q(y|x) / q(z|x), summed directly, where every token can lead to z."""
     x, z, t = every_pair(process, t)
     p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
-    words = torch.arange(process.vocab_size)[None].expand(len(x), -1)
-    probs = process.marginal(words, t)
+    tokens = torch.arange(process.vocab_size)[None].expand(len(x), -1)
+    probs = process.marginal(tokens, t)
     evidence = probs.gather(-1, z[:, :, None].expand(-1, process.vocab_size, 1))
     full = (evidence > 1e-6).all(1)[:, 0]
     assume(full.any())
@@ -149,7 +149,7 @@ def test_bound_of_the_exact_network_is_the_entropy_of_a_sequence(name):
 
 
 def test_plugging_the_posterior_in_as_a_cavity_is_looser():
-    """Theory section 2's numbers: 6 words, 4 clusters, 2 super-clusters, xi = .8."""
+    """Theory section 2's numbers: 6 tokens, 4 clusters, 2 super-clusters, xi = .8."""
     process = dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.8, 0.8])
     wrong = integrate_bound(
         process, PROBS, exact_posterior(process, PROBS), parameterization="cavity"
@@ -172,18 +172,18 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
     assume(not isinstance(process, dd.processes.GIDD) or process.gamma >= 0.8)
     assume(unreached(process) < 1e-6)
     logits = data.draw(strategies.token_logits(process.vocab_size))
-    word = data.draw(st.integers(0, process.vocab_size - 1))
-    probs = torch.nn.functional.one_hot(torch.tensor(word), process.vocab_size).double()
+    token = data.draw(st.integers(0, process.vocab_size - 1))
+    probs = torch.nn.functional.one_hot(torch.tensor(token), process.vocab_size).double()
 
     def denoiser(z, t):
         return logits.expand(*z.shape, -1)
 
     value = integrate_bound(process, probs, denoiser, points=200)
     end = process.prior_kl(
-        torch.tensor([[word]])
-    )  # a chain that has not quite forgotten the word by t = 1
+        torch.tensor([[token]])
+    )  # a chain that has not quite forgotten the token by t = 1
     assume(float(end) < 1e-9)
-    assert value == pytest.approx(float(-logits.log_softmax(-1)[word]), rel=1e-4, abs=1e-4)
+    assert value == pytest.approx(float(-logits.log_softmax(-1)[token]), rel=1e-4, abs=1e-4)
 
 
 @settings(max_examples=examples(30))
@@ -231,13 +231,15 @@ def test_hdlm_theorems(gamma, t, xi, data):
     w_m = gamma * (1 - (1 - t) ** (gamma - 1)) / (gamma * t + (1 - t) ** gamma - 1)
     believed = p @ kernel
     expected = []
-    for word, state in zip(x[:, 0].tolist(), z[:, 0].tolist(), strict=True):
+    for token, state in zip(x[:, 0].tolist(), z[:, 0].tolist(), strict=True):
         if state < 6:
             expected.append(torch.zeros(()))
         elif state < 10:
-            expected.append(-w_c * (kernel[word, state - 6] * p[word] / believed[state - 6]).log())
+            expected.append(
+                -w_c * (kernel[token, state - 6] * p[token] / believed[state - 6]).log()
+            )
         else:
-            u = kernel[word]
+            u = kernel[token]
             expected.append(w_m * torch.xlogy(u, u / believed).sum())
     ours = dd.nelbo(process, logits.expand(len(x), 1, -1), x, z, times)[:, 0]
     assert torch.allclose(ours, torch.stack(expected).double(), rtol=1e-7, atol=1e-9)
@@ -373,7 +375,7 @@ def test_the_generic_bound_is_computed_in_float64_whatever_the_logits(process):
 
 @pytest.mark.parametrize("method", ["auto", "generic"])
 @pytest.mark.parametrize("t", [0.1, 0.5, 0.95])
-def test_a_network_that_rules_out_a_word_pays_infinitely_if_it_is_the_truth_and_only_then(
+def test_a_network_that_rules_out_a_token_pays_infinitely_if_it_is_the_truth_and_only_then(
     method, t
 ):
     t = torch.tensor([t], dtype=F64)
@@ -433,7 +435,7 @@ def test_the_training_loss_takes_logits_of_either_meaning(process):
 @every_process
 def test_the_training_loss_keeps_the_precision_of_the_logits_and_computes_time_in_float64(process):
     logits, x, z, t = loss_batch(process, dtype=torch.float32)
-    few = x % max(1, process.vocab_size - 1)  # never the last word
+    few = x % max(1, process.vocab_size - 1)  # never the last token
     keep = few == x
     ours = dd.training_loss(process, logits, x, z, t, reduction="none")
     assert ours.dtype == torch.float32
@@ -478,8 +480,8 @@ def test_padding_left_out_costs_nothing_token_by_token():
     assert torch.equal(left_out, torch.where(mask, every, 0.0))
 
 
-def test_lower_clips_lift_masks_and_no_words():
-    """Words have weight 0, although under GIDD without uniform noise their divergence is not 0."""
+def test_lower_clips_lift_masks_and_no_tokens():
+    """Tokens have weight 0, although under GIDD without uniform noise their divergence is not 0."""
     masked = dd.presets.mdlm(5)
     gidd = GIDD(5, 0.0)
     logits, x, z, t = loss_batch(masked)
@@ -607,9 +609,9 @@ def test_a_posterior_becomes_a_cavity_and_back_without_impossible_tokens(process
 
 
 @pytest.mark.parametrize("gap", [0.0, 30.0, 200.0])
-def test_being_sure_of_another_word_near_the_data_costs_a_finite_amount(gap):
+def test_being_sure_of_another_token_near_the_data_costs_a_finite_amount(gap):
     """A kept token, t = 1e-10 on a schedule that has moved by 1e-40, a network that is sure of
-    another word.
+    another token.
     """
     process = Uniform(3, Symbolic("1 - t**4"))
     x = torch.tensor([[0]])

@@ -174,12 +174,12 @@ def test_edges_are_rounded_along_the_schedule_as_in_dllm():
 
 
 @every_order
-def test_on_the_last_step_all_that_is_left_lands_on_words(order):
+def test_on_the_last_step_all_that_is_left_lands_on_tokens(order):
     process = LEVELS["levels"]
     halves = Halves(LEVELS["levels"])
     for steps in (1, 2):
-        words = generate(process, halves, order, shape=(3, 4), steps=steps)
-        assert words.max() < process.vocab_size
+        tokens = generate(process, halves, order, shape=(3, 4), steps=steps)
+        assert tokens.max() < process.vocab_size
     assert halves.calls == 3
 
 
@@ -275,7 +275,7 @@ def test_the_model_time_is_that_at_which_as_many_edges_are_left(name):
 
 
 @every_order
-def test_child_logits_and_those_of_words_draw_the_same_text(order):
+def test_child_logits_and_those_of_tokens_draw_the_same_text(order):
     tree = Tree([[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]])
     generator = seeded(1)
     table = torch.randn(30, tree.num_states - 1, generator=generator, dtype=F64)
@@ -303,8 +303,8 @@ def test_only_sibling_logits_are_computed(products):
     assert max(columns for _, columns in products) <= 3 < process.num_states - 1
 
 
-def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
-    process = LEVELS["levels"]  # six words in four clusters in two
+def test_scores_of_cluster_members_by_token_logits_need_no_other_tokens(products):
+    process = LEVELS["levels"]  # six tokens in four clusters in two
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
     network = Model(process, Halves(process))
     for predicted in network.at(z, torch.ones(1, dtype=F64), z > 0):
@@ -315,11 +315,11 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     )
     whole = Halves(process)(z, torch.ones(1))[0]
     for k, state in enumerate(z[0].tolist()):
-        words = process.hierarchy.under(state)
-        torch.testing.assert_close(logits[k, : len(words)].to(whole.dtype), whole[k, words])
+        tokens = process.hierarchy.under(state)
+        torch.testing.assert_close(logits[k, : len(tokens)].to(whole.dtype), whole[k, tokens])
         assert (
-            which[k, : len(words)].tolist() == words.tolist()
-            and (logits[k, len(words) :] == -torch.inf).all()
+            which[k, : len(tokens)].tolist() == tokens.tolist()
+            and (logits[k, len(tokens) :] == -torch.inf).all()
         )
 
 
@@ -342,7 +342,7 @@ def test_with_one_step_all_land_as_ancestral_lets_them(name):
         dd.sample(process, Halves(process), (n, 1), sampler, 1, generator=seeded(seed))
         for seed, sampler in enumerate((Confidence(), Ancestral()))
     ]
-    ours, theirs = (torch.bincount(words[:, 0], minlength=6).double() for words in drawn)
+    ours, theirs = (torch.bincount(tokens[:, 0], minlength=6).double() for tokens in drawn)
     assert ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1)).sum() < 25
 
 

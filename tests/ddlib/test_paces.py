@@ -194,7 +194,7 @@ class Wrong(torch.nn.Module):
         self.looks = torch.randn(length, states, length, words, dtype=F64, generator=seeded(4))
 
     def forward(self, z, t):
-        seen = self.looks[torch.arange(z.shape[1]), z]  # (B, L, L, words)
+        seen = self.looks[torch.arange(z.shape[1]), z]  # (B, L, L, tokens)
         return seen.sum(1)
 
 
@@ -234,7 +234,7 @@ def test_one_block_has_the_bound_without_a_pace(name, steps):
 
 
 def test_orders_of_masks_at_random_are_masks_at_random_times():
-    """The mean over the 6 orders of three words is the bound of diffusion, for a network without
+    """The mean over the 6 orders of three tokens is the bound of diffusion, for a network without
     times.
     """
     process = dd.presets.mdlm(3)

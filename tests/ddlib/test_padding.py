@@ -151,7 +151,7 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
 @pytest.mark.statistical
 @pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_padding_changes_nothing_in_the_mean_at_real_sizes(levels):
-    """300 words in 12 clusters, 2000 rows of 32 of which 5 to 32 are real."""
+    """300 tokens in 12 clusters, 2000 rows of 32 of which 5 to 32 are real."""
     process = dd.presets.hdlm([k % 12 for k in range(300)], gamma=2.0)
     generator = seeded(1)
     x = torch.randint(300, (2000, 32), generator=generator)

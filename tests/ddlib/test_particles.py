@@ -87,7 +87,7 @@ CASES = [
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("name", "process", "reward", "steps"), CASES)
 def test_many_particles_follow_the_distribution_tilted_by_the_reward(name, process, reward, steps):
-    """First hitting draws two dependent words exactly, so that the limit is known by
+    """First hitting draws two dependent tokens exactly, so that the limit is known by
     enumeration.
     """
     probs, _ = tilted(reward, 1.5)
@@ -116,12 +116,12 @@ def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess
         ONLY_CHILD, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1)
     )
     estimate = cloud.log_mean().exp()
-    words = cloud.drawn().z
+    tokens = cloud.drawn().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
-    each = torch.zeros(len(words), 9, dtype=F64).scatter_(
-        1, 3 * words[:, :1] + words[:, 1:], estimate[:, None]
+    each = torch.zeros(len(tokens), 9, dtype=F64).scatter_(
+        1, 3 * tokens[:, :1] + tokens[:, 1:], estimate[:, None]
     )
-    error = each.std(0) / len(words) ** 0.5
+    error = each.std(0) / len(tokens) ** 0.5
     assert bool(((each.mean(0) - total * probs.flatten()).abs() < 5 * error).all())
 
 
@@ -170,7 +170,7 @@ def test_particles_are_resampled_at_cluster_states():
         return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
 
     seen = Seen(second)
-    words = dd.sample(
+    tokens = dd.sample(
         ONLY_CHILD,
         exact_cavity(ONLY_CHILD, PAIR),
         (50, 2),
@@ -178,7 +178,7 @@ def test_particles_are_resampled_at_cluster_states():
         12,
         generator=seeded(4),
     )
-    assert bool((words > 0).all())  # a quarter of the texts is so without
+    assert bool((tokens > 0).all())  # a quarter of the texts is so without
     early = torch.cat([z for z, t in seen.calls if 0 < float(t[0]) < 0.5])
     dead = second(early, None) == -torch.inf
     assert bool(((early == 3).any(-1) & dead).any()) and int(dead.sum()) < 0.5 * len(dead)
@@ -230,9 +230,9 @@ def test_one_particle_is_the_sampler_to_the_bit(name, source):
 def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
     process = PROCESS
     sampler = Particles(INNER[name], ramp, 3, 0.9)
-    words = generate(process, Halves(process), sampler)
-    assert torch.equal(row_by_row(process, Halves(process), sampler), words)
-    assert not torch.equal(words, generate(process, Halves(process), INNER[name]))
+    tokens = generate(process, Halves(process), sampler)
+    assert torch.equal(row_by_row(process, Halves(process), sampler), tokens)
+    assert not torch.equal(tokens, generate(process, Halves(process), INNER[name]))
 
 
 @every_inner
@@ -259,15 +259,15 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
 
 def test_the_shown_frames_end_in_the_text():
     process = LEVELS["levels-xi"]
-    words = []
+    tokens = []
     states = []
-    words = generate(
+    tokens = generate(
         process,
         Halves(process),
         Particles(Ancestral(), ramp, 4),
         on_step=lambda k, t, z: states.append(z.clone()),
     )
-    assert torch.equal(states[-1], words) and len(states) == 8
+    assert torch.equal(states[-1], tokens) and len(states) == 8
 
 
 def test_all_particles_copy_the_only_one_of_positive_weight():

@@ -60,7 +60,7 @@ def test_equal_powers_are_masks_on_a_faster_schedule(data, power, words, t):
 
 @settings(max_examples=examples(60))
 @given(st.data(), powers, strategies.all_schedules(), strategies.times)
-def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
+def test_the_closed_form_is_the_sum_over_tokens(data, powers, schedule, t):
     process = PerWord(schedule, powers)
     x, z, time = pairs(process, t)
     scores = data.draw(strategies.token_logits(1, 1, len(powers))).expand(*x.shape, -1)
@@ -80,7 +80,7 @@ def test_samplers_run_it(sampler):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("t", [0.3, 0.9])
-def test_two_words_in_one_ancestral_step_to_the_data(t):
+def test_two_tokens_in_one_ancestral_step_to_the_data(t):
     """The time is informative about the masked token: at t slow tokens are rarely masked."""
     process = PerWord(Linear(), [0.3, 4.0])
     probs = torch.tensor([0.5, 0.5], dtype=F64)
@@ -181,7 +181,7 @@ def test_powers_go_by_the_order_of_frequency():
     assert torch.allclose(backwards.powers, 1 / process.powers)
 
 
-def test_powers_of_one_word_and_of_equal_words_are_those_of_masks():
+def test_powers_of_one_token_and_of_equal_tokens_are_those_of_masks():
     for counts in ([7], [3, 3, 3]):
         assert dd.presets.genmd4(counts).powers.tolist() == [1.0] * len(counts)
 

@@ -72,7 +72,7 @@ def test_curves_of_levels_are_those_of_the_process():
 
 
 def by_enumeration(process, t):
-    """Probability of each band, and mean loss weight given it, for a uniformly drawn word.
+    """Probability of each band, and mean loss weight given it, for a uniformly drawn token.
 
     Pair by pair.
     """
@@ -91,7 +91,7 @@ def by_enumeration(process, t):
 
 
 @pytest.mark.parametrize("name", WITHOUT_LEVELS)
-def test_curves_without_levels_are_means_over_words_and_states(name):
+def test_curves_without_levels_are_means_over_tokens_and_states(name):
     process = WITHOUT_LEVELS[name]
     t = torch.tensor([0.1, 0.5, 0.9], dtype=F64)
     shares = curves.occupancy_series(process, t)

@@ -63,16 +63,16 @@ def test_chapman_kolmogorov(process, times):
 @given(any_process, st.floats(0, 1), st.floats(0, 1))
 def test_marginals_are_carried_by_transitions(process, s, t):
     s, t = sorted((s, t))
-    words = torch.arange(process.vocab_size)[None]
-    early, late = (process.marginal(words, torch.tensor([v], dtype=F64))[0] for v in (s, t))
+    tokens = torch.arange(process.vocab_size)[None]
+    early, late = (process.marginal(tokens, torch.tensor([v], dtype=F64))[0] for v in (s, t))
     assert torch.allclose(early @ process.transition(s, t), late, atol=1e-10)
     assert torch.allclose(late.sum(-1), torch.ones(process.vocab_size, dtype=F64), atol=1e-11)
 
 
 @given(strategies.processes(), st.data())
 def test_ends_of_time_are_data_and_noise(process, data):
-    words = torch.arange(process.vocab_size)[None]
-    start, end = (process.marginal(words, torch.tensor([v], dtype=F64))[0] for v in (0.0, 1.0))
+    tokens = torch.arange(process.vocab_size)[None]
+    start, end = (process.marginal(tokens, torch.tensor([v], dtype=F64))[0] for v in (0.0, 1.0))
     assert torch.allclose(
         start[:, : process.vocab_size], torch.eye(process.vocab_size, dtype=F64), atol=1e-12
     )
@@ -118,8 +118,8 @@ def test_posterior_is_bayes(process, t, data):
     """Against the joint distribution of (x, z_s, z_t), summed by hand."""
     s = t * data.draw(st.floats(0.1, 0.9))
     p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
-    words = torch.arange(process.vocab_size)[None]
-    early = p @ process.marginal(words, torch.tensor([s], dtype=F64))[0]
+    tokens = torch.arange(process.vocab_size)[None]
+    early = p @ process.marginal(tokens, torch.tensor([s], dtype=F64))[0]
     joint = early[:, None] * process.transition(s, t)
     expected = (joint / joint.sum(0, keepdim=True)).T
     ours = process.posterior(
@@ -147,17 +147,17 @@ def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
 @settings(max_examples=examples(30))
 @given(any_process, st.floats(0.02, 0.98), st.integers(0, 2**31))
 def test_draws_follow_the_marginal(process, t, seed):
-    """Chi-square against q_t(.|x) for every word; a false alarm once in 10^7 examples."""
+    """Chi-square against q_t(.|x) for every token; a false alarm once in 10^7 examples."""
     n = 2000
     x = torch.arange(process.vocab_size).expand(n, -1).contiguous()
     generator = seeded(seed)
     z = process.sample(x, torch.full((n,), t, dtype=F64), generator)
     probs = process.marginal(x[:1], torch.tensor([t], dtype=F64))[0]
-    for word in range(process.vocab_size):
-        counts = torch.bincount(z[:, word], minlength=process.num_states).double()
-        assert counts[probs[word] == 0].sum() == 0
-        large = probs[word] * n > 5
-        expected = torch.cat([probs[word][large], probs[word][~large].sum(0, keepdim=True)]) * n
+    for token in range(process.vocab_size):
+        counts = torch.bincount(z[:, token], minlength=process.num_states).double()
+        assert counts[probs[token] == 0].sum() == 0
+        large = probs[token] * n > 5
+        expected = torch.cat([probs[token][large], probs[token][~large].sum(0, keepdim=True)]) * n
         seen = torch.cat([counts[large], counts[~large].sum(0, keepdim=True)])
         keep = expected > 1e-9
         statistic = float(((seen - expected)[keep] ** 2 / expected[keep].clamp_min(1)).sum())
@@ -191,9 +191,9 @@ def test_precision_follows_the_arguments(process, data):
 def test_gidd_has_the_stated_share_of_uniform_noise_at_one_half():
     for share in (0.1, 0.5, 0.9):
         process = dd.processes.GIDD(7, share, gamma=1.5)
-        _, word, mask = process.mixture(torch.tensor([0.5], dtype=F64))
+        _, token, mask = process.mixture(torch.tensor([0.5], dtype=F64))
         kept = process.mixture(torch.tensor([0.5], dtype=F64)).keep
-        assert float(7 * word / (7 * word + mask + kept)) == pytest.approx(share)
+        assert float(7 * token / (7 * token + mask + kept)) == pytest.approx(share)
     assert torch.allclose(
         dd.processes.GIDD(4, 0.0).transition(0.2, 0.7), dd.presets.mdlm(4).transition(0.2, 0.7)
     )
@@ -351,8 +351,8 @@ def test_a_generator_of_integers_is_exact():
 
 
 @every_process
-def test_a_batch_need_not_hold_the_last_word(process):
-    """No axis takes its size from the largest word or state that happens to be there."""
+def test_a_batch_need_not_hold_the_last_token(process):
+    """No axis takes its size from the largest token or state that happens to be there."""
     x = all_tokens(process)
     t = torch.tensor([0.6], dtype=F64)
     p = random_probs(process, process.num_states)
@@ -426,7 +426,7 @@ def test_processes_that_mix_add_nothing_to_a_checkpoint():
     assert [*GIDD(4, 0.2).state_dict(), *Uniform(4, Linear()).state_dict()] == 2 * ["_extra_state"]
 
 
-def test_a_reduced_process_differs_in_its_words_alone():
+def test_a_reduced_process_differs_in_its_tokens_alone():
     for process in (
         GIDD(9, 0.3, gamma=1.7),
         Uniform(9, Geometric(0.1, 3.0)),
@@ -439,7 +439,7 @@ def test_a_reduced_process_differs_in_its_words_alone():
 
 
 @every_process
-def test_words_are_on_level_zero_and_nothing_else_is(process):
+def test_tokens_are_on_level_zero_and_nothing_else_is(process):
     level = process.level_of(states(process))[0]
     assert (level[: process.vocab_size] == 0).all() and (level[process.vocab_size :] > 0).all()
 

@@ -24,12 +24,12 @@ SHARES = st.floats(0.0, 1.0)
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
 @pytest.mark.parametrize("rule", ["cap", "rescale"])
 def test_for_masks_it_is_remdm(schedule, rule):
-    """Wang et al. (2025): a word is masked with sigma.
+    """Wang et al. (2025): a token is masked with sigma.
 
     A mask becomes a token as often as by its formula.
     """
     process = dd.processes.Masked(5, schedule)
-    word = torch.zeros(1, 1, dtype=torch.int64)
+    token = torch.zeros(1, 1, dtype=torch.int64)
     mask = torch.ones(1, 1, dtype=torch.int64)
     for t, s in ((0.9, 0.7), (0.5, 0.45), (0.2, 0.0), (1.0, 0.9)):
         alpha_t, alpha_s = (schedule.alpha(at(time)).item() for time in (t, s))
@@ -40,7 +40,7 @@ def test_for_masks_it_is_remdm(schedule, rule):
         for eta in (0.0, 0.01, 0.5, 1.0):
             sigma = min(eta, most) if rule == "cap" else eta * most
             lift = Remask(eta, rule).sigma(process.max_remask_prob(at(t), at(s)))
-            up = process.level_posterior(word, at(t), at(s), lift)[0, 0]
+            up = process.level_posterior(token, at(t), at(s), lift)[0, 0]
             down = process.level_posterior(mask, at(t), at(s), lift)[0, 0]
             if alpha_t:
                 assert up.tolist() == pytest.approx([1 - sigma, sigma], abs=1e-12)
@@ -89,7 +89,7 @@ def test_without_effect_it_is_ancestral_for_uniform_noise_too():
         dd.sample(process, denoiser, (50, 1), sampler, 9, generator=seeded())
         for sampler in (Ancestral(), Psi(1.0), Overshoot(0.0), Psi(0.9), Overshoot(0.5))
     )
-    assert [torch.equal(words, plain) for words in drawn] == [True, True, False, False]
+    assert [torch.equal(tokens, plain) for tokens in drawn] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
@@ -125,7 +125,7 @@ def test_a_factor_of_zero_keeps_an_edge_shut():
     rises = level.diff(dim=0) > 0
     assert rises.any() and set(level[1:][rises].tolist()) == {
         1
-    }  # from words to their clusters, never further
+    }  # from tokens to their clusters, never further
 
 
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""

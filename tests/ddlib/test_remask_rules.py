@@ -22,7 +22,7 @@ from ddlib.testing import strategies
 
 
 def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
-    """Chances (word to mask, mask to word) of a step from ``grid``, by Wang et al.
+    """Chances (token to mask, mask to token) of a step from ``grid``, by Wang et al.
 
     (2025), their linear schedule.
     """
@@ -44,7 +44,7 @@ def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
     process = dd.processes.Masked(5, Linear())
     steps = 20
     sampler = Remask(eta, "loop", t_on=on, t_off=off, plateau=plateau)
-    word = torch.zeros(1, 1, dtype=torch.int64)
+    token = torch.zeros(1, 1, dtype=torch.int64)
     mask = torch.ones(1, 1, dtype=torch.int64)
     kinds = set()
     for k in range(steps):
@@ -53,7 +53,7 @@ def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
         s = sampler.time(at(max(grid - 1 / steps, 0.0)))
         lift = sampler.sigma(process.max_remask_prob(t, s)) if bool(t == s) else None
         want = loop_of_remdm(grid, steps, eta, on or 0.55, off or 0.05, 1 - (plateau or 0.1))
-        up = process.level_posterior(word, t, s, lift)[0, 0, 1] if grid < 1 else torch.zeros(())
+        up = process.level_posterior(token, t, s, lift)[0, 0, 1] if grid < 1 else torch.zeros(())
         down = process.level_posterior(mask, t, s, lift)[0, 0, 0]
         assert (float(up), float(down)) == pytest.approx(want, abs=1e-12)
         kinds.add((lift is not None, bool(t > s)))
@@ -147,15 +147,15 @@ class Sure:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}], ids=["as-is", "greedy"])
-def test_uncertain_words_are_taken_back_more_often(options):
+def test_uncertain_tokens_are_taken_back_more_often(options):
     process = dd.processes.Masked(4, Linear())
     states = trajectory(
         process, Sure(), Remask(0.5, "confidence"), shape=(600, 8), steps=12, **options
     )[6:]
-    # once a row has words of both kinds
+    # once a row has tokens of both kinds
     climbs = states.diff(dim=0) > 0
-    words = states[:-1] < 4
-    sure, unsure = (climbs[..., i::2].sum() / words[..., i::2].sum() for i in (0, 1))
+    tokens = states[:-1] < 4
+    sure, unsure = (climbs[..., i::2].sum() / tokens[..., i::2].sum() for i in (0, 1))
     assert unsure > 1.25 * sure > 0
 
 
@@ -173,11 +173,11 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
             seen.append(after)
             return after
 
-    words = dd.sample(process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt)
+    tokens = dd.sample(process, Halves(process), (4, 5), Recorded(1.0, rule), 25, prompt)
     assert all(
         torch.equal(state.z[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1)) for state in seen
     )
-    assert torch.equal(words[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1))
+    assert torch.equal(tokens[:, [1, 3, 4]], prompt[:, [1, 3, 4]].expand(4, -1))
     if rule == "confidence":
         assert all(bool(state.memo[:, [1, 3, 4]].isinf().all()) for state in seen)
         assert bool(seen[-1].memo[:, [0, 2]].isfinite().all())
@@ -185,7 +185,7 @@ def test_the_prompt_is_never_taken_back_and_has_no_share(name, rule):
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_psi_is_the_probability_of_the_drawn_token(name):
-    """By words and, where the tree is plain, by families; one edge or several at once."""
+    """By tokens and, where the tree is plain, by families; one edge or several at once."""
     process = LEVELS[name]
     probs = torch.tensor([0.3, 0.2, 0.1, 0.25, 0.1, 0.05], dtype=F64)
     tree = process.hierarchy
@@ -248,7 +248,7 @@ def test_levels_keep_their_distribution_for_every_overshoot(process, one, other,
     assert (before @ back @ forwards - after).abs().max() < 1e-12
 
 
-def test_a_short_overshoot_lifts_words_to_their_own_clusters():
+def test_a_short_overshoot_lifts_tokens_to_their_own_clusters():
     process = LEVELS["levels"]
     s = at(0.5)
     shares = []

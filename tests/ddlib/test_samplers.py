@@ -24,7 +24,7 @@ OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "uniform": Uniform(V, Linear()),
     "uniform-geometric": Uniform(V, Geometric(0.2, 30.0)),
-    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
+    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no token is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
 ALL = SOME_LEVELS | OTHERS
@@ -75,14 +75,14 @@ def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **option
 
 
 def trajectory(process, sampler=None, **options):
-    """The states after every step, (steps + 1, B, L), and the words."""
+    """The states after every step, (steps + 1, B, L), and the tokens."""
     states = []
-    words = generate(process, sampler, on_step=lambda k, t, z: states.append(z.clone()), **options)
-    return torch.stack(states), words
+    tokens = generate(process, sampler, on_step=lambda k, t, z: states.append(z.clone()), **options)
+    return torch.stack(states), tokens
 
 
 def sure(z, t):
-    """A network that has no doubt about word 2."""
+    """A network that has no doubt about token 2."""
     return torch.tensor([0.0, 0.0, 60.0, 0.0, 0.0, 0.0]).expand(*z.shape, V)
 
 
@@ -104,11 +104,11 @@ def left_clusters(process, states):
 @pytest.mark.parametrize("steps", [1, 3, 20])
 def test_every_position_ends_as_a_word(process, sampler, steps):
     network = Network(process)
-    states, words = trajectory(process, sampler, steps=steps, network=network)
-    assert words.shape == (3, 5) and words.dtype == torch.int64
-    assert bool(((words >= 0) & (words < V)).all()) and len(words.unique()) > 1
+    states, tokens = trajectory(process, sampler, steps=steps, network=network)
+    assert tokens.shape == (3, 5) and tokens.dtype == torch.int64
+    assert bool(((tokens >= 0) & (tokens < V)).all()) and len(tokens.unique()) > 1
     assert network.calls <= steps + (not process.exact_ends)
-    assert torch.equal(states[-1], words) or not process.exact_ends
+    assert torch.equal(states[-1], tokens) or not process.exact_ends
 
 
 @unchecked
@@ -124,12 +124,12 @@ def test_a_certain_network_draws_its_token(process, sampler):
 @every_pair
 def test_prompts_stand_at_every_step_and_the_rest_is_drawn(process, sampler):
     for prompt in (torch.tensor([4, 0]), torch.tensor([[1], [5], [3]])):
-        states, words = trajectory(process, sampler, prompt=prompt, shape=(3, 6))
+        states, tokens = trajectory(process, sampler, prompt=prompt, shape=(3, 6))
         size = prompt.shape[-1]
         assert bool((states[..., :size] == prompt).all()) and bool(
-            (words[:, :size] == prompt).all()
+            (tokens[:, :size] == prompt).all()
         )
-        assert bool((words < V).all()) and len(words[:, size:].unique()) > 1
+        assert bool((tokens < V).all()) and len(tokens[:, size:].unique()) > 1
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
     for sampler in (
         (Ancestral(), FirstHitting()) if isinstance(process, Hierarchical) else (Ancestral(),)
     ):
-        states, words = trajectory(process, sampler, prompt=prompt, shape=(2, 6))
-        assert bool((states[:, given] == prompt[given]).all()) and bool((words < V).all())
+        states, tokens = trajectory(process, sampler, prompt=prompt, shape=(2, 6))
+        assert bool((states[:, given] == prompt[given]).all()) and bool((tokens < V).all())
         full = torch.tensor([[0, 1, 2, 3, 4, 5]])
         network = Network(process)
         assert torch.equal(generate(process, sampler, (1, 6), prompt=full, network=network), full)
@@ -280,7 +280,7 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
             landed.append((z == best)[(z < V) & (last >= V)])
         last = z.clone()
 
-    words = generate(
+    tokens = generate(
         process,
         sampler,
         (8, 6),
@@ -289,19 +289,19 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
         controls=[dd.controls.WholeBatch()],
         **options,
     )
-    assert bool((words < V).all()) and len(torch.cat(landed)) == 48
+    assert bool((tokens < V).all()) and len(torch.cat(landed)) == 48
     assert bool(torch.cat(landed).all())
 
 
 def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     probs = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
-    words = generate(
+    tokens = generate(
         SOME_LEVELS["masked"],
         shape=(40, 20),
         network=lambda z, t: probs.log().expand(*z.shape, V),
         top_p=0.6,
     )
-    counts = torch.bincount(words.flatten(), minlength=V)
+    counts = torch.bincount(tokens.flatten(), minlength=V)
     assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(
         4 / 3, rel=0.25
     )
@@ -339,7 +339,7 @@ def test_first_hitting_names_the_process_that_it_cannot_sample(process):
 
 
 class Replace(Sampler):
-    """A user's own: at every step every word is replaced by the network's favourite."""
+    """A user's own: at every step every token is replaced by the network's favourite."""
 
     def step(self, run, state, k):
         best = run.predict(state.z, state.t).argmax(-1)
@@ -357,10 +357,10 @@ class Idle(Sampler):
 def test_a_custom_sampler_is_a_few_lines(name):
     process = ALL[name]
     prompt = torch.tensor([5, 5])
-    states, words = trajectory(process, Replace(), prompt=prompt)
+    states, tokens = trajectory(process, Replace(), prompt=prompt)
     assert (
-        bool((words < V).all())
-        and bool((words[:, :2] == 5).all())
+        bool((tokens < V).all())
+        and bool((tokens[:, :2] == 5).all())
         and bool((states[..., :2] == 5).all())
     )
 

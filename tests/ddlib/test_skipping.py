@@ -202,7 +202,7 @@ def test_nothing_of_all_positions_and_words_is_built(name, sampler):
     halves.weight = torch.randn(size, D, generator=seeded())
     halves.bias = None
     with LiveBytes() as recorder:
-        words = generate(
+        tokens = generate(
             process, halves, SAMPLERS[sampler], shape, steps=steps, parameterization="posterior"
         )
-    assert bool((words < size).all()) and size < recorder.largest < words.numel() * size / 3
+    assert bool((tokens < size).all()) and size < recorder.largest < tokens.numel() * size / 3

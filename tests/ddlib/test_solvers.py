@@ -30,7 +30,7 @@ OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "masked-gidd": GIDD(V, p_uniform=0.0),
     "uniform": Uniform(V, Linear()),
-    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
+    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no token is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
 every_solver = pytest.mark.parametrize("sampler", SOLVERS.values(), ids=SOLVERS.keys())
@@ -134,7 +134,7 @@ def test_prompts_stand_and_words_come_out(name, kind):
     prompt = torch.tensor([[1, 4], [0, 2], [3, 3]])
     for options in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_p": 0.8}):
         states = []
-        words = generate(
+        tokens = generate(
             process,
             some_network(process),
             sampler,
@@ -144,8 +144,8 @@ def test_prompts_stand_and_words_come_out(name, kind):
             on_step=lambda k, t, z, states=states: states.append(z),
             **options,
         )
-        assert words.shape == (3, 6) and bool((words < V).all()) and len(states) == 6
-        assert all(torch.equal(z[:, :2], prompt) for z in [*states, words])
+        assert tokens.shape == (3, 6) and bool((tokens < V).all()) and len(states) == 6
+        assert all(torch.equal(z[:, :2], prompt) for z in [*states, tokens])
 
 
 @pairs(LEVELS)
@@ -154,9 +154,9 @@ def test_the_halves_of_a_denoiser_agree_with_the_whole(name, kind):
     process = LEVELS[name]
     halves = Halves(LEVELS[name])
     for options in ({}, {"temperature": 0.7}, {"prompt": torch.tensor([1, 2])}):
-        words = generate(process, halves, sampler, **options)
-        assert halves.whole == 0 and bool((words < V).all())
-        assert torch.equal(words, generate(process, plain(halves), sampler, **options))
+        tokens = generate(process, halves, sampler, **options)
+        assert halves.whole == 0 and bool((tokens < V).all())
+        assert torch.equal(tokens, generate(process, plain(halves), sampler, **options))
         halves.whole = 0
 
 
@@ -237,11 +237,11 @@ def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(process
 def test_logits_of_children_serve_as_well(sampler):
     process = LEVELS["levels"]
     table = torch.randn(process.num_states, process.num_states - 1, generator=seeded(1))
-    words = generate(process, lambda z, t: table[z], sampler, (30, 4), parameterization="children")
+    tokens = generate(process, lambda z, t: table[z], sampler, (30, 4), parameterization="children")
     states = trajectory(
         process, lambda z, t: table[z], sampler, shape=(30, 4), parameterization="children"
     )
-    assert bool((words < V).all())
+    assert bool((tokens < V).all())
     for before, after in pairwise(states):
         above = process.likelihood(before, after.clamp_max(V - 1), at(0.5, 30)) > 0
         assert bool((above | (after >= V)).all())  # no token leaves its cluster

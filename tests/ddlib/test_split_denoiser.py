@@ -65,7 +65,7 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
-    """The words under the state, where the logits of all others do not matter."""
+    """The tokens under the state, where the logits of all others do not matter."""
     process = LEVELS[name]
     generator = seeded(1)
     now = torch.tensor([0.8], dtype=F64)
@@ -78,12 +78,12 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             below = process.hierarchy.between(0, level).parents == process.hierarchy.local(
                 z[0, 0], level
             )
-            words = process.hierarchy.under(state)
-            assert words.tolist() == below.nonzero()[:, 0].tolist()
+            tokens = process.hierarchy.under(state)
+            assert tokens.tolist() == below.nonzero()[:, 0].tolist()
             if not process.subtree_logits_suffice(level, target, force):
                 continue
             hidden = torch.full_like(logits, -torch.inf)
-            hidden[..., words] = logits[..., words]
+            hidden[..., tokens] = logits[..., tokens]
             drawn = [
                 process.sample_given_level(
                     v, z, now, then, torch.tensor([[target]]), seeded(seed), force=force
@@ -108,7 +108,7 @@ def test_a_closed_cluster_needs_the_logits_of_its_own_tokens_only():
     assert not any(
         suffices(*levels) for levels in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)]
     )
-    assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all words
+    assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all tokens
     for name, state, under in [
         ("hdlm", V + 1, [2, 3]),
         ("hdlm", 4, [4]),
@@ -184,7 +184,7 @@ def test_the_two_sample_test_detects_a_wrong_distribution():
 
 @pytest.mark.statistical
 def test_positions_that_jump_together_are_drawn_apart():
-    """Two words, each uniform, drawn in one step.
+    """Two tokens, each uniform, drawn in one step.
 
     Each pair is as frequent as any; by five standard deviations.
     """
@@ -270,8 +270,8 @@ def test_halves_in_other_precisions_are_raised_not_drawn_from(dtype):
             halves.features,
         )
         halves.features = lambda z, t, f=features: f(z, t).to(dtype)
-        words = generate(process, halves)
-        assert bool((words < V).all()) and len(words.unique()) > 1
+        tokens = generate(process, halves)
+        assert bool((tokens < V).all()) and len(tokens.unique()) > 1
         with torch.autocast("cpu", torch.bfloat16):
             assert bool((generate(process, halves, steps=2) < V).all())
 

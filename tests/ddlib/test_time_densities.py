@@ -141,7 +141,7 @@ def moments_by_enumeration(process, t, nats):
 
 @settings(max_examples=examples(60))
 @given(strategies.hierarchies(), strategies.all_schedules(), strategies.times, st.data())
-def test_closed_moments_are_sums_over_words_and_states(tree, schedule, time, data):
+def test_closed_moments_are_sums_over_tokens_and_states(tree, schedule, time, data):
     process = dd.processes.Hierarchical(tree, schedule)
     t = torch.tensor([time], dtype=F64)
     nats = [data.draw(st.floats(0.1, 5.0)) for _ in range(tree.depth)]
@@ -270,7 +270,7 @@ def test_no_time_is_rounded_up_to_one(method, dtype):
     )
 
 
-def test_the_bound_of_words_that_leave_late_is_their_entropy():
+def test_the_bound_of_tokens_that_leave_late_is_their_entropy():
     """Its weight grows without end at t = 1, where a time in float32 must not be put.
 
     It was 3.3 for log 4.
@@ -474,5 +474,5 @@ def test_a_density_has_a_repr_and_is_built_from_values():
     assert dd.presets.hdlm_levels(NESTED).time_density(8).masses.shape == (130,)
 
 
-def test_a_process_of_one_word_has_nothing_to_estimate():
+def test_a_process_of_one_token_has_nothing_to_estimate():
     assert dd.presets.gidd(1, 0.2).time_density(8).weight(GRID).tolist() == [1.0] * len(GRID)

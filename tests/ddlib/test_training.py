@@ -63,8 +63,8 @@ def test_hard_mode_is_an_upper_bound_above_the_first_level_and_equal_at_it(proce
         hard > standard + 1e-3
     ).any()
     weight = process.weights(t).gather(1, level)
-    word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
-    assert torch.allclose(hard[level >= 2], (weight * word)[level >= 2])
+    token = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    assert torch.allclose(hard[level >= 2], (weight * token)[level >= 2])
 
 
 def test_factors_of_levels_scale_token_and_cluster_losses():
@@ -79,7 +79,7 @@ def test_factors_of_levels_scale_token_and_cluster_losses():
 
 
 def test_a_users_process_without_a_closed_form_can_be_clipped_too():
-    """Its weight is the rate at which z is left backwards given the word.
+    """Its weight is the rate at which z is left backwards given the token.
 
     For a hierarchy, the level weight.
     """

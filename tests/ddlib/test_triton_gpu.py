@@ -28,7 +28,7 @@ SYNCHRONISES = "called a synchronizing CUDA operation"
 
 
 def batch(process, dtype=torch.float32, rows=16, length=40, dim=75, own=False):
-    """Hidden states, matrix and bias of ``dtype``; words, states, times: on the CPU."""
+    """Hidden states, matrix and bias of ``dtype``; tokens, states, times: on the CPU."""
     generator = torch.Generator().manual_seed(0)
     sizes = (rows, length, dim), (V, dim), (V,)
     layer = [(torch.randn(size, generator=generator) * 0.3).to(dtype) for size in sizes]

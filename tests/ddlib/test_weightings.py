@@ -21,7 +21,7 @@ from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighti
 
 
 def evaluated(process, t, x=None):
-    """States of some words at a time, and the bound's weight."""
+    """States of some tokens at a time, and the bound's weight."""
     x = (
         torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None]
         if x is None
@@ -96,7 +96,7 @@ def released(process, x, z, t, release):
     time = t[:, None]
     is_x = z == x
     is_mask = z == process.vocab_size
-    c = process.scale * (time * (1 - time)) ** 0.5  # for each word
+    c = process.scale * (time * (1 - time)) ** 0.5  # for each token
     alpha = (1 - time) / (1 + process.vocab_size * c)
     noisiness = ((1 - alpha) / alpha).log() if release == "1.0" else torch.sigmoid(-time)
     kept = process.scale * (noisiness / 2).exp()
@@ -113,7 +113,9 @@ def test_dynamic_weights_are_those_of_gidds_code(release, p_uniform):
             found, released(process, x, z, torch.tensor([t], dtype=F64), release), rtol=1e-9
         )
     at_half = {
-        int(s): float(w) for s, w, word in zip(z[0], found[0], x[0], strict=True) if int(word) == 2
+        int(s): float(w)
+        for s, w, token in zip(z[0], found[0], x[0], strict=True)
+        if int(token) == 2
     }
     assert at_half[7] == 2.0 and at_half[0] == 1.0 and at_half[2] > 0
 

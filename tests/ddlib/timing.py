@@ -15,7 +15,7 @@ def split(value):
 
 
 def drawn(process, t, seed=0):
-    """Words, states that they can become, logits of words."""
+    """Tokens, states that they can become, logits of tokens."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(process.vocab_size, t.shape, generator=generator)
     probs = process.marginal(split(x), t.flatten())[:, 0]

@@ -57,5 +57,5 @@ def test_a_masked_language_model_trains_and_samples_with_every_process(name, con
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5]), "it learns a text that is always the same"
     assert dd.bound(process, denoiser, x).total.isfinite().all()
-    words = dd.sample(process, denoiser, (2, 7), steps=8)
-    assert words.shape == (2, 7) and words.max() < process.vocab_size
+    tokens = dd.sample(process, denoiser, (2, 7), steps=8)
+    assert tokens.shape == (2, 7) and tokens.max() < process.vocab_size

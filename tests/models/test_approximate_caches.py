@@ -72,8 +72,8 @@ def test_prompts_gaps_and_endings_work(keep):
     model = network()
     gap = PROCESS.num_states - 1
     prompt = torch.tensor([[1, 2, gap, gap, gap, gap, 3, gap, gap, gap, 0, 4]]).expand(3, -1)
-    words = drawn(model, keep, controls=[EndOfText(0)], prompt=prompt, temperature=0.7)
-    assert torch.equal(words[:, :2], prompt[:, :2]) and (words < WORDS).all()
+    tokens = drawn(model, keep, controls=[EndOfText(0)], prompt=prompt, temperature=0.7)
+    assert torch.equal(tokens[:, :2], prompt[:, :2]) and (tokens < WORDS).all()
 
 
 def test_the_cache_is_approximate():
@@ -96,7 +96,7 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
         torch.testing.assert_close(cached.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
         assert (cached - plain).abs().max() > 1e-6
     noise = torch.Generator().manual_seed(0)
-    words = dd.sample(
+    tokens = dd.sample(
         process,
         model,
         (4000, 6),
@@ -106,10 +106,12 @@ def test_probabilities_under_a_cache_sum_to_one_and_are_those_of_its_samples(kee
         controls=[*caches(keep)],
         generator=noise,
     )
-    counts = torch.bincount((words * 2 ** torch.arange(5, -1, -1)).sum(-1), minlength=64) / len(
-        words
+    counts = torch.bincount((tokens * 2 ** torch.arange(5, -1, -1)).sum(-1), minlength=64) / len(
+        tokens
     )
-    assert (counts - cached.exp()).abs().max() < 4 * 0.5 / len(words) ** 0.5 and counts.max() > 0.05
+    assert (counts - cached.exp()).abs().max() < 4 * 0.5 / len(
+        tokens
+    ) ** 0.5 and counts.max() > 0.05
 
 
 def test_networks_that_take_no_window_are_refused_by_name(tmp_path):

@@ -135,18 +135,18 @@ def test_the_layers_read_a_window_and_nothing_before_it(folders):
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
+def test_block_sampling_draws_the_same_tokens_with_and_without(folders, shift):
     model = made(folders, shift=shift)
     process = dd.presets.mdlm(WORDS)
     how = dict(steps=3, pace=dd.paces.Blocks(SIZE), prompt=draw(SIZE))
     noise = torch.Generator()
-    words = [
+    tokens = [
         dd.sample(
             process, model, (2, 8), generator=noise.manual_seed(5), controls=[*caches(k)], **how
         )
         for k in (True, False)
     ]
-    assert torch.equal(*words) and words[0].max() < WORDS
+    assert torch.equal(*tokens) and tokens[0].max() < WORDS
 
 
 def test_adapters_are_loaded_with_their_weights(folders):
@@ -205,7 +205,7 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users
         model.extend(z, t, cache)
 
 
-def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, monkeypatch):
+def test_a_network_that_keeps_less_than_every_token_is_refused_by_name(folders, monkeypatch):
     model = made(folders)
     to_transformers = type(model).to_transformers
 

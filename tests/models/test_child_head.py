@@ -61,7 +61,7 @@ def test_siblings_lie_next_to_each_other():
     assert sorted(rows.tolist()) == list(range(COUNT))
 
 
-def test_a_tied_word_reads_and_writes_one_row_and_clusters_have_their_own():
+def test_a_tied_token_reads_and_writes_one_row_and_clusters_have_their_own():
     model = trained(tree=TREE, tied=True)
     for one in (model, copy.deepcopy(model), model.double()):
         assert one.head.weight is one.embedding.weight
@@ -148,9 +148,9 @@ def test_with_one_normalisation_the_head_equals_a_token_head(tree, pad_to):
         with torch.no_grad():
             head.weight[head.rows[:WORDS]] = torch.randn(10, 4)[torch.tensor(tree[0])]
     probs = dd.token_logits(dd.Children.of(_Model(head)).tree, head(x))
-    words = head.to_token_head(pad_to)
-    torch.testing.assert_close(words(x).log_softmax(-1), probs, atol=1e-5, rtol=1e-5)
-    assert len(words.weight) % pad_to == 0
+    tokens = head.to_token_head(pad_to)
+    torch.testing.assert_close(tokens(x).log_softmax(-1), probs, atol=1e-5, rtol=1e-5)
+    assert len(tokens.weight) % pad_to == 0
 
 
 def test_clusters_with_different_rows_are_refused():

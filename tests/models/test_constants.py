@@ -25,7 +25,7 @@ def network():
 @pytest.mark.parametrize(
     "how", [{"avg_fn": get_ema_avg_fn(0.9)}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}, {}]
 )
-def test_an_average_of_weights_leaves_rows_and_words_as_they_are(how):
+def test_an_average_of_weights_leaves_rows_and_tokens_as_they_are(how):
     """Rows of the output layer [0, 1, 2, 3, 4, ...] became [0, 1, 2, 2, 4, ...]."""
     model = network()
     average = AveragedModel(model, use_buffers=True, **how)

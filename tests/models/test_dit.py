@@ -17,7 +17,7 @@ from ddlib_models.dit.layers import (
 
 @pytest.mark.parametrize("length", [1, 2, 7])
 @pytest.mark.parametrize("time_conditioned", [True, False])
-def test_logits_over_words_only(length, time_conditioned):
+def test_logits_over_tokens_only(length, time_conditioned):
     assert trained(time_conditioned=time_conditioned)(*inputs(length=length)).shape == (
         3,
         length,

@@ -200,7 +200,7 @@ def test_work_per_token_does_not_depend_on_the_text_so_far():
 
 
 @torch.no_grad()
-def test_kept_words_are_not_moved_at_each_step():
+def test_kept_tokens_are_not_moved_at_each_step():
     model = trained(block_size=4)
     cache = model.prefill(draw(64))
     z = draw(4, most=STATES)

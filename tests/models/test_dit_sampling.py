@@ -42,8 +42,8 @@ def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, 
             generator=seeds,
         )
 
-    words = drawn(True)
-    assert torch.equal(words, drawn(False)) and torch.equal(drawn(True, slice(1, 3)), words[1:3])
+    tokens = drawn(True)
+    assert torch.equal(tokens, drawn(False)) and torch.equal(drawn(True, slice(1, 3)), tokens[1:3])
 
 
 @pytest.mark.parametrize(

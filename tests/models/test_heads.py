@@ -35,7 +35,7 @@ def test_padding_changes_neither_logits_nor_gradients(tied):
         assert (padded_grad[len(plain_grad) :] == 0).all()
 
 
-def test_losses_that_fuse_the_head_read_the_words_alone():
+def test_losses_that_fuse_the_head_read_the_tokens_alone():
     model = trained(pad_to=32)
     (z, t) = inputs()
     weight, bias = model.head.output_weights()
@@ -62,7 +62,7 @@ def test_a_tied_model_is_restored_from_its_state():
     assert torch.equal(other(z, t), model(z, t)) and other.head.weight is other.embedding.weight
 
 
-def test_a_fresh_cluster_is_the_mean_of_its_words():
+def test_a_fresh_cluster_is_the_mean_of_its_tokens():
     vectors = table(build(parents=ELEVEN_IN_TWO))
     parents = torch.tensor(ELEVEN_IN_TWO[0])
     for cluster in (0, 1):
@@ -95,7 +95,7 @@ def test_a_cluster_has_a_vector_beyond_those_of_its_tokens():
     assert (gradient[[WORDS, STATES - 1]] == 0).all()
 
 
-def test_a_cluster_of_clusters_is_the_mean_over_all_words_beneath():
+def test_a_cluster_of_clusters_is_the_mean_over_all_tokens_beneath():
     parents = [torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]), [0, 0, 1]]
     model = build(num_states=14, vocab_size=8, parents=parents)
     vectors = table(model)
@@ -141,14 +141,14 @@ test_refuses_bad_parents = refuses(r"""
 """)
 
 
-def test_the_auxiliary_head_is_trained_along_and_changes_no_word():
+def test_the_auxiliary_head_is_trained_along_and_changes_no_token():
     model = build(num_clusters=2)
     (z, t) = inputs()
     assert (model.with_clusters(z, t)[1] == 0).all(), "a fresh one is uniform"
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    words, clusters = model.with_clusters(z, t)
-    assert clusters.shape == (3, 5, 2) and torch.equal(words, model(z, t))
+    tokens, clusters = model.with_clusters(z, t)
+    assert clusters.shape == (3, 5, 2) and torch.equal(tokens, model(z, t))
     clusters.square().sum().backward()
     assert all((parameter.grad != 0).any() for parameter in model.cluster_head.parameters())
     assert model.head.weight.grad is None

@@ -130,8 +130,8 @@ def test_undrawn_tokens_have_no_effect(seed, time, data):
     torch.testing.assert_close(found, dd.nelbo(small, fewer(number[z], t), number[x], number[z], t))
     order = dd.samplers.Confidence("entropy")
     logp = [
-        dd.likelihood(p, f, words, order)
-        for p, f, words in ((large, network, x), (small, fewer, number[x]))
+        dd.likelihood(p, f, tokens, order)
+        for p, f, tokens in ((large, network, x), (small, fewer, number[x]))
     ]
     torch.testing.assert_close(logp[0].log_likelihood, logp[1].log_likelihood)
 
@@ -166,5 +166,5 @@ def test_no_sampler_draws_an_undrawn_token(folders, name):
     network = hub.Adapted(Table(), special)
     serving = dd.registry.get("samplers", name).examples()[: SERVING.get(name)]
     for sampler, knobs in zip(serving * 4, KNOBS, strict=False):
-        words = dd.sample(process, network, (4, 8), sampler, steps=8, **knobs)
-        assert not bool(torch.isin(words, torch.tensor(special.undrawn)).any())
+        tokens = dd.sample(process, network, (4, 8), sampler, steps=8, **knobs)
+        assert not bool(torch.isin(tokens, torch.tensor(special.undrawn)).any())

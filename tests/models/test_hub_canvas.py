@@ -45,10 +45,10 @@ def test_logits_are_those_of_the_model_itself(theirs):
     assert (denoiser.block_size, denoiser.parameterization) == (SIZE, "posterior")
     x = draw(3, 10)
     z = draw(3, 10)
-    for words, kwargs in ((z, {}), (x, dict(clean=x))):
+    for tokens, kwargs in ((z, {}), (x, dict(clean=x))):
         found = denoiser(z, torch.rand(3), **kwargs)
         for start in (0, 4, 8):
-            prefix = front(words)[:, : 1 + start]
+            prefix = front(tokens)[:, : 1 + start]
             want = own(input_ids=prefix, decoder_input_ids=z[:, start : start + SIZE]).logits
             torch.testing.assert_close(found[:, start : start + SIZE], want, rtol=1e-5, atol=1e-5)
 
@@ -118,14 +118,14 @@ def test_texts_go_on_from_a_prompt(theirs):
     options = dict(
         steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", generator=[1, 2, 3]
     )
-    words = dd.sample(process, going, (3, 8), **options)
-    assert words.shape == (3, 8)
+    tokens = dd.sample(process, going, (3, 8), **options)
+    assert tokens.shape == (3, 8)
     alone = dd.sample(process, denoiser.after(prompt[:1]), (1, 8), **options | dict(generator=[1]))
-    assert torch.equal(alone, words[:1])
+    assert torch.equal(alone, tokens[:1])
     found = dd.bound(
         process,
         going,
-        words,
+        tokens,
         pace=dd.paces.Blocks(SIZE),
         at_once=True,
         parameterization="posterior",
@@ -143,14 +143,14 @@ def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
     options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior")
     padded = denoiser.after(prompt, left)
     logits = padded(z, t)
-    words = dd.sample(process, padded, (3, 8), generator=[0, 1, 2], **options)
+    tokens = dd.sample(process, padded, (3, 8), generator=[0, 1, 2], **options)
     for row, start in enumerate(left.tolist()):
         alone = denoiser.after(prompt[row : row + 1, start:])
         torch.testing.assert_close(
             logits[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5
         )
         assert torch.equal(
-            words[row : row + 1], dd.sample(process, alone, (1, 8), generator=[row], **options)
+            tokens[row : row + 1], dd.sample(process, alone, (1, 8), generator=[row], **options)
         )
     with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and less than 7"):
         denoiser.after(prompt, left + 2)

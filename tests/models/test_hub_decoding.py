@@ -100,12 +100,12 @@ def sdar(network, size, threshold):
             masked = z[0, here] == MASK
             if not masked.any():
                 break
-            word, chance = (one[here] for one in best(network, z))
+            token, chance = (one[here] for one in best(network, z))
             chance = torch.where(masked, chance, -torch.inf)
             chosen = chance > threshold
             if chosen.sum() < 1:
                 chosen = torch.arange(size) == chance.argmax()
-            z[0, here] = torch.where(chosen, word, z[0, here])
+            z[0, here] = torch.where(chosen, token, z[0, here])
             states.append(z[0].tolist())
     return states
 
@@ -183,17 +183,17 @@ def fast_dllm(network, size, small, threshold):
             while (masked := z[0, here] == MASK).any():
                 logits = network(z, torch.zeros(1))[:, begin : begin + size]
                 logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)[0, first : first + small]
-                chance, word = logits.softmax(-1).max(-1)
+                chance, token = logits.softmax(-1).max(-1)
                 chance = torch.where(masked, chance, -torch.inf)
                 chosen = chance > threshold
                 chosen[chance.argmax()] = True
-                z[0, here] = torch.where(chosen & masked, word, z[0, here])
+                z[0, here] = torch.where(chosen & masked, token, z[0, here])
                 states.append(z[0].tolist())
     return states
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_word_by_the_block_before_and_small_blocks(seed):
+def test_a_token_by_the_block_before_and_small_blocks(seed):
     network = Table(SIZE, 1, seed)
     decoding = hub.families()["fast_dllm"]().decoding
     threshold = dd.build("samplers", decoding).threshold
@@ -236,16 +236,16 @@ def nemotron(block, causal, threshold, prompt):
         z[0, begin] = causal(z[:, :begin], torch.zeros(1))[0, -1].argmax()
         states.append(z[0].tolist())
         while (masked := z[0, here] == MASK).any():
-            word, chance = (one[here] for one in best(block, z))
+            token, chance = (one[here] for one in best(block, z))
             chance = torch.where(masked, chance, -torch.inf)
             chosen = (chance >= threshold) | (torch.arange(SIZE) == chance.argmax())
-            z[0, here] = torch.where(chosen, word, z[0, here])
+            z[0, here] = torch.where(chosen, token, z[0, here])
             states.append(z[0].tolist())
     return states
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_word_by_the_causal_model_and_a_threshold(seed):
+def test_a_token_by_the_causal_model_and_a_threshold(seed):
     network = AnotherHead(seed)
     decoding = hub.families()["nemotron_diffusion"]().decoding
     threshold = dd.build("samplers", decoding).threshold

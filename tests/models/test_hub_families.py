@@ -110,15 +110,15 @@ def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
             auto_map={"AutoModel": "x.Y"},
         )
     process, denoiser, _, special = hub.load(folder, family="a2d" if kind != "qwen3" else None)
-    words = TOKENS + (kind == "qwen2")  # whose class of tokenizers adds the end of a text
-    assert process.num_states == words + 1 and special.undrawn == (MASK,)
+    tokens = TOKENS + (kind == "qwen2")  # whose class of tokenizers adds the end of a text
+    assert process.num_states == tokens + 1 and special.undrawn == (MASK,)
     assert isinstance(denoiser, SplitDenoiser)
-    z = states(words)
+    z = states(tokens)
     network = CAUSAL[kind]()
     network.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     network.tie_weights()
-    compare(denoiser(z, torch.rand(3)), unmasked(network, ids(z, words), words=words))
-    causal = network(input_ids=ids(z, words)).logits[..., :words]
+    compare(denoiser(z, torch.rand(3)), unmasked(network, ids(z, tokens), words=tokens))
+    causal = network(input_ids=ids(z, tokens)).logits[..., :tokens]
     assert (
         float((causal - denoiser(z, torch.rand(3))).nan_to_num(neginf=0)[:, :-1].abs().max()) > 0.01
     )
@@ -137,10 +137,10 @@ def test_a2d_by_blocks(tmp_path):
     torch.testing.assert_close(
         denoiser.extend(z[:, 4:], t, denoiser.prefill(x[:, :4])), denoiser(z, t, clean=x)[:, 4:]
     )
-    words = dd.sample(
+    tokens = dd.sample(
         process, denoiser, (3, 6), dd.samplers.Confidence(), steps=2, pace=dd.paces.Blocks(2)
     )
-    assert not bool((words == MASK).any())
+    assert not bool((tokens == MASK).any())
     with pytest.raises(ValueError, match="blocks start at the left end"):
         denoiser.with_padding(torch.tensor([1]))
 
@@ -292,15 +292,15 @@ def write_dream(folder, **changes):
 @torch.no_grad()
 def test_dream_is_qwen_one_position_to_the_right(tmp_path):
     network = write_dream(tmp_path)
-    words = TOKENS + 2
+    tokens = TOKENS + 2
     _, denoiser, _, special = hub.load(tmp_path)
-    assert (special.mask, special.vocab_size, special.undrawn) == (TOKENS, words, (TOKENS,))
+    assert (special.mask, special.vocab_size, special.undrawn) == (TOKENS, tokens, (TOKENS,))
     assert special.ends == (TOKENS + 1,)
-    z = states(words, TOKENS)
-    z = torch.where(z < words, z % TOKENS, z)
-    own = unmasked(network, torch.where(z == words, TOKENS, z), words=words)
+    z = states(tokens, TOKENS)
+    z = torch.where(z < tokens, z % TOKENS, z)
+    own = unmasked(network, torch.where(z == tokens, TOKENS, z), words=tokens)
     want = torch.cat([own[:, :1], own[:, :-1]], 1)
-    drawn = torch.arange(words) != TOKENS
+    drawn = torch.arange(tokens) != TOKENS
     logits = denoiser(z, torch.rand(3))
     torch.testing.assert_close(logits[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
     left = torch.tensor([0, 3, 1])

@@ -197,8 +197,8 @@ def test_half_precision_returns_float32(tmp_path):
     t = torch.rand(3)
     assert next(half.parameters()).dtype == torch.bfloat16 and half(z, t).dtype == torch.float32
     torch.testing.assert_close(half(z, t), whole(z, t), rtol=0.1, atol=0.1)
-    words = dd.sample(dd.presets.mdlm(TOKENS), half, (2, 5), steps=3)
-    assert not bool((words == MASK).any())
+    tokens = dd.sample(dd.presets.mdlm(TOKENS), half, (2, 5), steps=3)
+    assert not bool((tokens == MASK).any())
 
 
 def test_endings_of_a_text(tmp_path):

@@ -148,7 +148,7 @@ def test_quantised_weights(bert):
     refused(r"quantization_config of config.json declares quantised weights", bert)
 
 
-def test_states_that_are_no_words(bert, as_users_call):
+def test_states_that_are_no_tokens(bert, as_users_call):
     _, denoiser, _, special = hub.load(bert)
     with pytest.raises(
         ValueError, match=rf"z contains id 4, the token '\[MASK\]', which .* is the state {TOKENS}"
@@ -161,7 +161,7 @@ def test_states_that_are_no_words(bert, as_users_call):
         denoiser.with_padding(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
 
 
-def test_ids_that_are_no_words_do_not_become_states(bert):
+def test_ids_that_are_no_tokens_do_not_become_states(bert):
     """V is the state of the mask and no id; an id that no token has is none either."""
     special = hub.load(bert).special
     assert special.vocab_size == TOKENS

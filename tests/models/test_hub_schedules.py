@@ -66,13 +66,13 @@ def llada(x, prompt, block, steps):
         each = steps // blocks
         masks = (x[:, start:end] == V).sum(1)
         for i in range(each):
-            sure, word = network(x, None).softmax(-1).max(-1)
+            sure, token = network(x, None).softmax(-1).max(-1)
             sure[:, end:] = -1
             sure[x != V] = -1
             for row in range(len(x)):
                 number = int(masks[row]) // each + (i < int(masks[row]) % each)
                 best = sure[row].topk(number).indices
-                x[row, best] = word[row, best]
+                x[row, best] = token[row, best]
     return x
 
 
@@ -84,7 +84,7 @@ def test_lladas_loop(prompt, block, steps):
     x = torch.full((3, L), V)
     x[:, :prompt] = torch.randint(V, (3, prompt), generator=torch.Generator().manual_seed(0))
     pace = None if block == L else dd.paces.Blocks(block)
-    words = dd.sample(
+    tokens = dd.sample(
         dd.presets.mdlm(V),
         denoiser(),
         (3, L),
@@ -94,7 +94,7 @@ def test_lladas_loop(prompt, block, steps):
         temperature=0.0,
         pace=pace,
     )
-    assert torch.equal(words, llada(x, prompt, block, steps))
+    assert torch.equal(tokens, llada(x, prompt, block, steps))
 
 
 SCORES = {
@@ -135,7 +135,7 @@ def test_dreams_loop(name, prompt, steps):
         [torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64)[:-1], torch.zeros(1)]
     )
     seen = []
-    words = dd.sample(
+    tokens = dd.sample(
         dd.presets.mdlm(V),
         denoiser(1),
         (1, L),
@@ -146,7 +146,7 @@ def test_dreams_loop(name, prompt, steps):
         on_step=lambda k, t, z: seen.append(int((z == V).sum())),
     )
     assert [a - b for a, b in pairwise(seen)] == came
-    assert torch.equal(words, want)
+    assert torch.equal(tokens, want)
 
 
 def test_an_even_split_is_not_dreams():
@@ -158,7 +158,7 @@ def test_expected_numbers_in_a_hierarchy():
     process = dd.presets.hdlm([0, 0, 1, 1, 2, 2])
     left = []
     network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
-    words = dd.sample(
+    tokens = dd.sample(
         process,
         network,
         (1, 40),
@@ -172,7 +172,7 @@ def test_expected_numbers_in_a_hierarchy():
         @ torch.arange(3.0).double()
         * 40
     )
-    assert int(words.max()) < 6 and left[0] == 80
+    assert int(tokens.max()) < 6 and left[0] == 80
     assert all(0 <= found - float(want) < 4 for found, want in zip(left, mean, strict=True))
 
 

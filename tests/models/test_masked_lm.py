@@ -72,7 +72,7 @@ def test_logits_are_those_of_the_model_itself(tmp_path, kind, mask):
 
 @kinds
 @torch.no_grad()
-def test_no_word_is_padding_and_all_see_each_other(folders, kind):
+def test_no_token_is_padding_and_all_see_each_other(folders, kind):
     model = masked_lm(WORDS + 1, WORDS, str(folders[kind]))
     z = torch.full((1, LENGTH), CONFIGS[kind]().pad_token_id)
     t = torch.zeros(1)
@@ -227,7 +227,7 @@ def test_it_can_begin_from_its_architecture_alone(kind):
     assert copy.deepcopy(model)(*states(model)).shape == (4, LENGTH, WORDS)
 
 
-def test_without_a_mask_all_states_are_words(folders):
+def test_without_a_mask_all_states_are_tokens(folders):
     process = dd.processes.Uniform(WORDS, dd.schedules.Linear())
     model = masked_lm(WORDS, WORDS, str(folders["bert"]))
     assert model.mask_id is None and model.clusters is None

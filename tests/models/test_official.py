@@ -63,8 +63,8 @@ def assert_logits(name: str, case: Case) -> None:
     if case.clusters:
         z, t = inputs(case)
         with torch.no_grad():
-            words, clusters = model.with_clusters(ours(z, case), t)
-        assert torch.equal(words, found)
+            tokens, clusters = model.with_clusters(ours(z, case), t)
+        assert torch.equal(tokens, found)
         assert_digest(clusters, expected["clusters"])
 
 
@@ -107,10 +107,10 @@ def test_vocabularies_of_the_papers_need_no_arguments():
         official.gidd(state(TRUE_VOCABULARY["gidd in training, its vocabulary"])).num_states
         == 50259
     )
-    for name, words in (("hdlm", 50258), ("hdlm of lm1b", 30522)):
+    for name, tokens in (("hdlm", 50258), ("hdlm of lm1b", 30522)):
         case = TRUE_VOCABULARY[f"{name}, its vocabulary"]
         model, _ = official.hdlm(state(case), parents(case))
-        assert (model.vocab_size, model.num_states) == (words, words + 64 + 1)
+        assert (model.vocab_size, model.num_states) == (tokens, tokens + 64 + 1)
 
 
 def test_mdlm_ignores_the_time():

@@ -253,15 +253,15 @@ def test_a_causal_mask_has_no_window(folders):
     list(product(["dit", "llama"], ["prefix", "dual"])),
 )
 def test_refreshed_at_every_call_it_draws_the_same_tokens(folders, name, keep):
-    model, words = (
+    model, tokens = (
         (trained().double(), DIT_WORDS) if name == "dit" else (llama(folders, shift=1), WORDS)
     )
-    process = dd.presets.mdlm(words)
+    process = dd.presets.mdlm(tokens)
     model = model if name == "llama" else trained(num_states=process.num_states).double()
     how = dict(pace=dd.paces.Blocks(4), steps=4, generator=[1, 2, 3])
     draw_with = partial(dd.sample, process, model, (3, LENGTH), dd.samplers.Confidence(), **how)
     drawn = [draw_with(controls=[*caches(rule)]) for rule in (f"{keep}:refresh=1", True)]
-    assert torch.equal(*drawn) and drawn[0].max() < words
+    assert torch.equal(*drawn) and drawn[0].max() < tokens
 
 
 @torch.no_grad()
