@@ -103,7 +103,7 @@ class Options:
         return fixed + [each for each in chosen if each.name != FIXED]
 
 
-class Rows(NamedTuple):
+class HeldOutBatch(NamedTuple):
     """Held-out sequences of one shape and label, with the model that they are given to."""
 
     model: Model
@@ -113,7 +113,9 @@ class Rows(NamedTuple):
     index: Int64[Tensor, "B"]
 
 
-def rows_of(saved: LoadedModel, data: Prepared, length: int, options: Options) -> Iterator[Rows]:
+def rows_of(
+    saved: LoadedModel, data: Prepared, length: int, options: Options
+) -> Iterator[HeldOutBatch]:
     """Yield the first held-out sequences, in batches of rows of one length and label.
 
     Padding is given, to all estimators alike; rows of other models have no padding.
@@ -141,7 +143,9 @@ def rows_of(saved: LoadedModel, data: Prepared, length: int, options: Options) -
                     yield from _by_label(saved, part, wanted)
 
 
-def _by_label(saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]) -> Iterator[Rows]:
+def _by_label(
+    saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]
+) -> Iterator[HeldOutBatch]:
     conditional = batch.labels is not None and takes_labels(saved.model)
     labels = batch.labels if conditional else torch.zeros_like(batch.index)
     for label in labels[wanted].unique().tolist():
@@ -149,7 +153,7 @@ def _by_label(saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]) -> It
         network = labelled(saved.denoiser, label) if conditional else saved.denoiser
         model = Model(saved.process, network, saved.parameterization, saved.pace)
         device = saved.process.device
-        yield Rows(
+        yield HeldOutBatch(
             model,
             batch.x[rows].to(device),
             batch.mask[rows].to(device),
@@ -157,7 +161,9 @@ def _by_label(saved: LoadedModel, batch: Batch, wanted: Bool[Tensor, "B"]) -> It
         )
 
 
-def measure(estimator: Estimator, rows: Sequence[Rows], options: Options) -> tuple[Tensor, int]:
+def measure(
+    estimator: Estimator, rows: Sequence[HeldOutBatch], options: Options
+) -> tuple[Tensor, int]:
     """Return the nats of every sequence, a column per draw, and the calls of a sequence."""
     draws = options.draws if estimator.random else 1
     nats = []

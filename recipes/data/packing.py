@@ -8,7 +8,7 @@ from jaxtyping import Int
 
 
 @dataclass(frozen=True)
-class Rows(Sequence[np.ndarray]):
+class PackedDocuments(Sequence[np.ndarray]):
     """Rows of packed documents: row i holds ``order[begins[i]:begins[i + 1]]``, in this order."""
 
     order: Int[np.ndarray, " N"]
@@ -21,7 +21,7 @@ class Rows(Sequence[np.ndarray]):
         return self.order[self.begins[index] : self.begins[index + 1]]
 
 
-def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
+def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> PackedDocuments:
     """Pack documents into rows of ``length`` tokens, each whole in one row.
 
     Longer ones fill a row alone.
@@ -63,4 +63,4 @@ def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
     row_of = row[longest_first]
     order = longest_first[np.argsort(row_of, kind="stable")]
     begins = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=num_rows))])
-    return Rows(order, begins)
+    return PackedDocuments(order, begins)

@@ -65,7 +65,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingState:
     """State that training changes."""
 
     model: torch.nn.Module
@@ -116,7 +116,7 @@ def found(folder: Path) -> list[Path]:
     )
 
 
-def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> Path:
+def save(folder: Path, state: TrainingState, facts: Facts, world: World, keep: int) -> Path:
     """Write a checkpoint; remove those that are neither among the newest ``keep`` nor the one of
     the best bound.
     """
@@ -151,7 +151,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
             say(f"skipping a damaged checkpoint: {error}")
 
 
-def load(path: Path, state: State, world: World) -> list[str]:
+def load(path: Path, state: TrainingState, world: World) -> list[str]:
     """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of
     processes.
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddlib.typing import implements
 from recipes.config import Hardware
-from recipes.engine.model_protocols import Blocks, able, blocks
+from recipes.engine.model_protocols import HasBlocks, able, blocks
 from recipes.engine.network import Network
 from recipes.engine.parallel import World
 
@@ -35,7 +35,7 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     """
     model = network.to(world.device).model
     if hardware.recompute:
-        able(model, Blocks, "hardware.recompute=True", "blocks")
+        able(model, HasBlocks, "hardware.recompute=True", "blocks")
     for block in blocks(model):
         if hardware.recompute:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
@@ -48,7 +48,7 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
             half, torch.float32 if half else None, cast_forward_inputs=False
         )
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in (*(model.blocks if implements(model, Blocks) else ()), network):
+        for part in (*(model.blocks if implements(model, HasBlocks) else ()), network):
             fully_shard(part, mesh=mesh, mp_policy=policy)
         register_fsdp_forward_method(network, "predict")
         return network

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
-from recipes.engine.model_protocols import Blocks
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.model_protocols import HasBlocks
+from recipes.engine.objectives.noising import NoisyBatch
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.setup import Rehearsal, micro_batch
@@ -249,7 +249,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
         return call
 
-    def trained(noisy: Noisy) -> None:
+    def trained(noisy: NoisyBatch) -> None:
         noisy = run.state.objective.before(noisy, run.averaged)
         run.called(run.state.objective, noisy, scale)[0].backward()
 
@@ -301,7 +301,9 @@ def _gathered(model: nn.Module, half: bool) -> float:
     in advance.
     """
     inside = (
-        [_size(block.parameters()) for block in model.blocks] if implements(model, Blocks) else [0]
+        [_size(block.parameters()) for block in model.blocks]
+        if implements(model, HasBlocks)
+        else [0]
     )
     outside = _size(model.parameters()) - sum(inside)
     block = max(inside)

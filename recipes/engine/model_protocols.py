@@ -16,7 +16,7 @@ from recipes.config import own_times
 
 
 @runtime_checkable
-class Blocks(Protocol):
+class HasBlocks(Protocol):
     """Network made of similar modules, which are compiled, recomputed and sharded one by one."""
 
     blocks: nn.ModuleList
@@ -106,4 +106,4 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
     """Return the modules that are treated one by one: its blocks, or the whole network."""
-    return list(model.blocks) if implements(model, Blocks) else [model]
+    return list(model.blocks) if implements(model, HasBlocks) else [model]

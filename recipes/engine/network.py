@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 from recipes.metrics.conditioned import takes_labels
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Network(nn.Module):
         self._parameterization = parameterization
 
     def forward(
-        self, objective: "Objective", noisy: Noisy, scale: Tensor
+        self, objective: "Objective", noisy: NoisyBatch, scale: Tensor
     ) -> tuple[Tensor, Float[Tensor, "B L"]]:
         """``Objective.loss``: within a call, before which DDP and FSDP prepare the weights."""
         return objective.loss(noisy, self, scale)
@@ -49,7 +49,7 @@ class Network(nn.Module):
         """Whether the network has features and an output layer."""
         return implements(self.model, SplitDenoiser)
 
-    def evaluate(self, noisy: Noisy, **options: Any) -> Tensor:
+    def evaluate(self, noisy: NoisyBatch, **options: Any) -> Tensor:
         """Return the features of a split network for a noisy batch, the logits of any other."""
         return self.call(self.model.features if self.split else self.model, noisy, **options)
 
@@ -85,7 +85,7 @@ class Network(nn.Module):
         return self.model(z, t, *packing, **options)
 
     @torch.no_grad()
-    def answer(self, noisy: Noisy) -> Float[Tensor, "B L K"]:
+    def answer(self, noisy: NoisyBatch) -> Float[Tensor, "B L K"]:
         """Return the network's logits for a noisy batch, without gradient."""
         with self.autocast(noisy.z.device):
             return self.call(self.predict, noisy)
@@ -105,7 +105,7 @@ class Network(nn.Module):
         """
         return dd.Children.meaning(self.model, self._parameterization)
 
-    def call(self, function: Callable[..., Any], noisy: Noisy, **options: Any) -> Any:
+    def call(self, function: Callable[..., Any], noisy: NoisyBatch, **options: Any) -> Any:
         """Call the network, or a part of it; the output for packed rows is that of one sequence for
         every token.
         """

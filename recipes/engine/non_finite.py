@@ -12,13 +12,13 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
 from ddlib.weightings import Weighting, loss_weights
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 
 
 def cause(
     process: dd.processes.ForwardProcess,
     weighting: Weighting,
-    noisy: Sequence[Noisy],
+    noisy: Sequence[NoisyBatch],
     losses: Sequence[Float[Tensor, "B L"]],
 ) -> str:
     """Describe the first token whose loss is NaN or infinite.
@@ -51,7 +51,7 @@ def cause(
 def _term(
     process: dd.processes.ForwardProcess,
     weighting: Weighting,
-    part: Noisy,
+    part: NoisyBatch,
     losses: Tensor,
     row: int,
     position: int,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recipes.config import Optimizer
-from recipes.engine.model_protocols import Blocks, able
+from recipes.engine.model_protocols import HasBlocks, able
 from recipes.engine.muon import Muon
 
 
@@ -19,7 +19,7 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
     """
     matrices = []
     if config.muon:
-        blocks = able(model, Blocks, "optimizer.muon=True", "blocks").blocks
+        blocks = able(model, HasBlocks, "optimizer.muon=True", "blocks").blocks
         matrices = [
             p for name, p in blocks.named_parameters() if p.ndim == 2 and "modulation" not in name
         ]

@@ -19,12 +19,12 @@ from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
 from recipes.data.agreement import check_lengths
-from recipes.engine.checkpoint import CHECKPOINTS, Facts, State, check_folder, newest
+from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
 from recipes.engine.distribution import accumulating, gathered_anew, spread
 from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
-from recipes.engine.objectives.noising import Noisy, level_sums, loss_weights
+from recipes.engine.objectives.noising import NoisyBatch, level_sums, loss_weights
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World
 from recipes.engine.setup import (
@@ -58,12 +58,12 @@ class Run:
     process: dd.processes.ForwardProcess
     network: Network
     called: nn.Module
-    state: State
+    state: TrainingState
     facts: Facts
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
     padded: bool = True
     """Whether the vocabulary has padding, which the loss may count."""
-    last: Noisy | None = None
+    last: NoisyBatch | None = None
     """Last noisy input of the network."""
     earlier: tuple[Path, Facts] | None = None
     """Newest intact checkpoint in the run's folder, from which ``resume`` continues."""
@@ -129,7 +129,7 @@ class Run:
             recipe.data.packed and takes_labels(model) and len(rows.train.labels)
         )  # the rest of a row has none
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
-        state = State(network, optimizers(model, recipe.optimizer), average, objective)
+        state = TrainingState(network, optimizers(model, recipe.optimizer), average, objective)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         run = cls(
             recipe,
@@ -315,7 +315,7 @@ class Run:
             self.state.average.swap()
             gathered_anew(self.network)
 
-    def _refuse(self, noisy: list[Noisy], why: str) -> None:
+    def _refuse(self, noisy: list[NoisyBatch], why: str) -> None:
         """Save the batch if ``why`` states what is not finite in it, and raise the error on every
         process.
         """

@@ -1,6 +1,6 @@
 """Estimators of -log p(x) in use, and Kraft's test of likelihoods and bounds."""
 
-from recipes.estimators.base import Draw, Estimator, Model
+from recipes.estimators.base import Estimator, Model, SequenceEstimate
 from recipes.estimators.kraft import (
     TOLERANCE,
     kraft_sum,
@@ -19,10 +19,10 @@ __all__ = [
     "FIXED",
     "TOLERANCE",
     "AlongOrders",
-    "Draw",
     "Estimator",
     "Model",
     "OverNoise",
+    "SequenceEstimate",
     "kraft_sum",
     "kraft_sums",
     "named",

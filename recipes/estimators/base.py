@@ -32,7 +32,7 @@ class Model:
         return dd.cavity_logits(self.process, output, z, t, self.parameterization)
 
 
-class Draw(NamedTuple):
+class SequenceEstimate(NamedTuple):
     """An estimate for every sequence of a batch."""
 
     nats: Float64[Tensor, "B"]
@@ -62,7 +62,7 @@ class Estimator(ABC):
         x: Int64[Tensor, "B L"],
         free: Bool[Tensor, "B L"],
         generator: dd.KeyedGenerator,
-    ) -> Draw:
+    ) -> SequenceEstimate:
         """Estimate -log p(x | given tokens) of every sequence by one draw of times and noise.
 
         Args:

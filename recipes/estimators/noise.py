@@ -12,7 +12,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.processes import unsqueeze_times
 from ddlib.testing import oracle
-from recipes.estimators.base import Draw, Estimator, Model
+from recipes.estimators.base import Estimator, Model, SequenceEstimate
 from recipes.estimators.times import Moments, Times
 
 POINTS = 60
@@ -69,7 +69,7 @@ class OverNoise(Estimator):
         x: Int64[Tensor, "B L"],
         free: Bool[Tensor, "B L"],
         generator: dd.KeyedGenerator,
-    ) -> Draw:
+    ) -> SequenceEstimate:
         rows, length = x.shape
         total = torch.zeros(rows, dtype=torch.float64, device=x.device)
         calls = 0
@@ -85,7 +85,7 @@ class OverNoise(Estimator):
             nats = torch.where(noised.counted, measure * value, 0.0).sum(-1)
             total += moments.weight * nats
             calls += noised.called
-        return Draw(total, calls)
+        return SequenceEstimate(total, calls)
 
     @torch.no_grad()
     def expectation(self, model: Model, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B"]:

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 import ddlib as dd
-from recipes.estimators.base import Draw, Estimator, Model
+from recipes.estimators.base import Estimator, Model, SequenceEstimate
 
-Reading = Callable[[Model, Int64[Tensor, "B L"], Bool[Tensor, "B L"]], Draw]
+Reading = Callable[[Model, Int64[Tensor, "B L"], Bool[Tensor, "B L"]], SequenceEstimate]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class AlongOrders(Estimator):
         x: Int64[Tensor, "B L"],
         free: Bool[Tensor, "B L"],
         generator: dd.KeyedGenerator,
-    ) -> Draw:
+    ) -> SequenceEstimate:
         return self.reading(model, x, free)
 
     @torch.no_grad()
@@ -63,7 +63,7 @@ def chain(
     model: Model,
     x: Int64[Tensor, "B L"],
     free: Bool[Tensor, "B L"],
-) -> Draw:
+) -> SequenceEstimate:
     """Return the exact likelihood along an order whose choice reads z alone (theory section 10).
 
     Args:
@@ -85,7 +85,7 @@ def chain(
         parameterization=model.parameterization,
         pace=None if blocks is None else model.pace,
     )
-    return Draw(-found.log_likelihood, found.calls)
+    return SequenceEstimate(-found.log_likelihood, found.calls)
 
 
 def several(
@@ -94,12 +94,12 @@ def several(
     model: Model,
     x: Int64[Tensor, "B L"],
     free: Bool[Tensor, "B L"],
-) -> Draw:
+) -> SequenceEstimate:
     """Combine the chains of ``count`` fixed orders."""
     orders = [dd.samplers.InOrder(Permuted(number)) for number in range(count)]
     draws = [chain(order, None, model, x, free) for order in orders]
     nats = torch.stack([one.nats for one in draws])
-    return Draw(combine(nats), sum(one.calls for one in draws))
+    return SequenceEstimate(combine(nats), sum(one.calls for one in draws))
 
 
 def along(order: dd.samplers.Sampler, group: int | None = None) -> Reading:
@@ -112,7 +112,9 @@ def among(count: int, combine: Callable[[Float64[Tensor, "k B"]], Tensor]) -> Re
     return partial(several, count, combine)
 
 
-def true_token_first(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]) -> Draw:
+def true_token_first(
+    model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]
+) -> SequenceEstimate:
     """Return the sum along the order that takes the position whose *true* child is likeliest.
 
     The choice depends on the tokens that are still hidden, so the product of the conditionals is no
@@ -137,7 +139,7 @@ def true_token_first(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "
         moving = level.gather(1, best) > 0
         nats -= torch.where(moving, gain.gather(1, best), 0.0)[:, 0]
         level = level.scatter_add(1, best, -moving.to(level.dtype))
-    return Draw(nats, calls)
+    return SequenceEstimate(nats, calls)
 
 
 def _mass(log_p: Tensor, ancestors: Tensor, level: Tensor, x: Tensor) -> Tensor:
@@ -146,7 +148,9 @@ def _mass(log_p: Tensor, ancestors: Tensor, level: Tensor, x: Tensor) -> Tensor:
     return torch.where(members, log_p, -torch.inf).logsumexp(-1)
 
 
-def coupled_pairs(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]) -> Draw:
+def coupled_pairs(
+    model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L"]
+) -> SequenceEstimate:
     r"""Return the sum over pairs of positions, left to right, of an unnormalised distribution.
 
     .. math:: -\sum_k \sum_{l \in A_k} \log p(x_l | z, x_{A_k \setminus l})
@@ -166,7 +170,7 @@ def coupled_pairs(model: Model, x: Int64[Tensor, "B L"], free: Bool[Tensor, "B L
         log_p = model.logits(z, _times(model, (~shown).long(), 1, free)).double().log_softmax(-1)
         term = log_p[:, own].gather(-1, x[:, own, None])[:, 0]
         nats -= torch.where(free[:, own], term, 0.0)
-    return Draw(nats, length)
+    return SequenceEstimate(nats, length)
 
 
 def _times(model: Model, level: Tensor, top: int, free: Tensor) -> Tensor:

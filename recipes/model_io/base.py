@@ -68,7 +68,7 @@ Precision = Literal["float32", "bfloat16"]
 In either, tokens are drawn with float64 uniforms and cumulative sums.
 """
 
-Rows = Literal["padded", "packed", "wrapped", "free", "exact"]
+RowLayout = Literal["padded", "packed", "wrapped", "free", "exact"]
 """Layout of the training sequences.
 
 Rows of one length with padding behind each text; rows of one length with several
@@ -95,7 +95,7 @@ class LoadedModel:
     special: SpecialIds
     length: int
     """Tokens of a row; the maximum where rows are as long as their texts."""
-    rows: Rows
+    rows: RowLayout
     pace: dd.paces.Pace
     """Default schedule of positions."""
     sha256: str

@@ -27,7 +27,7 @@ from recipes.data import Layout, SymbolCorpus
 from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
-from recipes.model_io.base import LoadedModel, Precision, Rows
+from recipes.model_io.base import LoadedModel, Precision, RowLayout
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
@@ -263,7 +263,7 @@ def layout_of(folder: Path) -> Layout | None:
     return Layout.read(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
-def _rows(recipe: Recipe, layout: Layout | None) -> Rows:
+def _rows(recipe: Recipe, layout: Layout | None) -> RowLayout:
     """Return the layout of the rows that a recipe trains on."""
     if layout is not None and not layout.ends:
         return "exact"

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import ddlib as dd
-from recipes.audit import Options, Rows, judge, measure, rows_of
+from recipes.audit import HeldOutBatch, Options, judge, measure, rows_of
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches, wrapped
 from recipes.engine import train
@@ -221,12 +221,14 @@ def audit(name: str, recipe: Recipe, path: Path, sizes: Sizes) -> None:
         print(f"{name}, {estimator.name}: {mean:.4f}", flush=True)
 
 
-def first(rows: Sequence[Rows], count: int) -> list[Rows]:
+def first(rows: Sequence[HeldOutBatch], count: int) -> list[HeldOutBatch]:
     """Return the first sequences of batches."""
     taken = []
     for batch in rows:
         size = min(count, len(batch.x))
-        taken.append(Rows(batch.model, batch.x[:size], batch.free[:size], batch.index[:size]))
+        taken.append(
+            HeldOutBatch(batch.model, batch.x[:size], batch.free[:size], batch.index[:size])
+        )
         count -= size
         if count == 0:
             break

@@ -251,7 +251,7 @@ def test_axes_are_used_when_given_and_made_when_not():
 
 def test_matplotlib_is_imported_late_and_pyplot_never():
     script = (
-        "import sys, ddlib as dd; from ddlib import plot, show\n"
+        "import sys, ddlib as dd; from ddlib import plot\n"
         "print('matplotlib' in sys.modules)\n"
         "plot.occupancies(dd.presets.mdlm(3)); print('matplotlib' in sys.modules, "
         "'matplotlib.pyplot' in sys.modules)"

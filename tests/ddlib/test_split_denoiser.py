@@ -24,7 +24,7 @@ from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser, implements
 from ddlib_models import DiT
-from recipes.engine.model_protocols import Blocks
+from recipes.engine.model_protocols import HasBlocks
 
 
 class ExactHalves:
@@ -57,7 +57,7 @@ def test_a_network_that_computes_in_two_parts_is_found_by_its_attributes():
     assert implements(halves, SplitDenoiser) and not implements(plain(halves), SplitDenoiser)
     assert implements(network, SparseDenoiser) and not implements(halves, SparseDenoiser)
     # attributes that isinstance ignores from Python 3.12 on
-    assert implements(torch.compile(network), SplitDenoiser) and implements(network, Blocks)
+    assert implements(torch.compile(network), SplitDenoiser) and implements(network, HasBlocks)
     halves.features = None
     assert not implements(halves, SplitDenoiser)
 

@@ -351,7 +351,7 @@ def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, 
 def saved(folder, step, bound):
     """A checkpoint of a small model, of which only the newest and the best are kept."""
     model = torch.nn.Linear(3, 3)
-    state = checkpoint.State(model, [torch.optim.AdamW(model.parameters())], None, Bound())
+    state = checkpoint.TrainingState(model, [torch.optim.AdamW(model.parameters())], None, Bound())
     return checkpoint.save(
         folder, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1
     )

@@ -10,7 +10,7 @@ from ddlib.processes import Masked
 from ddlib.schedules import Linear
 from ddlib.weightings import Clip
 from recipes.engine.non_finite import cause
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 
 NAN = torch.nan
 INF = torch.inf
@@ -35,7 +35,7 @@ def parts():
     """Two micro-batches of two rows with three positions, all masked but the first."""
     x = torch.tensor([[0, 1, 2], [4, 2, 3]])
     z = torch.where(torch.arange(3) > 0, 5, x)
-    part = Noisy(
+    part = NoisyBatch(
         x, z, torch.tensor([0.25, 0.5]), torch.ones(2), torch.ones_like(x, dtype=torch.bool)
     )
     return [part, part]

@@ -16,7 +16,7 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayFile:
     """Sequences of one file: their shape, () for sequences of different lengths, and further
     columns.
     """
@@ -100,7 +100,7 @@ class Array:
             return Table(self.files, self.split).identity()
         return identity(matching(self.files, SUFFIXES), self.labels)
 
-    def _parts(self) -> dict[str, Part]:
+    def _parts(self) -> dict[str, ArrayFile]:
         """Return the sequences of each file, by its name."""
         if on_hub(self.files):
             import pyarrow as pa
@@ -109,7 +109,7 @@ class Array:
             return {self.files: self._of_table(self.files, pa.table(data.data.table))}
         return {str(file): self._read(file) for file in matching(self.files, SUFFIXES)}
 
-    def _read(self, file: Path) -> Part:
+    def _read(self, file: Path) -> ArrayFile:
         if suffix(file) == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -134,7 +134,7 @@ class Array:
             lambda key: content[key] if key in content.files else None,
         )
 
-    def _of_table(self, place: str, table: Any) -> Part:
+    def _of_table(self, place: str, table: Any) -> ArrayFile:
         name = self._name(place, table.column_names)
         ids, shape = _of_column(f"{place}: column {name}", table.column(name).combine_chunks())
 
@@ -142,7 +142,7 @@ class Array:
         def columns(key: str) -> Sequence[Any] | None:
             return table.column(key).to_pylist() if key in table.column_names else None
 
-        return Part(ids, shape, columns)
+        return ArrayFile(ids, shape, columns)
 
     def _name(self, place: str, names: Sequence[str]) -> str:
         """Return the name of the array or column with the ids."""
@@ -157,7 +157,7 @@ class Array:
             )
         return others[0]
 
-    def _shaped(self, place: str, part: Part) -> Part:
+    def _shaped(self, place: str, part: ArrayFile) -> ArrayFile:
         """Return the part in the given shape, after checking that every row has it."""
         if self.shape is None:
             return part
@@ -168,12 +168,12 @@ class Array:
                 f"shape={self.shape}: row {odd[0]} of {place} has {lengths[odd[0]]} ids, every row "
                 f"must have {size}"
             )
-        return Part(part.ids, tuple(self.shape), part.columns)
+        return ArrayFile(part.ids, tuple(self.shape), part.columns)
 
 
 def _of_array(
     place: str, array: np.ndarray, columns: Callable[[str], Sequence[Any] | None]
-) -> Part:
+) -> ArrayFile:
     if array.ndim < 2:
         raise ValueError(
             f"{place}: has shape {array.shape}, must have a row for each sequence, (N, ...)"
@@ -184,7 +184,7 @@ def _of_array(
     count = len(array)
     shape = array.shape[1:]
     offsets = np.arange(count + 1) * int(np.prod(shape))
-    return Part(Ragged(np.ascontiguousarray(array).reshape(-1), offsets), shape, columns)
+    return ArrayFile(Ragged(np.ascontiguousarray(array).reshape(-1), offsets), shape, columns)
 
 
 def _of_column(place: str, column: Any) -> tuple[Ragged, tuple[int, ...]]:

@@ -15,11 +15,11 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import NoiseOptions, Noisy, noised
+from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, noised
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRows(Noisy):
+class InRows(NoisyBatch):
     """States of rows along an order; ``measure`` weighs divergences."""
 
     rows: dd.contrib.TrainingRows
@@ -104,12 +104,12 @@ class AlongOrder(Bound):
         while True:
             yield [part.batch for part in self._parts]
 
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         """Return the states of the next step, a part for each micro-batch."""
         return [self.counted(part.noisy(step)) for part in self._parts]
 
     def losses(
-        self, raw: Tensor, noisy: Noisy, network: Network, scale: Tensor
+        self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, InRows)
         rows = noisy.rows
@@ -202,7 +202,7 @@ class _Part:
         )
         self._random: Bool[Tensor, " B"] = shared.random[numbers]
 
-    def noisy(self, step: int) -> Noisy:
+    def noisy(self, step: int) -> NoisyBatch:
         """Return the states of the next step.
 
         Rows at random noise are drawn, by (seed, step) and their number.

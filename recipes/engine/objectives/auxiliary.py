@@ -16,7 +16,7 @@ from recipes.config import Recipe, at_least
 from recipes.engine.model_protocols import ClusterHead, able
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 
 
 @dataclass(kw_only=True, repr=False)
@@ -52,7 +52,7 @@ class Auxiliary(Bound):
         super().check_network(model, recipe)
         able(model, ClusterHead, "loss.kind=auxiliary", "features_with_clusters")
 
-    def loss(self, noisy: Noisy, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, noisy: NoisyBatch, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
         with network.autocast(noisy.z.device):
             features, clusters = network.call(network.model.features_with_clusters, noisy)
             lost = network.lost(features)
@@ -69,7 +69,7 @@ class Auxiliary(Bound):
 
 
 def cluster_loss(
-    process: dd.processes.ForwardProcess, logits: Float[Tensor, "B L K"], noisy: Noisy
+    process: dd.processes.ForwardProcess, logits: Float[Tensor, "B L K"], noisy: NoisyBatch
 ) -> Float[Tensor, "B L"]:
     """Return -log c(k(x) | z, t) of the second head in nats per token, where the finest cluster is
     not visible.

@@ -13,7 +13,7 @@ import ddlib as dd
 from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 from recipes.engine.parallel import World
 
 if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import
@@ -77,13 +77,15 @@ class Objective(dd.parts.Part):
         return stream
 
     @abstractmethod
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         """Return the micro-batches of a step as the network takes them.
 
         Random numbers depend on (seed, step, example) alone, not on the layout of the run.
         """
 
-    def before(self, noisy: Noisy, averaged: Callable[[], AbstractContextManager[None]]) -> Noisy:
+    def before(
+        self, noisy: NoisyBatch, averaged: Callable[[], AbstractContextManager[None]]
+    ) -> NoisyBatch:
         """Return a micro-batch with what is evaluated without gradient before its pass.
 
         Args:
@@ -94,7 +96,7 @@ class Objective(dd.parts.Part):
 
     @abstractmethod
     def loss(
-        self, noisy: Noisy, network: Network, scale: Tensor
+        self, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
         """Return ``scale`` times the sum of the loss over the tokens in ``noisy.mask``, and the
         loss of each token, without gradient.
@@ -116,13 +118,13 @@ class Objective(dd.parts.Part):
         """Return further numbers of the last step by name, the same in every process."""
         return {}
 
-    def remarks(self, noisy: Noisy) -> list[str]:
+    def remarks(self, noisy: NoisyBatch) -> list[str]:
         """Return messages for the user after the first step, whose last micro-batch is
         ``noisy``.
         """
         return []
 
-    def cause(self, noisy: list[Noisy], losses: list[Tensor]) -> str:
+    def cause(self, noisy: list[NoisyBatch], losses: list[Tensor]) -> str:
         """Return which token of a step has a loss that is not finite, and why."""
         return "the loss or its gradient is not finite"
 

@@ -17,7 +17,7 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.non_finite import cause
 from recipes.engine.objectives.base import Objective, Setting
-from recipes.engine.objectives.noising import NoiseOptions, Noisy, loss_weights, noised
+from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, loss_weights, noised
 from recipes.metrics.conditioned import takes_memory
 
 
@@ -136,7 +136,7 @@ class Bound(Objective):
         self.density = time_density(times, setting.process, length, pace=setting.pace)
         self.at_once = at_once(setting.pace, setting.network.model)
 
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         setting = self.setting
         options = NoiseOptions(self.levels, self.interval, self.weigh_times)
         draw = options, self.density, setting.pace, self.at_once
@@ -145,26 +145,26 @@ class Bound(Objective):
             for batch in batches
         ]
 
-    def counted(self, noisy: Noisy) -> Noisy:
+    def counted(self, noisy: NoisyBatch) -> NoisyBatch:
         """Return a micro-batch whose mask has padding too, if that counts."""
         # without padding in the vocabulary the rest of a packed row is not part of the data
         counts = self.count_padding and self.setting.padded
         return replace(noisy, mask=torch.ones_like(noisy.mask)) if counts else noisy
 
-    def loss(self, noisy: Noisy, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, noisy: NoisyBatch, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
         with network.autocast(noisy.z.device):
             raw = network.evaluate(noisy)
             lost = network.lost(raw)
             return self.losses(raw, noisy, network, scale) if lost is None else lost
 
     def losses(
-        self, raw: Tensor, noisy: Noisy, network: Network, scale: Tensor
+        self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Compute the result of ``loss`` from that of ``network.evaluate``."""
         return self.summed(network.output(raw), noisy, network, scale, self.rule, self.mode)
 
     def summed(
-        self, output: Any, noisy: Noisy, network: Network, scale: Tensor, *how: Any
+        self, output: Any, noisy: NoisyBatch, network: Network, scale: Tensor, *how: Any
     ) -> tuple[Tensor, Tensor]:
         """Compute the training loss with the weighting and mode in ``how``."""
         return dd.summed_loss(
@@ -179,7 +179,7 @@ class Bound(Objective):
             parameterization=network.parameterization,
         )
 
-    def remarks(self, noisy: Noisy) -> list[str]:
+    def remarks(self, noisy: NoisyBatch) -> list[str]:
         """Return a message if the weighting clips most weights of the noisy tokens."""
         weights = loss_weights(self.setting.process, noisy).detach()
         limit = self.rule.limit
@@ -193,7 +193,7 @@ class Bound(Objective):
             "limit, trains on"
         ]
 
-    def cause(self, noisy: list[Noisy], losses: list[Tensor]) -> str:
+    def cause(self, noisy: list[NoisyBatch], losses: list[Tensor]) -> str:
         return cause(self.setting.process, self.rule, noisy, losses)
 
     def terms(self) -> list[str]:

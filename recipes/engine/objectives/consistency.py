@@ -17,7 +17,7 @@ from recipes.config import Recipe, at_least
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import Noisy, packed_tokens
+from recipes.engine.objectives.noising import NoisyBatch, packed_tokens
 
 _STREAM = 2**62
 """Added to the index of an example, so that its path is independent of the noise and the times of
@@ -29,10 +29,10 @@ CHUNK = 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bridged(Noisy):
+class Bridged(NoisyBatch):
     """A batch at its times, and on the same path at earlier ones."""
 
-    early: Noisy
+    early: NoisyBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,11 @@ class Consistency(Bound):
                 "optimizer.ema=0 keeps none: set it above 0, such as 0.999"
             )
 
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         late = super().prepare(batches, step)
         return [self.bridged(*each, step) for each in zip(late, batches, strict=True)]
 
-    def bridged(self, noisy: Noisy, batch: Batch, step: int) -> Bridged:
+    def bridged(self, noisy: NoisyBatch, batch: Batch, step: int) -> Bridged:
         """Draw the states of a batch at its times and at earlier ones, on one path.
 
         Earlier times and paths depend on (seed, step, example) alone. Where positions have
@@ -107,14 +107,16 @@ class Consistency(Bound):
             early = replace(noisy, z=z_s, t=s, piece_t=piece_s)
         return Bridged(**vars(noisy) | {"z": z_t}, early=early)
 
-    def before(self, noisy: Noisy, averaged: Callable[[], AbstractContextManager[None]]) -> Noisy:
+    def before(
+        self, noisy: NoisyBatch, averaged: Callable[[], AbstractContextManager[None]]
+    ) -> NoisyBatch:
         """Add the logits of the averaged weights, without dropout, at the earlier times."""
         assert isinstance(noisy, Bridged)
         with averaged():
             return Taught(**vars(noisy), target=self.setting.network.answer(noisy.early))
 
     def losses(
-        self, raw: Tensor, noisy: Noisy, network: Network, scale: Tensor
+        self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, Taught)
         total, losses = super().losses(raw, noisy, network, scale)

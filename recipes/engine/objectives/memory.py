@@ -13,7 +13,7 @@ from recipes.config import Recipe
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 from recipes.metrics.conditioned import takes_memory
 
 _STREAM = 2**59
@@ -21,7 +21,7 @@ _STREAM = 2**59
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recalling(Noisy):
+class Recalling(NoisyBatch):
     """A batch at its times, and its sequences that get the features of a first pass as memory."""
 
     recalls: Bool[Tensor, " B"]
@@ -60,11 +60,11 @@ class Memory(Bound):
                 "again"
             )
 
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         noisy = super().prepare(batches, step)
         return [self.recalling(*each, step) for each in zip(noisy, batches, strict=True)]
 
-    def recalling(self, noisy: Noisy, batch: Batch, step: int) -> Recalling:
+    def recalling(self, noisy: NoisyBatch, batch: Batch, step: int) -> Recalling:
         """Draw the sequences that get the features of a first pass, by (seed, step, example) alone;
         in packed rows each document is one.
         """
@@ -76,7 +76,7 @@ class Memory(Bound):
             recalls = recalls.repeat_interleave(lengths, output_size=batch.x.numel())
         return Recalling(**vars(noisy), recalls=recalls)
 
-    def loss(self, noisy: Noisy, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, noisy: NoisyBatch, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, Recalling)
         # before the autocast region of the second pass: in one region some versions of torch reuse
         # weights that were cast without gradient

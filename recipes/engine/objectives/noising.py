@@ -13,7 +13,7 @@ from recipes.data import Batch
 
 
 @dataclass(frozen=True)
-class Noisy:
+class NoisyBatch:
     """A batch at its times: tokens, states and padding (B, L), times (B,), or (B, L) with a pace.
 
     In packed rows every token is one sequence, (T, 1) and (T,); the network takes them as one row.
@@ -63,7 +63,7 @@ def noised(
     density: dd.times.TimeDensity | None = None,
     pace: dd.paces.Pace | None = None,
     at_once: bool = False,
-) -> Noisy:
+) -> NoisyBatch:
     """Noise a batch, with times and noise that depend on (seed, step, example) alone, by the
     options of the loss.
 
@@ -75,7 +75,7 @@ def noised(
         options: how times and levels are drawn, and whether times are weighed.
         density: of the times within a part of the pace; None is uniform.
         pace: which position when; None is all at one time.
-        at_once: see ``Noisy``.
+        at_once: see ``NoisyBatch``.
     """
     options = NoiseOptions() if options is None else options
     pace = dd.paces.Together() if pace is None else pace
@@ -84,11 +84,13 @@ def noised(
         t, measure = _timed(pace, noise, batch.x, options, density, at_once)
         if options.levels == "independent":
             z = process.sample(batch.x, t, noise)
-            return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels)
+            return NoisyBatch(
+                batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels
+            )
         z = process.sample(batch.x, t, noise, levels=options.levels)
         if options.levels == "balanced":
             measure = measure * process.importance_weight(batch.x, z, t)
-        return Noisy(batch.x, z, t, measure, batch.mask, labels=batch.labels)
+        return NoisyBatch(batch.x, z, t, measure, batch.mask, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], options, density)
     x = batch.x.view(-1, 1)
@@ -97,7 +99,7 @@ def noised(
     z = process.sample(x, t, noise)
     mask = batch.mask.view(-1, 1)
     measure = piece_measure[owner]
-    return Noisy(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
+    return NoisyBatch(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
 
 
 def packed_tokens(
@@ -158,7 +160,7 @@ def _timed(
     return torch.where(drawn.measure > 0, drawn.t, end), drawn.measure
 
 
-def loss_weights(process: dd.processes.ForwardProcess, noisy: Noisy) -> Float[Tensor, " n"]:
+def loss_weights(process: dd.processes.ForwardProcess, noisy: NoisyBatch) -> Float[Tensor, " n"]:
     """Return the weights of the bound, not clipped, of the tokens that are noised."""
     weights = process.loss_weight(noisy.x, noisy.z, noisy.t)
     return weights[(process.level_of(noisy.z) > 0) & (unsqueeze_times(noisy.measure) > 0)]
@@ -167,7 +169,7 @@ def loss_weights(process: dd.processes.ForwardProcess, noisy: Noisy) -> Float[Te
 def level_sums(
     process: dd.processes.ForwardProcess,
     losses: Float[Tensor, "B L"],
-    noisy: Noisy,
+    noisy: NoisyBatch,
 ) -> Float[Tensor, "n 2"]:
     """Sum the loss and the number of tokens that count, for every level of the noise."""
     level = process.level_of(noisy.z).flatten()
