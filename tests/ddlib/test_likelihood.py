@@ -51,7 +51,7 @@ PROCESSES = {
 }
 
 
-class Opinions:
+class RandomLogits:
     """A network of so many positions that depends on all states and the time, of no joint
     distribution.
     """
@@ -96,7 +96,7 @@ def probs_of(process, denoiser, order, length=2, **options):
 def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
     process = PROCESSES[name]
     length = 2 if name == "three" else 3
-    total = probs_of(process, Opinions(process, length), order, length, steps=steps).sum()
+    total = probs_of(process, RandomLogits(process, length), order, length, steps=steps).sum()
     assert abs(float(total) - 1) < 1e-12
 
 
@@ -121,7 +121,9 @@ def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order
     for count in (None, steps):
         assert (
             abs(
-                float(probs_of(process, Opinions(process, 2, seed=seed), order, steps=count).sum())
+                float(
+                    probs_of(process, RandomLogits(process, 2, seed=seed), order, steps=count).sum()
+                )
                 - 1
             )
             < 1e-12
@@ -148,7 +150,7 @@ def test_sequences_are_drawn_as_often_as_their_likelihood(name, order, steps):
     process = PROCESSES[name]
     order = ORDERS[order]
     draws = 4000
-    denoiser = Opinions(process, 2)
+    denoiser = RandomLogits(process, 2)
     size = process.vocab_size
     edges = len(process.levels) - 1
     generator = seeded(4)
@@ -166,7 +168,7 @@ def test_left_to_right_is_the_chain_rule():
     """p(x) = prod p(x_l | x_<l, masks), each factor at the share of masks that is left."""
     process = Masked(4, Linear())
     length = 3
-    denoiser = Opinions(process, 3)
+    denoiser = RandomLogits(process, 3)
     x = texts(Masked(4, Linear()), 3)
     total = torch.zeros(len(x), dtype=F64)
     for k in range(length):
@@ -185,7 +187,7 @@ def test_left_to_right_goes_down_to_the_token_before_it_goes_on():
     seen = []
     dd.sample(
         process,
-        Opinions(process, 3),
+        RandomLogits(process, 3),
         (2, 3),
         LeftToRight(),
         9,
@@ -217,7 +219,7 @@ def test_left_to_right_evaluates_the_next_position_only(monkeypatch):
 def test_in_one_step_the_likelihood_is_the_product_of_the_probabilities_at_the_mask():
     process = PROCESSES["three"]
     x = texts(PROCESSES["three"], 2)
-    denoiser = Opinions(process, 2)
+    denoiser = RandomLogits(process, 2)
     masks = torch.full_like(x, process.num_states - 1)
     tokens = denoiser(masks, torch.ones(len(x))).log_softmax(-1).gather(-1, x[..., None])[..., 0]
     found = dd.likelihood(process, denoiser, x, steps=1)
@@ -234,7 +236,7 @@ def test_one_edge_a_call_unless_several_go():
             (LeftToRight(), 2 * edges),
             (EntropyBounded(math.inf), edges),
         ):
-            denoiser = Opinions(process, 2)
+            denoiser = RandomLogits(process, 2)
             found = dd.likelihood(process, denoiser, x, order)
             assert found.calls == denoiser.calls == calls, (name, order)
 
@@ -244,7 +246,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
     process = PROCESSES["three"]
     tree = process.hierarchy
     x = texts(PROCESSES["three"], 2)
-    children = Opinions(process, 2, process.num_states - 1)
+    children = RandomLogits(process, 2, process.num_states - 1)
     ours = dd.likelihood(process, children, x, order, parameterization="children")
     theirs = dd.likelihood(process, lambda z, t: dd.token_logits(tree, children(z, t)), x, order)
     torch.testing.assert_close(ours.per_position, theirs.per_position)
@@ -307,11 +309,11 @@ def test_the_bound_of_masks_is_the_mean_over_all_orders():
     """
     process = Masked(3, Linear())
     length = 3
-    opinions = Opinions(process, length)
+    network = RandomLogits(process, length)
     x = torch.tensor([[2, 0, 1]])
 
     def denoiser(z, t):
-        return opinions(z, torch.zeros_like(t))
+        return network(z, torch.zeros_like(t))
 
     mean = 0.0
     for places in itertools.permutations(range(length)):
@@ -337,7 +339,7 @@ def test_a_text_that_cannot_be_has_minus_infinity():
 def test_the_callers_randomness_is_left_alone():
     process = PROCESSES["two"]
     before = torch.random.get_rng_state()
-    dd.likelihood(process, Opinions(process, 2), texts(process, 2))
+    dd.likelihood(process, RandomLogits(process, 2), texts(process, 2))
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -362,7 +364,7 @@ def test_sets_chain_and_left_to_right_are_distributions_over_sequences(order, gr
         order = InOrder(Lanes(length), whole=True)
     group = group and min(group, length)
     x = texts(process, length)
-    denoiser = Opinions(process, length)
+    denoiser = RandomLogits(process, length)
     costs = dd.contrib.order_costs(process, denoiser, x, order, group)
     for nats in costs[:3]:
         assert abs(float((-nats).exp().sum()) - 1) < 1e-12
@@ -384,7 +386,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
     """Confidence would choose again after every position; the chain keeps sets and their order."""
     process = Masked(3, Linear())
     length = 4
-    denoiser = Opinions(process, length, seed=2)
+    denoiser = RandomLogits(process, length, seed=2)
     x = texts(process, 4)
     costs = dd.contrib.order_costs(process, denoiser, x, Confidence(), 2)
     again = dd.likelihood(process, denoiser, x)
@@ -408,7 +410,7 @@ def test_the_chain_is_the_order_of_the_sets_one_position_at_a_time():
 @every_order
 def test_one_position_a_call_costs_nothing(name, order):
     process = PROCESSES[name]
-    costs = dd.contrib.order_costs(process, Opinions(process, 2), texts(process, 2), order, 1)
+    costs = dd.contrib.order_costs(process, RandomLogits(process, 2), texts(process, 2), order, 1)
     if (
         isinstance(order, Confidence | LeftToRight) and order.guarantees.consistent_joint
     ):  # one position a call
@@ -463,7 +465,7 @@ def test_a_group_is_that_of_confidence_and_of_fewer_steps():
 
 def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
     process = PROCESSES["two"]
-    denoiser = Opinions(process, 5)
+    denoiser = RandomLogits(process, 5)
     x = torch.randint(5, (4, 5), generator=seeded(3))
     mask = torch.ones(4, 5, dtype=torch.bool)
     given = torch.zeros(4, 5, dtype=torch.bool)
@@ -492,7 +494,7 @@ def test_padding_and_prompts_have_no_cost_and_rows_are_counted_apart():
 def test_the_command_for_a_mean_and_its_error():
     process = PROCESSES["masked"]
     x = texts(PROCESSES["masked"], 3)
-    costs = dd.contrib.order_costs(process, Opinions(process, 3), x, group=3)
+    costs = dd.contrib.order_costs(process, RandomLogits(process, 3), x, group=3)
     mean = dd.Measure.ratio(costs.drawing_in_parallel, costs.tokens, "nats/token")
     assert (
         mean.value == pytest.approx(float(costs.drawing_in_parallel.mean()) / 3)
@@ -688,7 +690,7 @@ def test_an_order_that_depends_on_the_times_needs_their_number_for_sequences_of_
     x = torch.tensor([[0, 3, 1, 2, 0, 1], [2, 1, 3, 0, 0, 0]])
     mask = torch.ones(2, 6, dtype=torch.bool)
     mask[1, 3:] = False
-    network = Opinions(process, 6)
+    network = RandomLogits(process, 6)
     with pytest.raises(
         ValueError,
         match=r"steps is None, must be given: Confidence.* from 3 to 6 positions to draw",

@@ -12,7 +12,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
-from test_likelihood import ORDERS, Opinions, plain_processes
+from test_likelihood import ORDERS, RandomLogits, plain_processes
 from zoo.calls import seeded
 from zoo.networks import Halves
 from zoo.processes import F64, LEVELS
@@ -26,7 +26,7 @@ RANDOM = Confidence(temperature=1e6)
 
 
 def timeless(process, length, seed=0):
-    network = Opinions(process, length, seed=seed)
+    network = RandomLogits(process, length, seed=seed)
     network.late.zero_()
     return network
 
@@ -95,7 +95,7 @@ def test_rows_in_a_random_order_visit_every_set_of_masks_as_often_as_random_nois
 @settings(max_examples=examples(40))
 def test_the_losses_of_the_steps_of_a_sequence_are_its_likelihood(process, order, seed):
     x = torch.randint(process.vocab_size, (3, 2), generator=seeded(seed))
-    network = Opinions(process, 2, seed=seed)
+    network = RandomLogits(process, 2, seed=seed)
     rows = dd.contrib.TrainingRows(process, order, x, index=torch.zeros(3, dtype=torch.int64))
     total = torch.zeros(3, dtype=F64)
     for _ in range(2 * (len(process.levels) - 1)):
@@ -186,7 +186,7 @@ def test_a_row_depends_neither_on_the_rest_of_the_batch_nor_on_its_processes_and
     total = 6
     order = Confidence("entropy", temperature=0.3)
     x = torch.randint(6, (40, total, 3), generator=seeded())
-    network = Opinions(process, 3)
+    network = RandomLogits(process, 3)
 
     def run(some, steps, begin=None):
         rows = dd.contrib.TrainingRows(
