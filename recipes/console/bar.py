@@ -24,6 +24,7 @@ class TrainingBar:
         steps: steps of the whole run.
         done: steps that were made before.
         about: description of the loss, shown beside it.
+        unit: unit of the loss.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class TrainingBar:
         steps: int,
         done: int = 0,
         about: str = "",
+        unit: str = "nats/token",
     ) -> None:
         self._console = console
         self._name = name
         self._steps = steps
         self._done = done
         self._about = f" ({about})" if about else ""
+        self._unit = unit
         self._smooth: float | None = None
         self.tokens = 0
         """Seen in training."""
@@ -81,7 +84,7 @@ class TrainingBar:
         left = timedelta(
             seconds=round((self._steps - number) * self.seconds / (number - self._done))
         )
-        loss = f"loss {self._smooth:.3f} nats/token{self._about}"
+        loss = f"loss {self._smooth:.3f} {self._unit}{self._about}"
         state = f"{number}/{self._steps}  {loss}  {self.speed:,.0f} tokens/s{self.note}  {left}"
         self._bar.update(self._task, completed=number, state=state)
         tenth = number * 10 // self._steps > (number - 1) * 10 // self._steps

@@ -106,10 +106,10 @@ class Watch:
             )  # of the last record: number of the step, seconds, tokens
             padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
             padded = padded and not recipe.data.wrap
+            objective = recipe.objective()
+            about = objective.about(padded)
             self._bar = stack.enter_context(
-                TrainingBar(
-                    self._console, "step", recipe.steps, start, recipe.objective().about(padded)
-                )
+                TrainingBar(self._console, "step", recipe.steps, start, about, objective.unit)
             )
             self._stack = stack.pop_all()
 

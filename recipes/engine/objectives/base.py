@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class Objective(dd.parts.Part):
     objectives.
     """
 
+    unit: ClassVar[str] = "nats/token"
+    """Unit of the loss in messages."""
     setting: Setting
     """Objects of the run, from ``begin`` on."""
 
