@@ -15,7 +15,7 @@ from recipes.config import Recipe, at_least
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Objective, Setting
-from recipes.engine.objectives.noising import Noisy
+from recipes.engine.objectives.noising import NoisyBatch
 
 _STREAM = 2**60
 """Added to the index of an example: samples have another noise than training on text."""
@@ -26,7 +26,7 @@ _LOGGED = ("rows", "reward", "entropy", "kl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Noisy):
+class Sampled(NoisyBatch):
     """Samples of the network with their path; ``z`` and ``t`` are those before the first step."""
 
     path: dd.samplers.Trajectory
@@ -106,7 +106,7 @@ class Reward(Objective):
             )
         self.reference = copy.deepcopy(setting.network).eval().requires_grad_(False)
 
-    def prepare(self, batches: list[Batch], step: int) -> list[Noisy]:
+    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         self._sums = torch.zeros(len(_LOGGED), dtype=torch.float64, device=batches[0].x.device)
         network = self.setting.network
         network.eval()  # samples are without dropout
@@ -143,7 +143,7 @@ class Reward(Objective):
             rewards=self.rewards(tokens),
         )
 
-    def loss(self, noisy: Noisy, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, noisy: NoisyBatch, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, Sampled)
         path = noisy.path
         process = self.setting.process
