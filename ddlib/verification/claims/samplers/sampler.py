@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 
 import torch
 from torch import Tensor
@@ -265,6 +265,33 @@ def _time_input(run: Case, point: Point) -> Iterator[Comparison]:
     yield from calls
 
 
+def _falling_times(run: Case, point: Point) -> Iterator[Comparison]:
+    """Check that no call of the network is at a later time than the one before."""
+    exact = exact_cavity(run.process, run.pair)
+    times: list[Tensor] = []
+
+    def watching_network(z: Tensor, t: Tensor) -> Tensor:
+        times.append(t)
+        return exact(z, t)
+
+    sample(
+        run.process,
+        watching_network,
+        (256, 2),
+        run.subject,
+        int(point["steps"]),
+        generator=torch.Generator().manual_seed(8),
+        controls=[WholeBatch()],
+    )
+    for before, t in pairwise([torch.ones_like(times[0]), *times]):
+        yield Comparison("time of a network call", ("example",), t, t.minimum(before), 1e-6)
+
+
+def _back_and_forth(run: Case) -> str:
+    several = run.subject.guarantees.max_model_calls > 1
+    return "a step of several calls may go forward and back" if several else ""
+
+
 def _repeats(run: Case, point: Point) -> Iterator[Comparison]:
     yield from in_any_batch("tokens", lambda index, noise: run.draw(run.pair, len(index), noise, 8))
 
@@ -389,6 +416,15 @@ CLAIMS = (
         ({"steps": 5},),
         applies=at_length(2, _off_the_grid),
         means="call run.predict(state.z, at(run, k)) in step k, not at the next time",
+    ),
+    Claim(
+        "sampler",
+        "falling times",
+        "no call of the network is at a later time than the one before",
+        "1e-6",
+        _falling_times,
+        ({"steps": 5},),
+        applies=at_length(2, _back_and_forth),
     ),
     Claim(
         "sampler",
