@@ -221,6 +221,7 @@ CALLS = {
     "likelihood: network": lambda: read(pace=Blocks(2)),
     "likelihood: cache without blocks": lambda: read(controls=[Cache("dual")]),
     "likelihood: cache": lambda: read(denoiser=TIMED, controls=[Cache("dual")], pace=Blocks(2)),
+    "forbidden noise": lambda: call(Masked(V, Geometric(0.2, 3.0)), controls=[Forbidden([1])]),
     "record by rates": lambda: call(UNIFORM, sampler=Euler(), record=True),
     "record with a constraint": lambda: call(controls=[Constraint(ANYTHING)], record=True),
     "record at a temperature": lambda: call(UNIFORM, temperature=0.5, record=True),

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from ddlib.hierarchies import Map
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.control import Control, Needs, Processor
+from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
 from ddlib.utils.validation import check_number, require
+
+_NEVER = 1e-9
+"""Probability of a token at t = 1 that no run meets."""
 
 
 class Forbidden(Control):
@@ -22,7 +25,8 @@ class Forbidden(Control):
 
     Raises:
         TypeError: not numbers.
-        ValueError: when sampling, numbers that are not tokens, or all tokens of a cluster.
+        ValueError: when sampling, numbers that are not tokens, all tokens of a cluster, or tokens
+            that the process has at t = 1 and that never change.
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -36,6 +40,17 @@ class Forbidden(Control):
     @property
     def needs(self) -> Needs:
         return Needs.TOKEN_DISTRIBUTIONS if self.tokens else Needs.NOTHING
+
+    def check(self, call: SamplingCall) -> None:
+        process = call.process
+        tokens = torch.tensor(self.tokens, dtype=torch.int64, device=process.device)
+        stay = ~process.replaceable(tokens[:, None])[:, 0]
+        chance = float(process.prior()[tokens[stay]].sum())
+        require(
+            chance < _NEVER,
+            f"controls holds {self!r}, and the noise of {process!r} at t = 1 has these tokens with "
+            f"probability {chance:.2g}, which then stay: it must have only masks there",
+        )
 
     def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
         excluded = _forbidden(process, self.tokens)
