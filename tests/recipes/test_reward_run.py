@@ -11,6 +11,7 @@ from training_runs import curve, losses, recipe, text
 from recipes.config import Hardware, Optimizer
 from recipes.engine import train
 from recipes.logging import read_metrics
+from recipes.model_io import open_saved
 
 REWARD = dict(kind="reward", reward="rewards_for_runs:share_of_low", group=4, sampling_steps=6)
 
@@ -91,6 +92,15 @@ def test_a_prompt_is_that_of_its_group(folder, monkeypatch):
         assert prompt.shape == (8, 3)
         assert torch.equal(tokens[:, :3], prompt)
         assert (prompt.view(2, 4, 3) == prompt.view(2, 4, 3)[:, :1]).all()
+
+
+def test_a_rewarded_run_is_read_without_its_reward(folder, monkeypatch):
+    run = rewarded(folder, "read", steps=2)
+    train(run)
+    values = (run.output.folder / "recipe.yaml").read_text()
+    assert "rewards_for_runs" in values
+    (run.output.folder / "recipe.yaml").write_text(values.replace("rewards_for_runs", "gone"))
+    assert open_saved(run.output.folder).model is not None
 
 
 REFUSED = {

@@ -20,7 +20,6 @@ from recipes.engine.objectives.noising import NoisyBatch
 _STREAM = 2**60
 """Added to the index of an example: samples have another noise than training on text."""
 
-
 _LOGGED = ("rows", "reward", "entropy", "kl")
 """Sums over the rows of a step: their number, rewards, -log p of the path, and divergences."""
 
@@ -43,13 +42,12 @@ class Reward(Objective):
 
     Args:
         reward: function ``package.module:function`` from tokens (B, L) int64 to rewards (B,). It is
-            imported, so a run that someone else wrote needs ``--trust``.
+            imported when training begins, and not where a trained run is read.
         group: samples of one prompt, at least 2.
         prompt: tokens at the beginning of a training sequence that are the prompt; 0 for none.
         sampler: sampler of which a path has a probability.
         sampling_steps: steps of a sample.
         temperature: of the samples, in processes with levels.
-        clip: how far the ratio of a draw may leave 1; None for no limit.
         beta: weight of the divergence from the weights at the start of the run.
         normalize: divide by the deviation of the rewards of a group, which is biased.
         parameterization: meaning of the network's output.
@@ -61,14 +59,12 @@ class Reward(Objective):
     sampler: Any = None
     sampling_steps: int = 16
     temperature: float = 1.0
-    clip: float | None = 0.2
     beta: float = 0.0
     normalize: bool = False
     parameterization: str = "cavity"
     unit = "per sample"
 
     def __post_init__(self) -> None:
-        self.function = registry.find("objectives", self.reward)
         plain = {"kind": "ancestral"} if self.sampler is None else self.sampler
         self.sampler = dd.build("samplers", plain, None, "loss.sampler")
         at_least(2, group=self.group)
@@ -104,6 +100,7 @@ class Reward(Objective):
                 f"loss.group={self.group}: must divide the {setting.micro} rows of a micro-batch "
                 "(batch, hardware.micro_batch and the number of processes)"
             )
+        self.function = registry.find("objectives", self.reward)
         self.reference = copy.deepcopy(setting.network).eval().requires_grad_(False)
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
@@ -167,7 +164,7 @@ class Reward(Objective):
             path.log_probs,
             noisy.rewards,
             group=self.group,
-            clip=self.clip,
+            clip=None,  # each sample has one step, so all ratios are 1
             beta=self.beta,
             kl=kl,
             normalize=self.normalize,
