@@ -28,13 +28,12 @@ from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
-from ddlib.objective.rewards import bound_log_ratio, preference_loss, reward_loss
 from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
+from ddlib.rewards import bound_log_ratio, log_prob, path_kl, preference_loss, reward_loss
 from ddlib.samplers import controls
 from ddlib.samplers.likelihood import Likelihood, likelihood
-from ddlib.samplers.log_prob import log_prob, path_kl
 from ddlib.samplers.sampling import plan, sample
 from ddlib.times.draws import sample_times
 from ddlib.utils.random import KeyedGenerator

@@ -89,6 +89,12 @@ def takes_windows(call: SamplingCall) -> bool:
     return able.caches_windows or (able.caches_blocks and whole)
 
 
+def without_path(call: SamplingCall) -> object:
+    """Return the control or sampler by which a path has no probability."""
+    controls = (one for one in call.controls if Needs.INDEPENDENT_DRAWS in one.breaks)
+    return next(controls, call.sampler)
+
+
 def changes_length(call: SamplingCall) -> object:
     """Return the control that changes lengths."""
     return next(one for one in call.controls if Needs.FIXED_LENGTH in one.breaks)
@@ -153,10 +159,10 @@ TABLE = (
         Needs.INDEPENDENT_DRAWS,
         lambda call: call.sampler.guarantees.independent_draws,
         lambda call, option: (
-            f"{option} with {call.sampler!r} and controls={list(call.controls)!r}, which has no "
-            "probability of a path in closed form: use Ancestral(), FirstHitting(), an order "
-            "without noise such as Confidence(), or Remask of another rule than 'confidence', and "
-            "no control of the draws, the length or the network's features"
+            f"{option} with {without_path(call)!r}, by which a path has no probability in closed "
+            "form: use Ancestral(), FirstHitting(), an order without noise such as Confidence(), "
+            "or Remask of another rule than 'confidence', and no control of the draws, the length "
+            "or the network's features"
         ),
     ),
     Requirement(

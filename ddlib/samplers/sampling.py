@@ -44,6 +44,7 @@ class Plan(SamplingCall):
         runs = 1 if self.pace.block is None else self.free.shape[1] // self.pace.block
         return runs * (self.steps * guarantees.max_model_calls + guarantees.max_finalize_calls)
 
+    @torch.inference_mode(False)  # else its states could not be a part of a loss
     def record(self) -> tuple[Tokens, Trajectory]:
         """Generate tokens and return their path too, see ``Trajectory``.
 

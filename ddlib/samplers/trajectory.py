@@ -47,7 +47,7 @@ class Step(NamedTuple):
         return slice(self.context.first, self.context.first + self.z.shape[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trajectory:
     """Path of ``dd.sample(..., record=True)``, which ``dd.log_prob`` evaluates with any network.
 
@@ -70,9 +70,15 @@ class Trajectory:
 
         Positions behind the block of a step hold a number that is not a token.
         """
+        if not self.steps:
+            return self.call.fixed[None]
         last = self.steps[-1]
         before = [step.context.states(step.z) for step in self.steps]
         return torch.stack([*before, last.context.states(last.after)])
+
+    def __repr__(self) -> str:
+        steps, rows, length = self.log_probs.shape
+        return f"Trajectory({steps} steps, {rows} x {length}, {self.call.sampler!r})"
 
     @cached_property
     def drawn(self) -> Bool[Tensor, "N B L"]:
@@ -113,7 +119,7 @@ class Recorder(Observer):
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.log_probs: list[Float64[Tensor, "B l"]] = []
-        self._draws: list[tuple[Predictions, Tensor, bool]] = []
+        self._draws: list[tuple[Predictions, Tensor, Tensor, bool]] = []
         self._terms: Float64[Tensor, "B l"] | None = None
 
     def note_states(
@@ -124,7 +130,7 @@ class Recorder(Observer):
         force: bool,
     ) -> None:
         terms = transition_log_prob(predictions, states, force, run.sharpen)
-        self._draws.append((predictions, terms, force))
+        self._draws.append((predictions, states, terms, force))
 
     def note_posterior(
         self,
@@ -136,6 +142,7 @@ class Recorder(Observer):
         after: Tokens,
     ) -> None:
         self._terms = posterior_log_probs(run.process, logits, z, t, s, after, run.free)
+        self._after = after
 
     def note_step(self, run: SamplingContext, before: State, after: State, k: int) -> None:
         """Record step ``k``, unless it drew nothing."""
@@ -143,11 +150,14 @@ class Recorder(Observer):
         force = False
         drawn = run.free
         terms = self._terms
-        if terms is None:
+        if terms is not None:
+            self._check_kept(run, after.z[drawn], self._after[drawn])
+        else:
             drawn = torch.zeros_like(run.free)
             terms = torch.zeros(drawn.shape, dtype=torch.float64, device=drawn.device)
-            for part, log_probs, forced in self._draws:
+            for part, states, log_probs, forced in self._draws:
                 force = forced
+                self._check_kept(run, after.z[part.b, part.i], states)
                 drawn[part.b, part.i] = True
                 terms[part.b, part.i] = log_probs
                 # a sampler from jump to jump evaluates the network between the times of the grid
@@ -160,6 +170,14 @@ class Recorder(Observer):
         step = Step(context, before.z, t, at(run, k + 1), after.z, drawn, force, run.sharpen)
         self.steps.append(step)
         self.log_probs.append(terms)
+
+    def _check_kept(self, run: SamplingContext, after: Tensor, drawn: Tensor) -> None:
+        """Raise TypeError if a step returns another state than it drew."""
+        if not torch.equal(after, drawn):
+            raise TypeError(
+                f"{getattr(run, 'sampler', run)!r} returns other states than it draws: its "
+                "guarantees must not state independent_draws"
+            )
 
     def trajectory(self, call: SamplingCall) -> Trajectory:
         """Return what was recorded."""

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -295,7 +296,7 @@ def test_gradients_of_samplers_from_jump_to_jump(kind, sampler):
     for seed in range(20):
         tokens, path = record(process, network, 2000, sampler, steps, generator=seeded(seed))
         log_probs = dd.log_prob(process, network, path, per_draw=True)
-        loss = dd.reward_loss(log_probs, path.log_probs, rewards_of(tokens), group=4)
+        loss = dd.reward_loss(log_probs, path, rewards_of(tokens), group=4)
         (gradient,) = torch.autograd.grad(loss, network.weight)
         estimates.append(-float((gradient * direction).sum()))
     estimates = torch.tensor(estimates, dtype=F64)
@@ -345,9 +346,9 @@ def test_later_divergences_belong_to_the_return_of_a_draw():
         terms = dd.log_prob(TWO_EDGES, network, path, per_draw=True)
         kl = dd.path_kl(TWO_EDGES, network, reference, path)
         values = reward[tokens[:, 0]]
-        loss = dd.reward_loss(terms, path.log_probs, values, group=4, beta=beta, kl=kl)
+        loss = dd.reward_loss(terms, path, values, group=4, beta=beta, kl=kl)
         right.append(-torch.autograd.grad(loss, network.weight, retain_graph=True)[0])
-        loss = dd.reward_loss(terms, path.log_probs, values, group=4) + beta * kl.sum(0).mean()
+        loss = dd.reward_loss(terms, path, values, group=4) + beta * kl.sum(0).mean()
         wrong.append(-torch.autograd.grad(loss, network.weight)[0])
     assert float(kl.detach().sum(0).mean()) == pytest.approx(float(divergence.detach()), abs=0.05)
     right, wrong = torch.stack(right), torch.stack(wrong)
@@ -366,9 +367,7 @@ def test_the_optimum_with_one_draw_a_step():
         tokens, path = record(TWO_EDGES, network, 2000, LeftToRight(), 2, 1, generator=seeded(step))
         terms = dd.log_prob(TWO_EDGES, network, path, per_draw=True)
         kl = dd.path_kl(TWO_EDGES, network, reference, path)
-        loss = dd.reward_loss(
-            terms, path.log_probs, reward[tokens[:, 0]], group=4, beta=beta, kl=kl
-        )
+        loss = dd.reward_loss(terms, path, reward[tokens[:, 0]], group=4, beta=beta, kl=kl)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -407,10 +406,14 @@ def test_chosen_steps_estimate_the_sum_and_its_gradient():
 def test_the_loss_is_its_formula(normalize):
     generator = seeded(4)
     new, old = (torch.randn(3, 4, 2, generator=generator, dtype=F64) / 4 for _ in range(2))
-    old[0, 1], new[0, 1] = 0, 0
+    gidd = PROCESSES["gidd"]  # all positions are drawn
+    path = replace(record(gidd, Table(gidd), 4)[1], log_probs=old)
+    new.requires_grad_()
     rewards = torch.tensor([1.0, 0.0, 0.25, 2.0], dtype=F64)
-    kl = torch.rand(3, 4, generator=generator, dtype=F64)
+    kl = torch.rand(3, 4, generator=generator, dtype=F64).requires_grad_()
     want = 0.0
+    divergence = kl
+    kl = kl.detach()
     returns = [float(rewards[i] - 0.3 * kl[:, i].sum()) for i in range(4)]
     for i in range(4):
         others = [returns[j] for j in range(4) if j // 2 == i // 2 and (normalize or j != i)]
@@ -419,12 +422,12 @@ def test_the_loss_is_its_formula(normalize):
         for k in range(3):
             advantage = float(rewards[i] - 0.3 * kl[k + 1 :, i].sum() - center) / scale
             for place in range(2):
-                ratio = math.exp(float(new[k, i, place] - old[k, i, place]))
+                ratio = math.exp(float((new - old)[k, i, place].detach()))
                 limited = min(max(ratio, 0.8), 1.2)
                 want -= min(ratio * advantage, limited * advantage) - advantage
         want += 0.3 * float(kl[:, i].sum())
-    got = dd.reward_loss(new, old, rewards, group=2, beta=0.3, kl=kl, normalize=normalize)
-    assert float(got) == pytest.approx(want / 4, rel=1e-6)
+    got = dd.reward_loss(new, path, rewards, group=2, beta=0.3, kl=divergence, normalize=normalize)
+    assert float(got.detach()) == pytest.approx(want / 4, rel=1e-6)
 
 
 def test_bounds_at_equal_noise():
@@ -458,11 +461,50 @@ def path_of(process=MASKS):
     return recorded(process, None, 2)[1]
 
 
-ZERO = torch.zeros(2, 4, 2, dtype=F64)
+ZERO = torch.zeros(2, 4, 2, dtype=F64).requires_grad_()
+PATH = dd.sample(GIDD, uniform, (4, 2), steps=2, record=True)[1]
+MASKED_PATH = dd.sample(MASKS, uniform, (4, 2), LeftToRight(), 2, record=True)[1]
 R = torch.ones(4)
 NAN = torch.tensor([0.0, 0.0, math.nan, 0.0])
-KL = torch.zeros(2, 4, dtype=F64)
+KL = torch.zeros(2, 4, dtype=F64).requires_grad_()
 ONE = torch.zeros(1, 2, dtype=torch.int64)
+
+
+class Replacing(Ancestral):
+    """A sampler that replaces a token after it is drawn, and inherits the guarantee."""
+
+    def step(self, run, state, k):
+        after = super().step(run, state, k)
+        return after._replace(z=torch.where(after.z == 1, 2, after.z))
+
+
+@pytest.mark.parametrize("process", [MASKS, GIDD], ids=["masks", "gidd"])
+def test_a_sampler_that_changes_what_it_draws_is_refused(process):
+    with pytest.raises(TypeError, match="returns other states than it draws"):
+        dd.sample(process, uniform, (64, 2), Replacing(), 4, record=True)
+
+
+def test_the_meaning_of_the_logits_is_that_of_the_call():
+    network = Table(GIDD)
+    _, path = record(GIDD, network, 4, parameterization="posterior")
+    assert torch.allclose(dd.log_prob(GIDD, network, path, per_draw=True), path.log_probs)
+
+
+def test_a_sequence_that_is_all_prompt_has_an_empty_path():
+    tokens, path = record(MASKS, Table(MASKS), 3, prompt=torch.tensor([1, 2]))
+    assert path.log_probs.shape == (0, 3, 2)
+    assert torch.equal(path.states, tokens[None])
+    assert not dd.log_prob(MASKS, Table(MASKS), path).any()
+    assert dd.path_kl(MASKS, Table(MASKS), Table(MASKS), path).shape == (0, 3)
+
+
+def test_a_path_of_inference_mode_has_gradients():
+    network = Table(MASKS)
+    with torch.inference_mode():
+        _, path = record(MASKS, network, 4)
+    dd.log_prob(MASKS, network, path).sum().backward()
+    assert network.weight.grad.isfinite().all()
+
 
 test_refusals = refuses(
     """
@@ -473,7 +515,7 @@ test_refusals = refuses(
     recorded(MASKS, Confidence(edit=0.9)) | TypeError | record is True with Confidence
     recorded(MASKS, controls=[dd.contrib.Cache('prefix')], pace=Blocks(1)) | TypeError | .
     recorded(MASKS, LeftToRight(), controls=[dd.controls.Settled(0.1)]) | TypeError |
-        controls=\\[Settled
+        record is True with Settled
     recorded(GIDD, temperature=0.5) | TypeError | has no levels: z_s is then drawn
     recorded(GIDD, Ancestral(True)) | TypeError | has no levels
     dd.log_prob(MASKS, uniform, None) | TypeError | trajectory is a NoneType, must be the second
@@ -482,18 +524,28 @@ test_refusals = refuses(
     dd.log_prob(MASKS, uniform, path_of(), 3) | ValueError | steps is 3, must be at most the
     dd.log_prob(MASKS, uniform, path_of(), 0) | ValueError | steps is 0, must be at least 1
     dd.log_prob(MASKS, uniform, path_of(), 1, per_draw=True) | ValueError | steps is 1 with per_dr
-    dd.reward_loss(ZERO, ZERO, [1.0], group=2) | TypeError | rewards has type list, must be
-    dd.reward_loss(ZERO, ZERO, R.long(), group=2) | TypeError | rewards has type torch.int64
-    dd.reward_loss(ZERO, ZERO, R[:3], group=2) | ValueError | rewards has shape
-    dd.reward_loss(ZERO, ZERO, NAN, group=2) | ValueError | rewards\\[2\\] is nan, must be finite
-    dd.reward_loss(ZERO, ZERO, R, group=1) | ValueError | group is 1, must be at least 2
-    dd.reward_loss(ZERO, ZERO, R, group=3) | ValueError | group is 3, must divide the 4 rows
-    dd.reward_loss(ZERO, ZERO[1:], R, group=2) | ValueError | recorded has shape
-    dd.reward_loss(ZERO, ZERO, R, group=2, beta=1.0) | ValueError | beta is 1.0 and kl is None
-    dd.reward_loss(ZERO, ZERO, R, group=2, beta=1.0, kl=KL.T) | ValueError | kl has shape
-    dd.reward_loss(ZERO, ZERO, R, group=2, beta=1.0, kl=KL, weight=2.0) | ValueError | whole paths
-    dd.reward_loss(ZERO, ZERO, R, group=2, clip=1.5) | ValueError | clip is 1.5, must be in
-    dd.reward_loss(ZERO, ZERO, R, group=2, normalize=1) | TypeError | normalize is 1, must be True
+    dd.reward_loss(ZERO, PATH, [1.0], group=2) | TypeError | rewards has type list, must be
+    dd.reward_loss(ZERO, PATH, R.long(), group=2) | TypeError | rewards has type torch.int64
+    dd.reward_loss(ZERO, PATH, R[:3], group=2) | ValueError | rewards has shape
+    dd.reward_loss(ZERO, PATH, NAN, group=2) | ValueError | rewards\\[2\\] is nan, must be finite
+    dd.reward_loss(ZERO, PATH, R, group=1) | ValueError | group is 1, must be at least 2
+    dd.reward_loss(ZERO, PATH, R, group=3) | ValueError | group is 3, must divide the 4 rows
+    dd.reward_loss(ZERO[1:], PATH, R, group=2) | ValueError | log_probs has shape
+    dd.reward_loss(ZERO, ZERO, R, group=2) | TypeError | trajectory is a Tensor, must be the second
+    dd.reward_loss(PATH, ZERO, R, group=2) | TypeError | trajectory is a Tensor
+    dd.reward_loss(ZERO + NAN[2], PATH, R, group=2) | ValueError | log_probs holds NaN
+    dd.reward_loss(ZERO.detach(), PATH, R, group=2) | ValueError | log_probs does not require grad
+    dd.reward_loss(ZERO + 1, MASKED_PATH, R, group=2) | ValueError | log_probs has terms where
+    dd.reward_loss(ZERO, PATH, R, group=2, beta=1.0) | ValueError | beta is 1.0 and kl is None
+    dd.reward_loss(ZERO, PATH, R, group=2, beta=1.0, kl=KL.T) | ValueError | kl has shape
+    dd.reward_loss(ZERO, PATH, R, group=2, kl=KL) | ValueError | beta is 0.0 and kl is passed
+    dd.reward_loss(ZERO[:1], PATH.choose(1), R, group=2, beta=1.0, kl=KL[:1]) | ValueError | whole
+    dd.reward_loss(ZERO, PATH, R, group=2, beta=1.0, kl=KL + math.inf) | ValueError | is infinite
+    dd.reward_loss(ZERO, PATH, R, group=2, beta=1.0, kl=KL.detach()) | ValueError | kl does not req
+    dd.reward_loss(ZERO, PATH, R, group=2, clip=1.5) | ValueError | clip is 1.5, must be in
+    dd.reward_loss(ZERO, PATH, R, group=2, normalize=1) | TypeError | normalize is 1, must be True
+    dd.preference_loss([1.0], R) | TypeError | chosen has type list
+    dd.preference_loss(R[:0], R[:0]) | ValueError | chosen has no pair
     dd.preference_loss(R, R[:2]) | ValueError | rejected has shape
     dd.preference_loss(R, R, 0.0) | ValueError | beta is 0.0, must be in
     dd.bound_log_ratio(MASKS, uniform, uniform, ONE, draws=0) | ValueError | draws is 0, must be

@@ -130,7 +130,10 @@ REFUSED = {
         ),
         "loss.sampler: Remask needs a process with levels",
     ),
-    "no path": (dict(loss=REWARD | dict(sampler=dict(kind="euler"))), "record is True with Euler"),
+    "no path": (
+        dict(loss=REWARD | dict(sampler=dict(kind="euler"))),
+        "must be one of which a path has a probability",
+    ),
 }
 
 

@@ -67,6 +67,13 @@ class Reward(Objective):
     def __post_init__(self) -> None:
         plain = {"kind": "ancestral"} if self.sampler is None else self.sampler
         self.sampler = dd.build("samplers", plain, None, "loss.sampler")
+        if ":" not in self.reward:
+            raise ValueError(f"reward={self.reward!r}: must be package.module:function")
+        if not self.sampler.guarantees.independent_draws:
+            raise ValueError(
+                f"sampler={self.sampler!r}: must be one of which a path has a probability, such as "
+                "ancestral, first_hitting, confidence or remask"
+            )
         at_least(2, group=self.group)
         at_least(1, sampling_steps=self.sampling_steps)
         at_least(0, prompt=self.prompt, beta=self.beta, temperature=self.temperature)
@@ -100,7 +107,10 @@ class Reward(Objective):
                 f"loss.group={self.group}: must divide the {setting.micro} rows of a micro-batch "
                 "(batch, hardware.micro_batch and the number of processes)"
             )
-        self.function = registry.find("objectives", self.reward)
+        try:
+            self.function = registry.find("objectives", self.reward)
+        except ValueError as error:
+            raise ValueError(f"loss.reward: {error}") from error
         self.reference = copy.deepcopy(setting.network).eval().requires_grad_(False)
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
@@ -161,7 +171,7 @@ class Reward(Objective):
         network.train()
         loss = dd.reward_loss(
             terms,
-            path.log_probs,
+            path,
             noisy.rewards,
             group=self.group,
             clip=None,  # each sample has one step, so all ratios are 1

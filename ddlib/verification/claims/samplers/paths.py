@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.log_prob import log_prob
+from ddlib.rewards import log_prob
 from ddlib.samplers.sampling import sample
 from ddlib.samplers.trajectory import Trajectory
 from ddlib.verification.framework.cases import Case, at_length, needs

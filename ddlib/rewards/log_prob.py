@@ -47,7 +47,8 @@ def log_prob(
         steps: number of steps that are evaluated, chosen at random and weighted, so that the result
             is an unbiased estimate; None for all.
         per_draw: return one term per draw, not their sum.
-        parameterization: meaning of the logits, as in ``nelbo``.
+        parameterization: meaning of the logits, as in ``nelbo``; by default what the denoiser
+            states, else that of the recorded call.
         generator: source of the choice of ``steps``, on the CPU.
 
     Returns:
@@ -65,7 +66,8 @@ def log_prob(
     if steps is not None:
         trajectory = trajectory.choose(steps, generator)
     terms = [_pad(trajectory, step, step.log_probs(_run(call, step))) for step in trajectory.steps]
-    result = torch.stack(terms)
+    empty = trajectory.log_probs[:0]
+    result = torch.cat([empty, *(row[None] for row in terms)])
     return result if per_draw else trajectory.weight * result.sum((0, 2))
 
 
@@ -88,7 +90,7 @@ def path_kl(
         denoiser: the network that is trained.
         reference: the network that it should stay close to; without a gradient.
         trajectory: the second result of ``dd.sample(..., record=True)``.
-        parameterization: meaning of the logits of both, as in ``nelbo``.
+        parameterization: meaning of the logits of both, as in ``log_prob``.
 
     Returns:
         (N, B) nats of each step, summed over positions; differentiable in ``denoiser``.
@@ -111,7 +113,7 @@ def path_kl(
             step.force,
         )
         result.append(terms.sum(-1))
-    return torch.stack(result)
+    return torch.cat([trajectory.log_probs[:0].sum(-1), *(row[None] for row in result)])
 
 
 def _call(
@@ -133,6 +135,8 @@ def _call(
         f"trajectory is of {recorded.process!r}, and process is {process!r}, must be the same",
     )
     network = recorded.network
+    if parameterization is None and getattr(denoiser, "parameterization", None) is None:
+        parameterization = network.parameterization
     model = Model(process, denoiser, parameterization, network.compact, network.logit_processors)
     return replace(recorded, process=process, network=model)
 

@@ -1,7 +1,5 @@
 """Losses of post-training: rewards of sampled paths, and preferences (theory section 22)."""
 
-from typing import cast
-
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
@@ -10,6 +8,7 @@ from torch.nn.functional import softplus
 from ddlib.objective.bound import bound
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
+from ddlib.samplers.trajectory import Trajectory
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import check_count, check_flag, check_number, check_shape, require
@@ -17,14 +16,13 @@ from ddlib.utils.validation import check_count, check_flag, check_number, check_
 
 def reward_loss(
     log_probs: Float[Tensor, "N B L"],
-    recorded: Float[Tensor, "N B L"],
+    trajectory: Trajectory,
     rewards: Float[Tensor, "B"],
     *,
     group: int,
     clip: float | None = 0.2,
     beta: float = 0.0,
     kl: Float[Tensor, "N B"] | None = None,
-    weight: float = 1.0,
     normalize: bool = False,
 ) -> Float64[Tensor, ""]:
     r"""Compute a loss whose gradient is that of the mean reward of sampled paths, negated.
@@ -41,24 +39,26 @@ def reward_loss(
     them the loss has another optimum. The value is 0 at equal networks.
 
     Args:
-        log_probs: (N, B, L) of ``dd.log_prob(..., per_draw=True)``.
-        recorded: (N, B, L) ``trajectory.log_probs``.
+        log_probs: (N, B, L) of ``dd.log_prob(..., trajectory, per_draw=True)``.
+        trajectory: the path, or some of its steps (``choose``).
         rewards: (B,) rewards of the sequences.
         group: number of consecutive rows that answer one prompt, at least 2; divides B.
         clip: c, by which a ratio may leave 1 before its gradient ends (Schulman et al., 2017); None
             for no limit.
         beta: weight of the divergence from a reference.
-        kl: (N, B) of ``dd.path_kl``; needed where ``beta`` is not 0.
-        weight: ``trajectory.weight``, of a trajectory with chosen steps. Divergences need all.
+        kl: (N, B) of ``dd.path_kl`` for the whole path; with ``beta`` alone.
         normalize: subtract the mean of the group, including the sample, and divide by the group's
             standard deviation (GRPO, Shao et al., 2024). This gradient is biased.
 
     Raises:
-        TypeError, ValueError: other shapes; rewards that are not a floating-point tensor, or not
-            finite; a group below 2 or that does not divide B; ``beta`` without ``kl``, or with
-            chosen steps; numbers out of range.
+        TypeError, ValueError: log-probabilities of another path or without a gradient; rewards that
+            are not a floating-point tensor, or not finite; a group below 2 or that does not divide
+            B; ``beta`` without ``kl`` or the reverse, with chosen steps, or with an infinite
+            divergence; numbers out of range.
     """
-    _check_rewards(log_probs, recorded, rewards, group)
+    _check_log_probs(log_probs, trajectory)
+    rows = log_probs.shape[1]
+    _check_rewards(rewards, rows, group)
     check_flag("normalize", normalize)
     check_number("beta", beta, 0, 1e6, "in [0, 1e6]")
     if clip is not None:
@@ -66,26 +66,25 @@ def reward_loss(
     returns = rewards.to(torch.float64)
     later = torch.zeros(log_probs.shape[:2], dtype=torch.float64, device=log_probs.device)
     penalty = torch.zeros((), dtype=torch.float64, device=log_probs.device)
-    if beta:
-        require(kl is not None, f"beta is {beta} and kl is None, must be that of dd.path_kl")
-        require(
-            weight == 1,
-            f"weight is {weight}, must be 1: beta={beta} needs the steps of whole paths",
-        )
-        kl = cast(Tensor, kl)
-        check_shape("kl", kl, tuple(log_probs.shape[:2]), "(N, B), as log_probs")
+    require(
+        (kl is not None) == (beta > 0),
+        f"beta is {beta} and kl is {'None' if kl is None else 'passed'}, must be above 0 with the "
+        "result of dd.path_kl, or 0 without it",
+    )
+    if kl is not None:
+        _check_divergence(kl, log_probs, trajectory)
         total = beta * kl.detach().to(torch.float64)
         later = total.sum(0) - total.cumsum(0)
         returns = returns - total.sum(0)
         penalty = beta * kl.to(torch.float64).sum(0).mean()
     baseline, scale = _baseline(returns, group, normalize)
     advantage = (rewards - later - baseline) / scale
-    ratio = (log_probs - recorded.detach()).to(torch.float64).exp()
+    ratio = (log_probs - trajectory.log_probs).to(torch.float64).exp()
     limited = ratio if clip is None else ratio.clamp(1 - clip, 1 + clip)
     advantage = advantage[..., None]
     # minus the advantage, so that positions that are not drawn, of ratio 1, have no term
     gain = torch.minimum(ratio * advantage, limited * advantage) - advantage
-    return penalty - weight * gain.sum((0, 2)).mean()
+    return penalty - trajectory.weight * gain.sum((0, 2)).mean()
 
 
 def preference_loss(
@@ -107,7 +106,10 @@ def preference_loss(
     Raises:
         TypeError, ValueError: other shapes; ``beta`` out of range.
     """
+    _check_terms("chosen", chosen)
+    _check_terms("rejected", rejected)
     check_shape("chosen", chosen, (None,), "(B,)")
+    require(len(chosen) > 0, "chosen has no pair, must have at least 1")
     check_shape("rejected", rejected, tuple(chosen.shape), "that of chosen")
     check_number("beta", beta, 1e-9, 1e6, "in (0, 1e6]")
     return softplus(-beta * (chosen - rejected).to(torch.float64)).mean()
@@ -133,7 +135,7 @@ def bound_log_ratio(
         process: the forward process.
         denoiser: the network that is trained.
         reference: the network in the denominator; evaluated without a gradient.
-        x: (B, L) answers.
+        x: (B, L) answers without a prompt: all their tokens are noised.
         draws: number of draws of time and noise per answer.
         seed: of the noise; a row has its noise at any batch size.
         mask: (B, L) bool, False at padding.
@@ -167,14 +169,64 @@ def bound_log_ratio(
     return difference / draws
 
 
-def _check_rewards(log_probs: Tensor, recorded: Tensor, rewards: Tensor, group: int) -> None:
-    """Raise TypeError or ValueError unless the arguments of ``reward_loss`` fit."""
-    check_shape("log_probs", log_probs, (None, None, None), "(N, B, L)")
-    check_shape("recorded", recorded, tuple(log_probs.shape), "that of log_probs")
-    rows = log_probs.shape[1]
-    if not isinstance(rewards, Tensor) or not rewards.is_floating_point():
-        kind = rewards.dtype if isinstance(rewards, Tensor) else type(rewards).__name__
-        raise TypeError(f"rewards has type {kind}, must be a floating-point tensor (B,)")
+def _check_log_probs(log_probs: Tensor, trajectory: Trajectory) -> None:
+    """Raise TypeError or ValueError unless the terms are those of the path."""
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(
+            f"trajectory is a {type(trajectory).__name__}, must be the second result of "
+            "dd.sample(..., record=True)"
+        )
+    _check_terms("log_probs", log_probs)
+    shape = tuple(trajectory.log_probs.shape)
+    check_shape("log_probs", log_probs, shape, f"(N, B, L) of the trajectory, {shape}")
+    require(
+        not bool(log_probs[~trajectory.drawn].any()),
+        "log_probs has terms where the trajectory drew nothing: must be dd.log_prob of the same "
+        "trajectory, with per_draw=True",
+    )
+    require(
+        log_probs.requires_grad or not torch.is_grad_enabled(),
+        "log_probs does not require grad, must be dd.log_prob of the network that is trained, and "
+        "not trajectory.log_probs; a temperature of 0 has no gradient",
+    )
+
+
+def _check_divergence(kl: Tensor, log_probs: Tensor, trajectory: Trajectory) -> None:
+    """Raise TypeError or ValueError unless the divergence is that of the whole path."""
+    _check_terms("kl", kl)
+    shape = tuple(log_probs.shape[:2])
+    check_shape("kl", kl, shape, f"(N, B) = {shape}")
+    require(
+        trajectory.weight == 1,
+        f"trajectory.weight is {trajectory.weight:g}, must be 1: beta needs whole paths",
+    )
+    require(
+        bool(kl.isfinite().all()),
+        "kl is infinite: the reference has probability 0 where the network has not, as after "
+        "top_p or top_k. Must be of a call without truncation",
+    )
+    require(
+        kl.requires_grad or not torch.is_grad_enabled(),
+        "kl does not require grad, must be dd.path_kl of the network that is trained",
+    )
+
+
+def _check_terms(name: str, terms: Tensor) -> None:
+    """Raise TypeError or ValueError unless an argument is a floating-point tensor without NaN."""
+    _check_floats(name, terms)
+    require(not bool(terms.isnan().any()), f"{name} holds NaN, must be numbers")
+
+
+def _check_floats(name: str, terms: Tensor) -> None:
+    """Raise TypeError unless an argument is a floating-point tensor."""
+    if not isinstance(terms, Tensor) or not terms.is_floating_point():
+        kind = terms.dtype if isinstance(terms, Tensor) else type(terms).__name__
+        raise TypeError(f"{name} has type {kind}, must be a floating-point tensor")
+
+
+def _check_rewards(rewards: Tensor, rows: int, group: int) -> None:
+    """Raise TypeError or ValueError unless rewards and groups fit."""
+    _check_floats("rewards", rewards)
     check_shape("rewards", rewards, (rows,), f"(B,) = ({rows},)")
     finite = rewards.isfinite()
     if not bool(finite.all()):
