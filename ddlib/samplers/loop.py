@@ -46,8 +46,9 @@ def _step(run: SamplingCall, state: State, k: int) -> State:
     if run.path is not None:
         here = replace(run, free=run.free & (at(run, k) > at(run, k + 1)))
     stepped = _checked(run.sampler, run.sampler.step(here, state, k))
+    stepped = stepped._replace(z=torch.where(here.free, stepped.z, state.z))
     run.observer.note_step(here, state, stepped, k)
-    return stepped._replace(z=torch.where(here.free, stepped.z, state.z))
+    return stepped
 
 
 def _checked(sampler: Sampler, state: State) -> State:

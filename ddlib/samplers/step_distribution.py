@@ -68,8 +68,11 @@ def posterior_log_probs(
     """
     probs = process.posterior(logits.softmax(-1), z, t, s)
     chosen = probs.gather(-1, after[..., None])[..., 0].to(torch.float64)
-    # the logarithm of 0 at a position that is not drawn would make the gradient NaN
-    return torch.where(drawn, chosen, 1.0).log()
+    # the logarithm of 0, at another position or of a draw that is impossible now, would make the
+    # gradient NaN
+    possible = drawn & (chosen > 0)
+    log_probs = torch.where(possible, chosen, 1.0).log()
+    return log_probs.masked_fill(drawn & ~possible, -torch.inf)
 
 
 def step_divergence(

@@ -68,7 +68,8 @@ class Trajectory:
     def states(self) -> Int64[Tensor, "N+1 B L"]:
         """States before each step, and the last ones.
 
-        Positions behind the block of a step hold a number that is not a token.
+        Positions behind the block of a step hold a number that is not a token; those behind an end
+        of text hold what was drawn there, before ``EndOfText`` fills them.
         """
         if not self.steps:
             return self.call.fixed[None]

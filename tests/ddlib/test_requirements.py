@@ -326,6 +326,9 @@ class Call:
             return type(self.network).__name__
         if need in Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME:
             return f"pace is {self.pace!r}, must "
+        if need is Needs.INDEPENDENT_DRAWS:
+            broken = [one for one in self.controls if need in broken_by(one)]
+            return repr(broken[0] if broken else self.sampler)
         if need in Needs.FIXED_LENGTH | Needs.PART_BATCHES:
             broken = [one for one in self.controls if need in broken_by(one)]
             return f"{broken[0]!r}, must not "

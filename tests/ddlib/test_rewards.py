@@ -484,6 +484,29 @@ def test_a_sampler_that_changes_what_it_draws_is_refused(process):
         dd.sample(process, uniform, (64, 2), Replacing(), 4, record=True)
 
 
+@pytest.mark.parametrize("process", [MASKS, GIDD, PROCESSES["noisy"]], ids=repr)
+def test_draws_that_are_impossible_now_have_finite_gradients(process):
+    """A ratio of 0 after a step that makes a recorded draw impossible, in float32."""
+    weight = torch.zeros(V, requires_grad=True)
+
+    def network(z, t):
+        return weight.expand(*z.shape, V)
+
+    tokens, path = record(process, network, 64)
+    weight.data[0] = -200.0
+    terms = dd.log_prob(process, network, path, per_draw=True)
+    loss = dd.reward_loss(terms, path, (tokens == 0).double().sum(1), group=4)
+    loss.backward()
+    assert weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["masks", "gidd", "uniform"])
+def test_the_last_states_are_the_tokens_after_a_prompt(kind):
+    process = PROCESSES[kind]
+    tokens, path = record(process, Table(process), 64, prompt=torch.tensor([1]))
+    assert torch.equal(path.states[-1], tokens)
+
+
 def test_the_meaning_of_the_logits_is_that_of_the_call():
     network = Table(GIDD)
     _, path = record(GIDD, network, 4, parameterization="posterior")
