@@ -37,7 +37,8 @@ class JointDraw:
     several paths lead through the masks.
 
     A position that descends to a cluster has the sum of :math:`p(x_i | x_{<i})` over the tokens of
-    each cluster. The positions behind it take a cluster for all its tokens, as they take a mask.
+    each cluster. The positions behind it take a cluster for all its tokens, as they take a mask, so
+    several descents to clusters in one step are an approximation, and exact one at a time.
 
     Temperature and truncation act on the conditional distributions :math:`p(x_i | x_{<i})`.
 
