@@ -192,9 +192,18 @@ class Sampling:
                 "'time'"
             )
         network = self.conditioned(saved, saved.denoiser)
+        meaning = getattr(network, "parameterization", None) or saved.parameterization
         controls = self.controls(saved)
         try:
-            dd.plan(saved.process, network, (1, length), sampler, pace=pace, controls=controls)
+            dd.plan(
+                saved.process,
+                network,
+                (1, length),
+                sampler,
+                pace=pace,
+                parameterization=meaning,
+                controls=controls,
+            )
         except UnsupportedError as error:
             option = f"sampler={self.sampler!r}"
             if isinstance(error.part, dd.controls.Memory):

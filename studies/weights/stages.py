@@ -182,7 +182,7 @@ class Study:
     def _about(self, recipe: Recipe) -> dict[str, Any]:
         folder = recipe.output.folder
         return {
-            "loss": recipe.loss.about(padded=True),
+            "loss": recipe.objective().about(padded=True),
             "rate": recipe.optimizer.lr,
             "steps": recipe.steps,
             "seed": recipe.seed,

@@ -167,9 +167,9 @@ def test_a_users_process_may_have_no_constants():
 @pytest.mark.parametrize("process", [GIDD(5, 0.0), GIDD(5, 0.3), Uniform(5, Linear())], ids=str)
 def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
     """At t = 1e-9 a token is redrawn once in 10^9: float32 cannot distinguish that from never."""
-    for module in ("interpolating", "base"):
+    for module in ("utils.random", "processes.base"):
         largest = lambda shape, *_: torch.full(tuple(shape), 1 - 1e-10, dtype=F64)  # noqa: E731
-        monkeypatch.setattr(f"ddlib.processes.{module}.rand", largest)
+        monkeypatch.setattr(f"ddlib.{module}.rand", largest)
     x = torch.zeros(1, 2, dtype=torch.int64)
     for dtype in (torch.float32, F64):
         assert (process.sample(x, torch.tensor([1e-9], dtype=dtype)) != x).all()
