@@ -195,7 +195,7 @@ TOKENS = r"""
     loss(mask=MASK.float()) | TypeError | mask has dtype torch.float32.*torch.bool
     loss(mask=~MASK) | ValueError | mask is False everywhere.*at least one
     loss(mask=MASK[:, :2]) | ValueError | mask has shape \(1, 2\), must be \(1, 3\)
-    dd.objective.training.mean_per_token(torch.ones(1, 3), ~MASK) | ValueError | mask is False everywhere
+    dd.objective.training.mean_per_token(torch.ones(1, 3), ~MASK) | ValueError | mask is False
     Uniform(1, Linear()) | ValueError | vocab_size is 1.*at least 2
     RateMatrix(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), Linear(), 3) | ValueError
         | num_states is 2.*3
