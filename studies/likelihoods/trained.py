@@ -235,6 +235,12 @@ def first(rows: Sequence[HeldOutBatch], count: int) -> list[HeldOutBatch]:
     return taken
 
 
+def _without_place(start: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Return where and how an evaluation began, without the place of the folder."""
+    command = ["WORK" if part == str(work) else part for part in start["command"]]
+    return start | {"command": command}
+
+
 def collect(work: Path, sizes: Sizes) -> dict[str, Any]:
     """Return the statistics of all evaluations so far, by network and estimator."""
     networks = {}
@@ -252,7 +258,7 @@ def collect(work: Path, sizes: Sizes) -> dict[str, Any]:
             "steps": result["steps"],
             "sha256": result["sha256"],
             "reference": reference,
-            "starts": result["starts"],
+            "starts": [_without_place(start, work) for start in result["starts"]],
             "refused": result["refused"],
             "cells": {
                 key: statistics(nats[key], nats[reference], cell["calls_of_a_draw"])
