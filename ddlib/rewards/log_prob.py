@@ -1,18 +1,19 @@
 """Probability of a recorded path, for gradients of rewards (theory section 22)."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.step_distribution import step_divergence
-from ddlib.samplers.trajectory import Step, Trajectory
+from ddlib.samplers.trajectory import Step, Trajectory, check_trajectory
 from ddlib.typing import Denoiser
 from ddlib.utils.validation import require
 
@@ -65,9 +66,7 @@ def log_prob(
     call = _call(process, denoiser, trajectory, parameterization)
     if steps is not None:
         trajectory = trajectory.choose(steps, generator)
-    terms = [_pad(trajectory, step, step.log_probs(_run(call, step))) for step in trajectory.steps]
-    empty = trajectory.log_probs[:0]
-    result = torch.cat([empty, *(row[None] for row in terms)])
+    result = _stack(trajectory, lambda step: step.log_probs(_run(call, step)))
     return result if per_draw else trajectory.weight * result.sum((0, 2))
 
 
@@ -100,20 +99,8 @@ def path_kl(
     """
     call = _call(process, denoiser, trajectory, parameterization)
     other = _call(process, reference, trajectory, parameterization)
-    result = []
-    for step in trajectory.steps:
-        terms = step_divergence(
-            _run(call, step),
-            _run(other, step),
-            step.z,
-            step.t,
-            step.s,
-            step.after,
-            step.drawn,
-            step.force,
-        )
-        result.append(terms.sum(-1))
-    return torch.cat([trajectory.log_probs[:0].sum(-1), *(row[None] for row in result)])
+    terms = _stack(trajectory, lambda step: step.divergence(_run(call, step), _run(other, step)))
+    return terms.sum(-1)
 
 
 def _call(
@@ -124,11 +111,7 @@ def _call(
 ) -> SamplingContext:
     """Return the call of the trajectory with another network, checked."""
     check_process(process, denoiser)
-    if not isinstance(trajectory, Trajectory):
-        raise TypeError(
-            f"trajectory is a {type(trajectory).__name__}, must be the second result of "
-            "dd.sample(..., record=True)"
-        )
+    check_trajectory(trajectory)
     recorded = trajectory.call
     require(
         process is recorded.process or repr(process) == repr(recorded.process),
@@ -147,10 +130,14 @@ def _run(call: SamplingContext, step: Step) -> SamplingContext:
     return replace(call, network=network, sharpen=step.sharpen)
 
 
-def _pad(
-    trajectory: Trajectory, step: Step, terms: Float64[Tensor, "B l"]
-) -> Float64[Tensor, "B L"]:
-    """Return the terms at the positions of the whole sequence."""
+def _stack(
+    trajectory: Trajectory, compute: Callable[[Step], Float64[Tensor, "B l"]]
+) -> Float64[Tensor, "N B L"]:
+    """Compute terms of each step, at the positions of the whole sequence."""
     length = trajectory.log_probs.shape[2]
-    columns = step.columns
-    return torch.nn.functional.pad(terms, (columns.start, length - columns.stop))
+    rows = [
+        pad(compute(step), (step.columns.start, length - step.columns.stop))[None]
+        for step in trajectory.steps
+    ]
+    # of a path without steps too
+    return torch.cat([trajectory.log_probs[:0], *rows])

@@ -8,7 +8,7 @@ from torch.nn.functional import softplus
 from ddlib.objective.bound import bound
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.trajectory import Trajectory
+from ddlib.samplers.trajectory import Trajectory, check_trajectory
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import check_count, check_flag, check_number, check_shape, require
@@ -171,11 +171,7 @@ def bound_log_ratio(
 
 def _check_log_probs(log_probs: Tensor, trajectory: Trajectory) -> None:
     """Raise TypeError or ValueError unless the terms are those of the path."""
-    if not isinstance(trajectory, Trajectory):
-        raise TypeError(
-            f"trajectory is a {type(trajectory).__name__}, must be the second result of "
-            "dd.sample(..., record=True)"
-        )
+    check_trajectory(trajectory)
     _check_terms("log_probs", log_probs)
     shape = tuple(trajectory.log_probs.shape)
     check_shape("log_probs", log_probs, shape, f"(N, B, L) of the trajectory, {shape}")

@@ -68,11 +68,13 @@ def posterior_log_probs(
     """
     probs = process.posterior(logits.softmax(-1), z, t, s)
     chosen = probs.gather(-1, after[..., None])[..., 0].to(torch.float64)
-    # the logarithm of 0, at another position or of a draw that is impossible now, would make the
-    # gradient NaN
-    possible = drawn & (chosen > 0)
-    log_probs = torch.where(possible, chosen, 1.0).log()
-    return log_probs.masked_fill(drawn & ~possible, -torch.inf)
+    return torch.where(drawn, _log(chosen), 0.0)
+
+
+def _log(probs: Tensor) -> Tensor:
+    """Return logarithms, -inf with a gradient of 0 at impossible states, where it would be NaN."""
+    possible = probs > 0
+    return torch.where(possible, probs, 1.0).log().masked_fill(~possible, -torch.inf)
 
 
 def step_divergence(
@@ -104,9 +106,7 @@ def step_divergence(
     if not isinstance(run.process, LevelProcess):
         probs = run.process.posterior(run.predict(z, t).softmax(-1), z, t, s)
         base_probs = other.process.posterior(other.predict(z, t).softmax(-1), z, t, s)
-        # the logarithm of 0 would make the gradient NaN
-        log_probs = torch.where(probs > 0, probs, 1.0).log().masked_fill(probs <= 0, -torch.inf)
-        terms = _divergence(log_probs.to(torch.float64), base_probs.log().to(torch.float64))
+        terms = _divergence(_log(probs).to(torch.float64), base_probs.log().to(torch.float64))
         return torch.where(drawn, terms, result)
     for part, base in zip(run.network.at(z, t, drawn), other.network.at(z, t, drawn), strict=True):
         target = run.process.level_of(after[part.b, part.i][:, None])[:, 0]

@@ -12,7 +12,11 @@ from ddlib.samplers.base import Observer, SamplingContext, State, at
 from ddlib.samplers.control import SamplingCall
 from ddlib.samplers.runtime.model import FullContext, Predictions
 from ddlib.samplers.state_draws import transition_log_prob
-from ddlib.samplers.step_distribution import posterior_log_probs, step_log_probs
+from ddlib.samplers.step_distribution import (
+    posterior_log_probs,
+    step_divergence,
+    step_log_probs,
+)
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -40,6 +44,12 @@ class Step(NamedTuple):
     def log_probs(self, run: SamplingContext) -> Float64[Tensor, "B l"]:
         """Compute the log-probability of each draw by the network of a call, 0 at others."""
         return step_log_probs(run, self.z, self.t, self.s, self.after, self.drawn, self.force)
+
+    def divergence(self, run: SamplingContext, other: SamplingContext) -> Float64[Tensor, "B l"]:
+        """Compute KL(run || other) of the draws by the networks of two calls."""
+        return step_divergence(
+            run, other, self.z, self.t, self.s, self.after, self.drawn, self.force
+        )
 
     @property
     def columns(self) -> slice:
@@ -114,6 +124,15 @@ class Trajectory:
         )
 
 
+def check_trajectory(trajectory: object) -> None:
+    """Raise TypeError unless an argument is a recorded path."""
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(
+            f"trajectory is a {type(trajectory).__name__}, must be the second result of "
+            "dd.sample(..., record=True)"
+        )
+
+
 class Recorder(Observer):
     """Observer that records the path of one call, from outputs that the steps draw from."""
 
@@ -121,7 +140,8 @@ class Recorder(Observer):
         self.steps: list[Step] = []
         self.log_probs: list[Float64[Tensor, "B l"]] = []
         self._draws: list[tuple[Predictions, Tensor, Tensor, bool]] = []
-        self._terms: Float64[Tensor, "B l"] | None = None
+        self._posterior: tuple[Tensor, Tokens] | None = None
+        """Terms and states at all positions, in a process without levels."""
 
     def note_states(
         self,
@@ -142,17 +162,17 @@ class Recorder(Observer):
         s: Times,
         after: Tokens,
     ) -> None:
-        self._terms = posterior_log_probs(run.process, logits, z, t, s, after, run.free)
-        self._after = after
+        terms = posterior_log_probs(run.process, logits, z, t, s, after, run.free)
+        self._posterior = terms, after
 
     def note_step(self, run: SamplingContext, before: State, after: State, k: int) -> None:
         """Record step ``k``, unless it drew nothing."""
         t = at(run, k).clone()
         force = False
         drawn = run.free
-        terms = self._terms
-        if terms is not None:
-            self._check_kept(run, after.z[drawn], self._after[drawn])
+        if self._posterior is not None:
+            terms, states = self._posterior
+            self._check_kept(run, after.z[drawn], states[drawn])
         else:
             drawn = torch.zeros_like(run.free)
             terms = torch.zeros(drawn.shape, dtype=torch.float64, device=drawn.device)
@@ -164,7 +184,7 @@ class Recorder(Observer):
                 # a sampler from jump to jump evaluates the network between the times of the grid
                 t[(part.b, part.i)[: t.ndim]] = part.t
         self._draws.clear()
-        self._terms = None
+        self._posterior = None
         if not bool(drawn.any()):
             return
         context = run.network.context.uncached()
