@@ -75,8 +75,10 @@ class OverNoise(Estimator):
         calls = 0
         for term in self.terms:
             uniforms = [_uniform(rows, generator, x.device) for _ in range(2)]
-            part = (uniforms[0] * model.pace.parts(length)).floor()
-            moments = term.times.at(uniforms[1], model.process, length)
+            parts = model.pace.parts(length)
+            part = (uniforms[0] * parts).floor()
+            # the best density depends on how many positions share a time: those of a block
+            moments = term.times.at(uniforms[1], model.process, length // parts)
             s, t, measure = _along(model, moments, part, length)
             t, s = (_at_given(time, free) for time in (t, s))
             z = torch.where(free, model.process.sample(x, t, generator), x)

@@ -27,7 +27,13 @@ class Times(ABC):
 
     @abstractmethod
     def at(self, u: Float64[Tensor, "N"], process: ForwardProcess, length: int) -> Moments:
-        """Return times for uniforms ``u``, weighted so that the mean over draws is the term."""
+        """Return times for uniforms ``u``, weighted so that the mean over draws is the term.
+
+        Args:
+            u: numbers in [0, 1).
+            process: the noise.
+            length: number of positions that share a time.
+        """
 
     @abstractmethod
     def nodes(self, process: ForwardProcess, points: int) -> Moments:

@@ -1,5 +1,7 @@
 """Estimators of -log p(x): Kraft's sum tells likelihoods and bounds from other numbers."""
 
+import math
+
 import pytest
 import torch
 
@@ -277,3 +279,28 @@ def test_orders_by_number_are_permutations():
     assert dd.samplers.InOrder(Permuted(1)).ranks(4).tolist() == [3, 2, 1, 0]
     assert sorted(dd.samplers.InOrder(Permuted(2)).ranks(6).tolist()) == list(range(6))
     assert kraft_sum(named(FIXED), model_of("masks"), 3) == pytest.approx(1, abs=1e-6)
+
+
+def test_times_of_blocks_have_the_density_of_a_block():
+    """Along blocks the positions of a block share a time, so their density is that of its size."""
+    process = dd.presets.mdlm(3)
+    estimator = named("NELBO, times of least variance")
+    x = torch.zeros(20_000, 16, dtype=torch.int64)
+    free = torch.ones_like(x, dtype=torch.bool)
+
+    def flat(z, t):
+        return torch.zeros(*z.shape, 3)
+
+    nats = {}
+    for size in (1, 16):
+        model = Model(process, flat, pace=dd.paces.Blocks(size))
+        nats[size] = estimator.draw(model, x, free, torch.Generator().manual_seed(0)).nats
+    entropy = 16 * math.log(3)
+    for size, values in nats.items():
+        density = process.time_density(size)
+        t = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+        # a block of n masks has mean square n t (1 - t) + (n t)^2, divided by t^2 and the density
+        square = (density.weight(t) * (size * t * (1 - t) + (size * t) ** 2) / t**2).mean()
+        spread = entropy * ((square / size**2 - 1).sqrt())
+        assert abs(values.mean() - entropy) < 4 * spread / 20_000**0.5, size
+        assert abs(values.std() / spread - 1) < 0.05, size
