@@ -1,0 +1,1 @@
+"""Study of rewards: exact path probabilities against ratios of bounds."""
