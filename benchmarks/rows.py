@@ -254,7 +254,7 @@ SAMPLERS = tuple(
         0.05,
         **OF_BLOCKS,
     )
-    for name in registry.own("samplers")
+    for name in registry.built_in("samplers")
     for kind in sampler_costs.KINDS
 )
 OF = " of their time"

@@ -125,7 +125,7 @@ def every(given: Text = COSTS) -> dict[str, Any]:
     """Measure all samplers, with both kinds of logits."""
     results = {
         f"{name}, {kind}": of(name, kind == "children", given)
-        for name in dd.registry.own("samplers")
+        for name in dd.registry.built_in("samplers")
         for kind in KINDS
     }
     return {"ratios": {name: one["ratios"]["outside"] for name, one in results.items()}, **results}
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in options.samplers or dd.registry.own("samplers"):
+    for name in options.samplers or dd.registry.built_in("samplers"):
         for kind in KINDS:
             found = of(name, kind == "children", TINY_COSTS if options.tiny else COSTS)
             print(name, kind, json.dumps(found), flush=True)

@@ -68,7 +68,7 @@ def kinds(process: ForwardProcess, states: Tensor) -> Tensor:
 
 def draw(where: Path) -> None:
     """Draw one panel for every sampler of ddlib."""
-    names = dd.registry.own("samplers")
+    names = dd.registry.built_in("samplers")
     figure, panels = plot.panels(math.ceil(len(names) / 4), 4, size=(3.2, 2.6))
     for axes in panels[len(names) :]:
         axes.set_axis_off()

@@ -58,7 +58,9 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
 
 def row(sampler: Sampler, notes: list[str]) -> str:
     """Row of the table; appends new errors to the notes."""
-    kinds = (dd.registry.get("processes", name).examples() for name in dd.registry.own("processes"))
+    kinds = (
+        dd.registry.get("processes", name).examples() for name in dd.registry.built_in("processes")
+    )
     return (
         f"| `{short(sampler)}` | "
         f"{' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
@@ -67,9 +69,9 @@ def row(sampler: Sampler, notes: list[str]) -> str:
 
 def table() -> str:
     """Table with its notes, as Markdown."""
-    kinds, notes = dd.registry.own("processes"), list[str]()
+    kinds, notes = dd.registry.built_in("processes"), list[str]()
     lines = [f"| sampler | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
-    for name in dd.registry.own("samplers"):
+    for name in dd.registry.built_in("samplers"):
         lines += [row(sampler, notes) for sampler in dd.registry.get("samplers", name).examples()]
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])
 

@@ -18,7 +18,7 @@ import table_samplers  # noqa: E402
 
 SAMPLERS = [
     one
-    for name in dd.registry.own("samplers")
+    for name in dd.registry.built_in("samplers")
     for one in dd.registry.get("samplers", name).examples()
 ]
 
@@ -38,7 +38,7 @@ def notes():
 
 def test_the_table_has_every_sampler_and_every_process():
     head, _, *lines_of_samplers = rows()
-    assert head.split("|")[2:-1] == [f" {name} " for name in dd.registry.own("processes")]
+    assert head.split("|")[2:-1] == [f" {name} " for name in dd.registry.built_in("processes")]
     assert [line.split("`")[1] for line in lines_of_samplers] == [
         table_samplers.short(one) for one in SAMPLERS
     ]
@@ -57,7 +57,7 @@ def test_notes_are_numbered_in_the_order_of_the_table():
 def test_every_sampler_is_named_on_the_page_and_drawn():
     text = (DOCS / "samplers.md").read_text(encoding="utf-8")
     for kind in ("samplers", "correctors"):
-        for name in dd.registry.own(kind):
+        for name in dd.registry.built_in(kind):
             assert f"`{dd.registry.get(kind, name).__name__}" in text
     assert (DOCS / "images" / "samplers.png").exists()
 

@@ -196,7 +196,7 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
             )  # the same object: its traceback shows whether it is a refusal or a bug
         raise
     if not _is_one(group, found):
-        wanted = registry.made(group)
+        wanted = registry.base_of(group)
         what = "callable" if wanted is None else f"a {registry.package_of(group)}.{wanted.__name__}"
         raise TypeError(f"{place}: {values['kind']} returns {found!r}, must be {what}")
     return found
@@ -208,14 +208,14 @@ def _with_numbers(group: str) -> AbstractContextManager[Any]:
     Models are created on meta before their weights are loaded, but files of weights contain no
     constants.
     """
-    kind = registry.made(group)
+    kind = registry.base_of(group)
     part = kind is not None and issubclass(kind, Part)
     on_meta = torch.get_default_device().type == "meta"
     return torch.device("cpu") if part and on_meta else nullcontext()
 
 
 def _is_one(group: str, given: Any) -> bool:
-    kind = registry.made(group)
+    kind = registry.base_of(group)
     if kind is not None:
         return isinstance(given, kind)
     return callable(given)

@@ -60,14 +60,14 @@ def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
         raise TypeError(f"kind is {values['kind']}, must be {kind_of(maker)}")
     now = part.arguments()
     arguments = {name: value for name, value in values.items() if name != "kind"}
-    return maker(**{name: _restored(value, now.get(name)) for name, value in arguments.items()})
+    return maker(**{name: _restore(value, now.get(name)) for name, value in arguments.items()})
 
 
-def _restored(value: Any, now: Any) -> Any:
+def _restore(value: Any, now: Any) -> Any:
     if isinstance(now, Part):
         return rebuilt(now, value)
     if isinstance(value, list) and isinstance(now, tuple) and len(value) == len(now):
-        return [_restored(one, other) for one, other in zip(value, now, strict=True)]
+        return [_restore(one, other) for one, other in zip(value, now, strict=True)]
     return now if callable(now) and value == path_of(now) else value
 
 
@@ -92,7 +92,7 @@ def apart(one: Any, other: Any, path: str = "") -> str:
     others = _entries(other) or {}
     if isinstance(one, Part | nn.Module):
         lone = (str(name) for name in entries.keys() ^ others.keys())
-        public = [name for name in lone if not name.startswith("_") and not _cached(one, name)]
+        public = [name for name in lone if not name.startswith("_") and not _is_cached(one, name)]
         if public:
             return f"{path}.{min(public)}".lstrip(".")
     shared = (name for name in entries if name in others)
@@ -117,7 +117,7 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
     return None if compared else vars(value)
 
 
-def _cached(part: Any, name: str) -> bool:
+def _is_cached(part: Any, name: str) -> bool:
     return isinstance(getattr(type(part), name, None), cached_property)
 
 

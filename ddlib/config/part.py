@@ -31,7 +31,7 @@ class Part(ABC):  # noqa: B024 # its subclasses, the bases of the kinds, have ab
 
         Tensors, arrays and lists are copied.
         """
-        declared = {name: _copied(value) for name, value in arguments.items()}
+        declared = {name: _copy(value) for name, value in arguments.items()}
         # by the dictionary: frozen classes forbid __setattr__
         vars(self)["_declared"] = vars(self).get("_declared", {}) | declared
 
@@ -56,7 +56,7 @@ class Part(ABC):  # noqa: B024 # its subclasses, the bases of the kinds, have ab
         return found
 
 
-def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
+def record_maker(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
     """Describe ``part`` as the result of a function at the top level of a module; return it.
 
     This is for objects that are not made by calling their class.
@@ -78,14 +78,14 @@ def _parameters(maker: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(maker).parameters)
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Copy an argument, so that later changes of it have no effect; parts are not copied."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return tuple(map(_copied, value))
+        return tuple(map(_copy, value))
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy(item) for key, item in value.items()}
     return value

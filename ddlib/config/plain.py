@@ -43,12 +43,12 @@ def values(part: Part) -> dict[str, Any]:
         >>> dd.build("processes", dd.values(dd.presets.mdlm(5)))
         Masked(Flat(levels=(5, 1)), Linear())
     """
-    plain = written(part)
+    plain = write_values(part)
     _check_places(plain, type(part).__name__)
     return plain
 
 
-def written(part: Part) -> dict[str, Any]:
+def write_values(part: Part) -> dict[str, Any]:
     """Like ``values``, but also accepts classes defined within a function, which ``dd.build``
     cannot find.
     """
@@ -58,7 +58,7 @@ def written(part: Part) -> dict[str, Any]:
     return plain
 
 
-def described(part: Part) -> dict[str, Any]:
+def describe(part: Part) -> dict[str, Any]:
     """Like ``written``, but never raises: values that are not plain are replaced by their types.
 
     For comparison.
@@ -79,15 +79,15 @@ def kind_of(maker: Callable[..., Any]) -> str:
 @cache
 def _kind_of(maker: Callable[..., Any], path: Sequence[str]) -> str:
     package = maker.__module__.partition(".")[0]
-    for point in declared("", path):
+    for point in declarations("", path):
         same = point.attr == maker.__name__ and point.module.partition(".")[0] == package
-        if point.group.startswith("ddlib.") and same and _loaded(point) is maker:
+        if point.group.startswith("ddlib.") and same and _load(point) is maker:
             return point.name
     return path_of(maker)
 
 
 @cache
-def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
+def declarations(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
     """Return the entry points of a group, that packages on a path declare; metadata are read once.
 
     Args:
@@ -99,7 +99,7 @@ def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
     return tuple(point for package in distributions() for point in package.entry_points)
 
 
-def _loaded(point: EntryPoint) -> object:
+def _load(point: EntryPoint) -> object:
     """Load an entry point; None if it does not load."""
     try:
         loaded: object = point.load()
@@ -161,12 +161,12 @@ def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
     for base in (bool, int, float, str):  # a subclass, such as an enumeration's member
         if isinstance(value, base):
             return base(value)
-    if (isroutine(value) or isinstance(value, type)) and _imported(path_of(value)) is value:
+    if (isroutine(value) or isinstance(value, type)) and _import(path_of(value)) is value:
         return path_of(value)
     return other(value, path)
 
 
-def _imported(path: str) -> Any:
+def _import(path: str) -> Any:
     """Return the object at ``package.module:object`` if its module is loaded, else None."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)

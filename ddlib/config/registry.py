@@ -13,7 +13,7 @@ from importlib.metadata import Distribution, EntryPoint, packages_distributions,
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ddlib.config.plain import declared
+from ddlib.config.plain import declarations
 from ddlib.utils.validation import require
 
 __all__ = ["available", "find", "trusting"]
@@ -140,7 +140,7 @@ def available(kind: str) -> dict[str, EntryPoint]:
     return {name: points[0] for name, points in sorted(_claims(kind).items())}
 
 
-def own(kind: str) -> list[str]:
+def built_in(kind: str) -> list[str]:
     """Return the names of a kind that are part of ddlib, without those of plug-ins.
 
     Raises:
@@ -204,14 +204,14 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     if ":" not in name:
         return _load(kind, name, claims(kind))
     found: Callable[..., Any] = at(name)
-    base = made(kind)
+    base = base_of(kind)
     if base is not None and isinstance(found, base) and not isinstance(found, type):
         return lambda: deepcopy(found)
     require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
     return found
 
 
-def made(kind: str) -> type[Any] | None:
+def base_of(kind: str) -> type[Any] | None:
     """Return the base class of the objects of a kind.
 
     None for backbones, which are arbitrary callables.
@@ -226,7 +226,7 @@ def made(kind: str) -> type[Any] | None:
 
 def _base(kind: str) -> type[Any] | None:
     """Return the base class of the registered classes of a kind; None for functions."""
-    return made(kind) if kind in _BASES else None
+    return base_of(kind) if kind in _BASES else None
 
 
 def package_of(kind: str) -> str:
@@ -285,9 +285,9 @@ def claims(kind: str) -> dict[str, list[EntryPoint]]:
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     """Return the entry points by name, several if packages disagree."""
-    made(kind)
+    base_of(kind)
     claims: dict[str, list[EntryPoint]] = {}
-    for point in declared(f"ddlib.{kind}", tuple(sys.path)):
+    for point in declarations(f"ddlib.{kind}", tuple(sys.path)):
         if (_plugins() and _package(point) != "ddlib") or (
             _package(point) == "ddlib" and _is_here(point)
         ):

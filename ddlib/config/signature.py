@@ -161,10 +161,10 @@ def parameters(target: Callable[..., Any]) -> tuple[Key, ...]:
     """Return the arguments of a class or function that plain values can set, and those without a
     default.
     """
-    return tuple(_declared(target))
+    return tuple(_keys(target))
 
 
-def _declared(target: Callable[..., Any]) -> Iterator[Key]:
+def _keys(target: Callable[..., Any]) -> Iterator[Key]:
     try:
         signature = inspect.signature(target, eval_str=True)
     except (NameError, TypeError):  # an annotation that its module cannot evaluate any more
@@ -177,7 +177,8 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
         if annotation is REQUIRED or isinstance(annotation, str):
             annotation = Any
         group = next(
-            (kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None
+            (kind for kind in registry.GROUPS if _mentions(annotation, registry.base_of(kind))),
+            None,
         )
         function = not group and _is_function(annotation)
         plain = Any if group or function else _plain(annotation)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ddlib.config.comparison import apart, difference, rebuilt
-from ddlib.config.plain import described
+from ddlib.config.plain import describe
 
 _PLAIN = 1024
 """Largest size in bytes of an uncompressed description.
@@ -25,7 +25,7 @@ def extra_state(self: Any) -> Tensor:
     The extra state is a uint8 tensor, so that safetensors can store it: ``described`` as JSON,
     compressed if long.
     """
-    text = json.dumps(described(self), separators=(",", ":")).encode()
+    text = json.dumps(describe(self), separators=(",", ":")).encode()
     return torch.frombuffer(
         bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8
     )
@@ -41,7 +41,7 @@ def check_extra_state(self: Any, state: Any) -> None:
         ValueError: other arguments, with the first difference; a state that cannot be read.
     """
     saved = _read(state, type(self).__name__)
-    now = json.loads(json.dumps(described(self)))
+    now = json.loads(json.dumps(describe(self)))
     message = "" if saved is None else difference(saved, now)
     if message and not _is_made_by(self, saved):
         raise ValueError(

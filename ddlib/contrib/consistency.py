@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.objective.training import mean_per_token, weighted_times
+from ddlib.objective.training import mean_per_token, split_draw
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import (
     Parameterization,
@@ -223,7 +223,7 @@ def consistency_loss(
     check_process(process)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     process.check_inputs(x=x)
-    t, weight = weighted_times(t)
+    t, weight = split_draw(t)
     check_earlier(s, t, *x.shape)
     check_padding(x, mask)
     for states, times in ((z_t, t), (z_s, s)):

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from ddlib.config.part import Part, made_by
+from ddlib.config.part import Part, record_maker
 from ddlib.config.state import check_extra_state, extra_state
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
@@ -200,7 +200,7 @@ class Hierarchy(Named, Float64Module, Part):
             for edge, ends in zip(self.maps, pairwise(kept_states), strict=True)
         ]
         Hierarchy.__init__(copy, maps, self.speeds)
-        named_copy: Self = made_by(copy, reduction, hierarchy=self, vocab_size=vocab_size)
+        named_copy: Self = record_maker(copy, reduction, hierarchy=self, vocab_size=vocab_size)
         return named_copy
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ddlib.config.part import made_by
+from ddlib.config.part import record_maker
 from ddlib.hierarchies.base import Hierarchy, reduction
 from ddlib.hierarchies.kernels import Dense, Kernel
 from ddlib.hierarchies.maps import to_masks
@@ -122,7 +122,7 @@ class Blur(Kernels):
         scale = max(size / self.vocab_size, 0.4 / self.widths[0])
         widths = [width * scale for width in self.widths]
         small = Blur(size, widths, self.cyclic, self.speeds)
-        named_copy: Self = made_by(small, reduction, hierarchy=self, vocab_size=vocab_size)
+        named_copy: Self = record_maker(small, reduction, hierarchy=self, vocab_size=vocab_size)
         return named_copy
 
     @staticmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from ddlib.config import difference
-from ddlib.config.plain import described
+from ddlib.config.plain import describe
 from ddlib.integrations.positions import POSITION
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess
@@ -212,7 +212,7 @@ def check_process(holder: object, process: ForwardProcess) -> None:
     A holder without a process, such as a function, is not checked.
     """
     expected = getattr(holder, "process", process)
-    if change := difference(described(expected), described(process)):
+    if change := difference(describe(expected), describe(process)):
         raise ValueError(f"the {type(holder).__name__} is for another process: {change}")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from ddlib.config import difference
-from ddlib.config.plain import described
+from ddlib.config.plain import describe
 from ddlib.integrations.batches import DiffusionCollator, check_process
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.integrations.positions import POSITION, Positions, PositionSampler
@@ -148,8 +148,8 @@ class DiffusionTrainer(Trainer):
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
         if (Path(resume_from_checkpoint) / PROCESS).exists():
-            saved = described(load_process(resume_from_checkpoint))
-            if change := difference(saved, described(self.process)):
+            saved = describe(load_process(resume_from_checkpoint))
+            if change := difference(saved, describe(self.process)):
                 raise ValueError(f"{resume_from_checkpoint} is of another process: {change}")
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 

@@ -57,7 +57,7 @@ class Nested(Divergence):
         sums = []
         parts = []
         for tokens in self.sets:
-            members, absent = tokens.padded(tokens.parents[rows.x])
+            members, absent = tokens.pad_children(tokens.parents[rows.x])
             # absent members read column 0 and add slope 0 to it
             columns = _columns(self.position, members, logits).masked_fill_(absent, 0)
             part = logits.gather(1, columns).masked_fill_(absent, -torch.inf)

@@ -145,12 +145,12 @@ class LossInputs:
         check_process(process)
         options.check(process)
         check_padding(x, mask)
-        times, weight = weighted_times(t)
+        times, weight = split_draw(t)
         process.check_inputs(x=x, z=z, t=times)
         return cls(process, x, z, times, options, mask, weight)
 
 
-def weighted_times(t: Times | Draw) -> tuple[Times, Tensor | None]:
+def split_draw(t: Times | Draw) -> tuple[Times, Tensor | None]:
     """Return times, and the weight of each draw, which broadcasts with tokens (B, L).
 
     None where all weights are 1.

@@ -110,7 +110,7 @@ class Grouping:
         """Return the children of a parent."""
         return self.order[self.bounds[parent] : self.bounds[parent + 1]]
 
-    def padded(
+    def pad_children(
         self, parents: Int64[Tensor, "n"]
     ) -> tuple[Int64[Tensor, "n K"], Bool[Tensor, "n K"]]:
         """Return the children of several parents, padded to the largest number, and where they are

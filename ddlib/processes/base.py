@@ -19,7 +19,7 @@ from ddlib.processes.broadcasting import (
     each_time,
     interior,
     multiply_rows,
-    normalised_or_stay,
+    normalise_or_stay,
     products_at,
     quotient,
     rows_at,
@@ -441,7 +441,7 @@ class ForwardProcess(Float64Module, Part):
             TypeError, ValueError: as ``sample``, or s not below t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
-        return normalised_or_stay(
+        return normalise_or_stay(
             rows_at(lambda *times: self.transition(*times).mT, z, s, t).to(p.dtype)
             * self.predictive(p, s),
             z,

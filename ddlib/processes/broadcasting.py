@@ -191,7 +191,7 @@ def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor
     )
 
 
-def normalised_or_stay(
+def normalise_or_stay(
     joint: Float[Tensor, "B L S"], z: Tokens, total: Float[Tensor, "B L 1"] | None = None
 ) -> Float[Tensor, "B L S"]:
     """Normalise joint probabilities of states.
@@ -204,7 +204,7 @@ def normalised_or_stay(
         total: (B, L, 1) their sum if it is known.
 
     Example:
-        >>> normalised_or_stay(torch.tensor([[[0.1, 0.3], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
+        >>> normalise_or_stay(torch.tensor([[[0.1, 0.3], [0.0, 0.0]]]), torch.tensor([[0, 1]]))
         tensor([[[0.2500, 0.7500],
                  [0.0000, 1.0000]]])
     """

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from ddlib.processes.broadcasting import distinct_times
 from ddlib.processes.chord import finite_flux
-from ddlib.processes.level_chain import LevelChain, normalised
+from ddlib.processes.level_chain import LevelChain, normalise_rows
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.utils.precision import Float64Module
@@ -167,7 +167,7 @@ class EdgeChain(ScheduleChain):
         self.products = [self._step(self.grid[:-1], self.grid[1:])]
         while len(self.products[-1]) > (reach := 2 ** (len(self.products) - 1)):
             last = self.products[-1]  # of 1, 2, 4, ... adjacent panels
-            self.products.append(normalised(last[:-reach] @ last[reach:]))
+            self.products.append(normalise_rows(last[:-reach] @ last[reach:]))
 
     def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         def from_tokens(time: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ class EdgeChain(ScheduleChain):
                 reached = stays[..., j] * arrivals
                 row.append(reached[..., -1])
             rows.append(torch.stack(row, -1))
-        return normalised(torch.stack(rows, -2).clamp_min(0) @ _moves(ends))
+        return normalise_rows(torch.stack(rows, -2).clamp_min(0) @ _moves(ends))
 
     def _distinct(self, function: Callable[..., Tensor], *times: Float64[Tensor, "*n"]) -> Tensor:
         """Evaluate ``function`` once for each distinct time."""

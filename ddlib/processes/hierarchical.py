@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.config.part import made_by
+from ddlib.config.part import record_maker
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.hierarchies.base import reach, reach_of_tokens, state_matrix
 from ddlib.processes.base import reduction
@@ -279,7 +279,7 @@ class Hierarchical(LevelProcess):
         """
         other = type(self).__new__(type(self))
         Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedules)
-        made: Self = made_by(other, reduction, process=self, vocab_size=vocab_size)
+        made: Self = record_maker(other, reduction, process=self, vocab_size=vocab_size)
         return made
 
     @classmethod

@@ -14,13 +14,13 @@ from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import (
     gather_last,
     interior,
-    normalised_or_stay,
+    normalise_or_stay,
     quotient,
     scalar,
     span,
     unsqueeze_times,
 )
-from ddlib.processes.mixture import Mixture, choice_kl, compared, log_ratio, sum_of_others
+from ddlib.processes.mixture import Mixture, choice_kl, compare, log_ratio, sum_of_others
 from ddlib.typing import (
     Logits,
     PerToken,
@@ -152,7 +152,7 @@ class Interpolating(ForwardProcess):
         here = z[..., None]
         stay = keep * before.gather(-1, here)
         move = self._into(here, token, mask)
-        return normalised_or_stay((move * before).scatter_add(-1, here, stay), z, stay + move)
+        return normalise_or_stay((move * before).scatter_add(-1, here, stay), z, stay + move)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
@@ -203,7 +203,7 @@ class Interpolating(ForwardProcess):
         over tokens other than x. Every term vanishes with the divergence and none cancel: near t =
         0 the weight is large and would multiply rounding errors.
         """
-        kl, log_odds = compared(self.mixture(interior(t)), log_px, log_pz, others, x, z)
+        kl, log_odds = compare(self.mixture(interior(t)), log_px, log_pz, others, x, z)
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
         odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
         itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
@@ -229,7 +229,7 @@ class Interpolating(ForwardProcess):
             return (share * before.keep * -log_px).to(logits.dtype)
         log_pz = gather_last(log_p, self.token_at(z)).double()
         others = sum_of_others(log_ratio(before), log_p, x).double()
-        kl, log_odds = compared(before, log_px, log_pz, others, x, z)
+        kl, log_odds = compare(before, log_px, log_pz, others, x, z)
         log_pz = (since.keep * before.keep).log() + log_pz
         choice = torch.where(
             z < self.vocab_size, choice_kl(stay, resample, log_pz, log_odds, z == x), 0.0

@@ -129,7 +129,7 @@ class LevelExponential(Float64Module):
         step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
         result = short_step(step, self.powers)
         for _ in range(self.squarings):
-            result = normalised(result @ result)
+            result = normalise_rows(result @ result)
         return result
 
 
@@ -258,7 +258,7 @@ def short_step(
         weights = 1 / _binomials(block, poisson)
         later = step[..., None, None] ** exponents[-1] * weights[-1] * (terms[-1] @ result)
         result = later + torch.einsum("...k,kij->...ij", (poisson * weights)[..., :-1], terms[:-1])
-    return normalised(result)
+    return normalise_rows(result)
 
 
 def _binomials(block: int, poisson: Float64[Tensor, "*n k"]) -> Float64[Tensor, "n"]:
@@ -268,6 +268,6 @@ def _binomials(block: int, poisson: Float64[Tensor, "*n k"]) -> Float64[Tensor, 
     return torch.cat([i.new_ones(1), (1 + block * n / i).cumprod(0)])
 
 
-def normalised(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:
+def normalise_rows(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:
     """Scale rows to sum to 1: an error in the sum would double with every squaring."""
     return matrix / matrix.sum(-1, keepdim=True)

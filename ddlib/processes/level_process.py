@@ -13,7 +13,7 @@ from ddlib.processes.base import ForwardProcess, draw_one, unchanged
 from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
-    normalised_or_stay,
+    normalise_or_stay,
     unsqueeze_times,
 )
 from ddlib.processes.edge_chain import ScheduleChain, chain_of
@@ -140,7 +140,7 @@ class LevelProcess(ForwardProcess):
         probs = gather_columns(joint, level)
         if lift is not None:
             probs = probs + remask_coupling(joint, level, lift)
-        return normalised_or_stay(probs, level)
+        return normalise_or_stay(probs, level)
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n

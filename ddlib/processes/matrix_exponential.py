@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.level_chain import normalised, short_step, terms_of
+from ddlib.processes.level_chain import normalise_rows, short_step, terms_of
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require
 
@@ -70,7 +70,7 @@ class MatrixExponential(Float64Module):
 
     def __init__(self, matrix: Sequence[Sequence[float]] | Tensor) -> None:
         super().__init__()
-        self.matrix = checked_rates("matrix", matrix)
+        self.matrix = check_rates("matrix", matrix)
         self._derived: _Derived | None = None
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
@@ -94,7 +94,7 @@ class MatrixExponential(Float64Module):
             result = result + (sigma - sigma.detach())[..., None, None] * (result @ self.matrix)
         return result
 
-    def unsettled(self, sigma: float) -> float:
+    def largest_change(self, sigma: float) -> float:
         """Return the largest change of a transition probability after the duration ``sigma``."""
         now, limit = self(self.matrix.new_tensor([sigma, math.inf]))
         return float((now - limit).abs().max())
@@ -146,7 +146,7 @@ class _Derived:
                 return table[-1][-1]  # the chain has reached its limit before 4^place
             digit = whole >> 2 * place & 3
             if digit:
-                result = normalised(result @ table[place][digit - 1])
+                result = normalise_rows(result @ table[place][digit - 1])
         return result
 
     def _short(self, step: float, blocks: int) -> Tensor:
@@ -160,13 +160,13 @@ class _Derived:
         while len(table) < places:
             if table:
                 one, _, three = table[-1]
-                once = normalised(three @ one)
-                if settled(three, once):
+                once = normalise_rows(three @ one)
+                if is_settled(three, once):
                     break
             else:
                 once = self._short(1.0, self.blocks)
-            twice = normalised(once @ once)
-            table = (*table, (once, twice, normalised(twice @ once)))
+            twice = normalise_rows(once @ once)
+            table = (*table, (once, twice, normalise_rows(twice @ once)))
         self.table = table
         return table
 
@@ -175,8 +175,8 @@ class _Derived:
         before = table[-1][-1] if table else self._short(1.0, self.blocks)
         # ends: every entry has its limit, or is below 1e-290, after some 2,000 doublings at most
         while True:
-            after = normalised(before @ before)
-            if settled(before, after):
+            after = normalise_rows(before @ before)
+            if is_settled(before, after):
                 return after
             before = after
 
@@ -201,7 +201,7 @@ def blocks_of(terms: Float64[Tensor, "k n n"]) -> int:
     return most
 
 
-def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:
+def check_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:
     """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last
     digit.
 
@@ -235,7 +235,7 @@ def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Floa
     return off_diagonal - torch.diag(off_diagonal.sum(1))
 
 
-def settled(before: Float64[Tensor, "m m"], after: Float64[Tensor, "m m"]) -> bool:
+def is_settled(before: Float64[Tensor, "m m"], after: Float64[Tensor, "m m"]) -> bool:
     """Return whether no probability above 1e-290 changed by more than rounding, relative to itself.
 
     A slow transition shows in entries that are small and still grow, or still fall, by a factor; so

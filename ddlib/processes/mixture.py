@@ -26,7 +26,7 @@ class Mixture(NamedTuple):
     """Probability that it was resampled and is the mask; 0 in processes without a mask."""
 
 
-def compared(
+def compare(
     mixture: Mixture, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens
 ) -> tuple[PerToken, PerToken]:
     """Compute KL(q(.|x) || q(.|p)), and log q(z|x) / q(z|p) where z is a token.

@@ -101,7 +101,7 @@ def nats_of_levels(hierarchy: Hierarchy, given: Sequence[float] | None) -> list[
         routes = [hierarchy.between(0, level) for level in range(1, hierarchy.depth + 1)]
         known = [math.log(hierarchy.vocab_size), *(information(route, x) for route in routes)]
         return [max(below - above, 0.0) for below, above in pairwise(known)]
-    return _checked(
+    return _check(
         given, hierarchy.depth, f"one for each of the {hierarchy.depth} levels above the tokens"
     )
 
@@ -115,7 +115,7 @@ def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
         TypeError, ValueError: not one positive number.
     """
     return (
-        math.log(max(vocab_size, 2)) if given is None else _checked(given, 1, "one, for a token")[0]
+        math.log(max(vocab_size, 2)) if given is None else _check(given, 1, "one, for a token")[0]
     )
 
 
@@ -185,7 +185,7 @@ def _some_tokens(vocab_size: int, device: torch.device) -> Int64[Tensor, "N"]:
     return found.round().long()
 
 
-def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:
+def _check(given: Sequence[float], wanted: int, rule: str) -> list[float]:
     require(len(given) == wanted, f"divergences has {len(given)} entries, must have {rule}")
     return [
         check_number(

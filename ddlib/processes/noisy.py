@@ -18,7 +18,7 @@ from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
     interior,
-    normalised_or_stay,
+    normalise_or_stay,
     quotient,
     scalar,
     span,
@@ -121,7 +121,7 @@ class Noisy(ResamplingProcess):
             + resampled[..., i : i + 1] * self.typical[z][..., None].to(p.dtype)
             for i in range(self._depth + 1)
         ]
-        return normalised_or_stay(torch.cat(ways, -1) * self.predictive(p, s), z)
+        return normalise_or_stay(torch.cat(ways, -1) * self.predictive(p, s), z)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)

@@ -15,7 +15,7 @@ from ddlib.processes.broadcasting import (
     elapsed,
     gather_last,
     interior,
-    normalised_or_stay,
+    normalise_or_stay,
     scalar,
     span,
     unsqueeze_times,
@@ -188,7 +188,7 @@ class PerWord(ForwardProcess):
         self.check_inputs(z=z, t=t, s=s, p=p)
         lost = unsqueeze_times(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
         before = (p * unsqueeze_times(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
-        probs = normalised_or_stay(torch.cat([p * lost, before], -1), z)
+        probs = normalise_or_stay(torch.cat([p * lost, before], -1), z)
         return torch.where(
             self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype)
         )

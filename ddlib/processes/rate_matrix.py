@@ -68,7 +68,7 @@ class RateMatrix(ForwardProcess):
         self.declare(vocab_size=vocab_size)
         self.schedule = schedule
         self.exponential = exponential
-        schedule.check_resolves("matrix", exponential.unsettled)
+        schedule.check_resolves("matrix", exponential.largest_change)
 
     schedule: Schedule
 

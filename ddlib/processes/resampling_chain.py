@@ -133,7 +133,7 @@ def ratio_of(share: float) -> float:
 _SHARE = "in [0, 1), at most 1 - 1e-6"
 
 
-def checked_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
+def check_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
     """Return one share for each level below the mask."""
     if isinstance(p_uniform, Tensor):
         p_uniform = p_uniform.tolist()

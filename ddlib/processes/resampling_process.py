@@ -22,7 +22,7 @@ from ddlib.processes.broadcasting import (
 from ddlib.processes.resampling_chain import (
     LevelProbs,
     ResamplingChain,
-    checked_shares,
+    check_shares,
     ratio_of,
     token_frequencies,
 )
@@ -56,7 +56,7 @@ class ResamplingProcess(ForwardProcess):
         self.declare(p_uniform=p_uniform, frequency=frequency)
         self.hierarchy = hierarchy
         self.schedule = schedule
-        self.p_uniform = checked_shares(p_uniform, hierarchy.depth)
+        self.p_uniform = check_shares(p_uniform, hierarchy.depth)
         self.ratios = tuple(map(ratio_of, self.p_uniform))
         frequencies = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else frequencies

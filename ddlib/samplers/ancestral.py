@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, at, joint
-from ddlib.samplers.reverse_step import guided_step, reverse_step
+from ddlib.samplers.reverse_step import reverse_step, step_by_guidance
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_flag
 
@@ -73,5 +73,5 @@ class Ancestral(Sampler):
             s: (B,) earlier times.
         """
         if run.network.capabilities.has_step_distribution:
-            return guided_step(run, z, t, s)
+            return step_by_guidance(run, z, t, s)
         return reverse_step(run, z, t, s, self.force_transition)

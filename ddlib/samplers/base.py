@@ -154,7 +154,7 @@ class Guarantees:
     """
     supports_step_distribution: bool = False
     """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
-    ``guided_step``.
+    ``step_by_guidance``.
     """
     independent_draws: bool = False
     """True if all that a step draws from the network's distribution are states given the levels
@@ -316,20 +316,20 @@ class Sampler(ReversePart):
         Raises:
             TypeError: a memo with other data.
         """
-        return State(state.z[rows], state.t[rows], _picked(state.memo, len(state.z), rows))
+        return State(state.z[rows], state.t[rows], _select(state.memo, len(state.z), rows))
 
     def __repr__(self) -> str:
         return format_part(self, Sampler)
 
 
-def _picked(memo: Any, size: int, rows: Tensor) -> Any:
+def _select(memo: Any, size: int, rows: Tensor) -> Any:
     """Select rows of a memo of ``size`` rows, see ``select_rows``."""
     if memo is None or isinstance(memo, bool | int | float | str):
         return memo
     if isinstance(memo, Tensor) and memo.ndim > 0 and len(memo) == size:
         return memo[rows]
     if isinstance(memo, tuple | list):
-        members = [_picked(member, size, rows) for member in memo]
+        members = [_select(member, size, rows) for member in memo]
         return type(memo)(*members) if hasattr(memo, "_fields") else type(memo)(members)
     what = f"a tensor of shape {tuple(memo.shape)}" if isinstance(memo, Tensor) else repr(memo)
     raise TypeError(

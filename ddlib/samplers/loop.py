@@ -18,7 +18,7 @@ from ddlib.utils.random import Generator, KeyedGenerator, rand
 def draw_tokens(call: SamplingCall) -> Tokens:
     """Draw the tokens at the free positions, (B, L); the others are ``fixed``."""
     run = call
-    state = _checked(run.sampler, run.sampler.init(run))
+    state = _check_state(run.sampler, run.sampler.init(run))
     state = state._replace(z=torch.where(run.free, state.z, run.fixed))
     memos: list[Any] = []
     for control in run.controls:
@@ -45,13 +45,13 @@ def _step(run: SamplingCall, state: State, k: int) -> State:
     here = run
     if run.path is not None:
         here = replace(run, free=run.free & (at(run, k) > at(run, k + 1)))
-    stepped = _checked(run.sampler, run.sampler.step(here, state, k))
+    stepped = _check_state(run.sampler, run.sampler.step(here, state, k))
     stepped = stepped._replace(z=torch.where(here.free, stepped.z, state.z))
     run.observer.note_step(here, state, stepped, k)
     return stepped
 
 
-def _checked(sampler: Sampler, state: State) -> State:
+def _check_state(sampler: Sampler, state: State) -> State:
     """Return what ``init`` or ``step`` has returned, or raise TypeError if it is not a state."""
     if not isinstance(state, State):
         what = f"init and step of {type(sampler).__name__} must return a ddlib.samplers.State(z, t)"

@@ -147,7 +147,7 @@ class Ordered(Sampler):
         Returns:
             (B, L) bool.
         """
-        preference = _rounded(score + noise).masked_fill(level == 0, -torch.inf)
+        preference = _round(score + noise).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         ranked = Ranked(score.gather(1, order), level.gather(1, order), order)
         first = torch.arange(level.shape[1], device=level.device) < least
@@ -192,7 +192,7 @@ class Ordered(Sampler):
         score = torch.zeros_like(offset)
         if run.steps - k == 1:
             target = torch.where(level > 0, 0, run.process.level_of(z))
-            return Turn(run.network.at(z, state.t, level > 0), target, _rounded(offset))
+            return Turn(run.network.at(z, state.t, level > 0), target, _round(offset))
         left = level.sum(-1, keepdim=True)
         least = self.counting.least(run, k, left) if group is None else torch.full_like(left, group)
         predictions: Iterable[Predictions]
@@ -209,7 +209,7 @@ class Ordered(Sampler):
             chosen = self.choose(score, level, least, offset)
             predictions = run.network.at(z, state.t, chosen)
         target = torch.where(chosen, level - 1, run.process.level_of(z))
-        return Turn(predictions, target, _rounded(score + offset))
+        return Turn(predictions, target, _round(score + offset))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         # both are drawn at all positions, so that a sequence's noise does not depend on its states
@@ -244,7 +244,7 @@ class Ordered(Sampler):
         return score
 
 
-def _rounded(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+def _round(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
     """Round scores to five digits, of those below 0.1 five significant ones.
 
     Equal states have equal scores up to the network's rounding errors, which depend on the batch.

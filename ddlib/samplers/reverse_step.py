@@ -35,7 +35,7 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     return after
 
 
-def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
+def step_by_guidance(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
     """Draw z_s from ``step_distribution`` of the denoiser.
 
     In a process with levels, given the levels at s.

@@ -164,7 +164,7 @@ def plan(
         sampler=sampler,
         fixed=fixed,
         controls=controls,
-        sharpening=lambda t: _composed([one.sharpen(t) for one in controls]),
+        sharpening=lambda t: _compose([one.sharpen(t) for one in controls]),
         pace=pace,
         on_step=on_step,
         seeds=seeds,
@@ -321,7 +321,7 @@ def _parts(call: Plan, steps: int | Tensor) -> list[Part]:
     return parts
 
 
-def _composed(functions: Sequence[Sharpen]) -> Sharpen:
+def _compose(functions: Sequence[Sharpen]) -> Sharpen:
     """Return the functions one after the other; ``unchanged`` if all change nothing."""
     changing = [function for function in functions if function is not unchanged]
     if len(changing) < 2:

@@ -107,7 +107,7 @@ class Independent(Draws):
     ) -> Iterator[tuple[Predictions, Int64[Tensor, "N"]]]:
         for part in predictions:
             to = target[part.b, part.i]
-            yield part, _drawn(part, to, noise.take(part.b, part.i), force, sharpen)
+            yield part, _draw(part, to, noise.take(part.b, part.i), force, sharpen)
 
     def log_probs(
         self,
@@ -208,7 +208,7 @@ def _process(predictions: Predictions) -> LevelProcess:
     return cast(LevelProcess, predictions.network.process)
 
 
-def _drawn(
+def _draw(
     part: Predictions, target: Int64[Tensor, "N"], noise: Noise, force: bool, sharpen: Sharpen
 ) -> Int64[Tensor, "N"]:
     """Draw states from child to child where child logits suffice, else from token

@@ -14,7 +14,7 @@ from ddlib.utils.validation import check_count, require, visible, warn_once
 _UNIFORM = Uniform()
 
 
-def _reversed_bits(index: Tensor) -> Tensor:
+def _reverse_bits(index: Tensor) -> Tensor:
     """The low 32 bits of ``index`` in reverse order.
 
     The van der Corput sequence in base 2, times 2^32.
@@ -31,7 +31,7 @@ def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> 
     if isinstance(generator, KeyedGenerator):
         # a shift common to all would be an error of the mean that no difference of two rows can
         # tell
-        return (generator.scramble(_reversed_bits(slots)) + within) / 2**32
+        return (generator.scramble(_reverse_bits(slots)) + within) / 2**32
     # without the turn the first row would always be early: its own bound would be biased
     turn = (rand((1,), generator, within.device) * count).to(torch.int64)
     return ((slots + turn) % count + within) / count
@@ -41,7 +41,7 @@ def _iid(n: int, generator: Generator, device: torch.device) -> Tensor:
     return rand((n,), generator, device)
 
 
-def _stratified(n: int, generator: Generator, device: torch.device) -> Tensor:
+def _in_strata(n: int, generator: Generator, device: torch.device) -> Tensor:
     slots = (
         generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
     )
@@ -102,7 +102,7 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
         )
 
 
-_METHODS = {"iid": _iid, "stratified": _stratified, "antithetic": _antithetic}
+_METHODS = {"iid": _iid, "stratified": _in_strata, "antithetic": _antithetic}
 
 
 def sample_times(

@@ -25,7 +25,7 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.config.comparison import apart
 from ddlib.config.part import Part
-from ddlib.config.plain import described
+from ddlib.config.plain import describe
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix
 from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic
@@ -460,7 +460,7 @@ def test_a_trainer_of_transformers_saves_and_resumes_a_network_with_a_process(tm
 @pytest.mark.parametrize("process", PROCESSES, ids=repr)
 def test_copies_and_pickles_are_the_same_and_have_the_same_values(process):
     for other in (copy.deepcopy(process), pickle.loads(pickle.dumps(process)), copy.copy(process)):
-        assert apart(process, other) == "" and described(other) == described(process)
+        assert apart(process, other) == "" and describe(other) == describe(process)
         other.load_state_dict(process.state_dict())
 
 
@@ -508,7 +508,7 @@ def test_every_part_but_guidance_is_recorded():
 
     A guidance is made of networks, which are not plain values.
     """
-    assert all(issubclass(registry.made(kind), Part) for kind in registry.PROVED)
+    assert all(issubclass(registry.base_of(kind), Part) for kind in registry.PROVED)
 
 
 def test_the_rates_of_a_float32_matrix_are_made_again():

@@ -418,7 +418,7 @@ def test_nothing_is_looked_at_while_compiling():
 def flags():
     """Examples of registered classes with each Boolean argument of their constructors."""
     for kind in dd.registry.PROVED:
-        for name in dd.registry.own(kind):
+        for name in dd.registry.built_in(kind):
             cls = dd.registry.get(kind, name)
             for parameter in inspect.signature(cls).parameters.values():
                 if isinstance(parameter.default, bool):

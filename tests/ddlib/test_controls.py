@@ -26,7 +26,9 @@ unchecked = pytest.mark.usefixtures(
 )  # shape checks are on in the other tests; here they cost seconds
 
 
-SAMPLERS = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
+SAMPLERS = {
+    kind: registry.get("samplers", kind).examples()[0] for kind in registry.built_in("samplers")
+}
 PAIRS_OF_PARTS = [
     pytest.param(process, sampler, id=f"{name}-{kind}")
     for name, process in SIX_TOKENS.items()

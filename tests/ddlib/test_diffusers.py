@@ -51,7 +51,7 @@ def drawn(scheduler, shape, generator, **options):
 
 def leaves():
     """Every registered sampler, as its own examples make it."""
-    for name in dd.registry.own("samplers"):
+    for name in dd.registry.built_in("samplers"):
         yield from dd.registry.get("samplers", name).examples()
 
 

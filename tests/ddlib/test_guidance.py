@@ -24,7 +24,7 @@ from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.verification.claims.samplers.guidance_oracle import (
     pairs_of_states,
-    steered_probs,
+    steer,
     target_probs,
     temper,
 )
@@ -66,7 +66,7 @@ def test_the_next_distribution_is_tempered_in_any_hierarchy(tree, gamma, seed):
     z = pairs_of_states(process)
     what = "step" if straying else "jump"
     laws = (target_probs(process, part, "cavity", z, what) for part in (one, other))
-    assert (steered_probs(guidance, z) - temper(process, *laws, gamma, what)).abs().max() < 1e-10
+    assert (steer(guidance, z) - temper(process, *laws, gamma, what)).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["tree", "levels"])
@@ -80,7 +80,7 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     posterior = dd.Children(process.hierarchy, "posterior")
     for own, meaning in ((children, "children"), (tokens, "cavity"), (children, posterior)):
         distributions.append(
-            steered_probs(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z)
+            steer(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z)
         )
     assert all((probs - distributions[0]).abs().max() < 1e-12 for probs in distributions)
     raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(

@@ -23,7 +23,9 @@ from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.claims.samplers.guidance import classifier, labelled_joint
 
-EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
+EVERY = [
+    dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.built_in("samplers")
+]
 SERVED = [
     (name, one)
     for name in ("masked", "tree", "uniform")

@@ -46,7 +46,7 @@ def test_a_grid_is_taken_where_it_matters():
 EIGHT = [0, 0, 1, 1, 2, 2, 3, 3]
 SAMPLERS = {
     f"{name}-{i}": sampler
-    for name in dd.registry.own("samplers")
+    for name in dd.registry.built_in("samplers")
     for i, sampler in enumerate(dd.registry.get("samplers", name).examples())
 }
 PROCESSES = presets(EIGHT) | {"noisy": dd.presets.hdlm_noisy(EIGHT, 0.2)}

@@ -20,7 +20,7 @@ F64 = torch.float64
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 REGISTERED = [
     example
-    for name in dd.registry.own("processes")
+    for name in dd.registry.built_in("processes")
     for example in dd.registry.get("processes", name).examples()
 ]
 

@@ -112,7 +112,7 @@ def reward(z, t):
 SAMPLERS = [
     *(
         one
-        for kind in registry.own("samplers")
+        for kind in registry.built_in("samplers")
         for one in registry.get("samplers", kind).examples()
     ),
     Ancestral(True),

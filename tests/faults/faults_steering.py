@@ -111,14 +111,14 @@ def steps_are_drawn_without_guidance(patch):
     process = four()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
     unguided = plain.replace(strength=lambda t: 1.0).step_distribution
-    right = reverse_step.guided_step
+    right = reverse_step.step_by_guidance
 
-    def guided_step(run, z, t, s):
+    def step_by_guidance(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)
         network.step_log_probs = lambda z, t, s, rows: unguided(z[rows], t[rows], s[rows])
         return right(type(run)(**{**vars(run), "network": network}), z, t, s)
 
-    patch.setattr(sys.modules["ddlib.samplers.ancestral"], "guided_step", guided_step)
+    patch.setattr(sys.modules["ddlib.samplers.ancestral"], "step_by_guidance", step_by_guidance)
     return plain
 
 

@@ -142,7 +142,7 @@ def test_the_bound_of_a_text_with_undrawn_tokens_is_refused(folders):
         dd.bound(process, denoiser, torch.full((4, 8), MASK))
 
 
-SAMPLERS = [name for name in dd.registry.own("samplers") if name != "left_to_right"]
+SAMPLERS = [name for name in dd.registry.built_in("samplers") if name != "left_to_right"]
 SERVING = {"corrected": 2}  # its other correctors need words that can be wrong
 KNOBS = [
     {},

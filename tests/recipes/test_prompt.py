@@ -26,7 +26,7 @@ PROCESSES = {
     "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
 }
 MADE_OF_PARTS = ("corrected", "in_order", "particles")
-SAMPLERS = [name for name in dd.registry.own("samplers") if name not in MADE_OF_PARTS]
+SAMPLERS = [name for name in dd.registry.built_in("samplers") if name not in MADE_OF_PARTS]
 
 
 class Sums(nn.Module):

@@ -8,7 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.contrib.constraints.classes import class_groups, log_sums, numbered, token_classes
+from ddlib.contrib.constraints.classes import (
+    class_groups,
+    log_sums,
+    number_transitions,
+    token_classes,
+)
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, require
 
@@ -91,7 +96,7 @@ class Automaton:
         self.end = end
         self.fill = end if fill is None else fill
         final = dict.fromkeys(accepting)
-        sources, tokens, targets, self.accepting = numbered(
+        sources, tokens, targets, self.accepting = number_transitions(
             transitions, start, final, vocab_size, end, self.fill
         )
         self.token_class, count, (before, classes, after) = token_classes(

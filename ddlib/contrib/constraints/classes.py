@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.utils.validation import check_count, require
 
 
-def numbered(
+def number_transitions(
     transitions: Mapping[Hashable, Mapping[int, Hashable]],
     start: Hashable,
     final: Collection[Hashable],

@@ -95,7 +95,7 @@ class FullOutput:
         indices of the tokens.
         """
         hierarchy = cast(LevelProcess, self.process).hierarchy
-        return grouped(
+        return logits_by_group(
             z, hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens)
         )
 
@@ -190,7 +190,7 @@ class Head(FullOutput):
         """
         families = cast(Children, self.layout).families(level)
         parent = self._member(level, parent)
-        return grouped(
+        return logits_by_group(
             parent,
             families.members,
             lambda rows, key, _: self.product(hidden[rows], families.of(key).columns),
@@ -235,7 +235,7 @@ def distinct_pairs(
     return torch.stack([keys // base, keys % base], 1).tolist(), which
 
 
-def grouped(
+def logits_by_group(
     key: Int64[Tensor, "N"],
     members: Callable[[int], Tensor],
     logits: Callable[[Tensor, int, Tensor], Tensor],

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 from ddlib.config.comparison import apart, rebuilt
 from ddlib.config.part import Part
-from ddlib.config.plain import written
+from ddlib.config.plain import write_values
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point, condition
 
@@ -26,7 +26,7 @@ def _unknown(part: Part) -> str:
     Empty too if an argument is not stored, which is a fault.
     """
     try:
-        written(part)
+        write_values(part)
     except TypeError as error:
         return "" if _missing_arguments(part) else str(error)
     return ""
@@ -46,7 +46,7 @@ def _values(part: Part, point: Point) -> Iterator[Comparison]:
     yield condition("the arguments of the constructor", not reason, reason)
     if reason:
         return
-    again = rebuilt(part, json.loads(json.dumps(written(part))))
+    again = rebuilt(part, json.loads(json.dumps(write_values(part))))
     difference = apart(part, again)
     message = f"{difference} is not what the constructor creates from the same arguments"
     hint = (

@@ -21,7 +21,7 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     dense_probs,
     kind,
     pairs_of_states,
-    steered_probs,
+    steer,
     target_probs,
     temper,
 )
@@ -85,7 +85,7 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         yield Comparison(
             f"the distribution {where}, by a function of t",
             _AXES,
-            steered_probs(moving, z),
+            steer(moving, z),
             probs,
             1e-6,
         )
@@ -93,7 +93,7 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
     probs = target_probs(process, part, guided.of_parts, z, kind(elsewhere))
     yield Comparison(
-        "the distribution outside the interval", _AXES, steered_probs(elsewhere, z), probs, 1e-6
+        "the distribution outside the interval", _AXES, steer(elsewhere, z), probs, 1e-6
     )
 
 
@@ -111,7 +111,7 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
     yield Comparison(
         f"distribution of the {target}",
         _AXES,
-        steered_probs(changed, z),
+        steer(changed, z),
         expected,
         1e-9 if _double(changed, z) else 1e-4,
     )
@@ -145,7 +145,7 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
         f"distribution of the {target} of two dependent tokens",
         process,
         z,
-        steered_probs(exact, z),
+        steer(exact, z),
         expected,
     )
 
@@ -171,7 +171,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
             f"distribution of the {target}, given the label",
             process,
             z,
-            steered_probs(changed, z),
+            steer(changed, z),
             dense_probs(process, conditional, target),
         )
         return
@@ -204,7 +204,7 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     linear = guided.replace(
         classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0)
     )
-    first, exact = (steered_probs(linear.replace(how=how), z) for how in ("first order", "exact"))
+    first, exact = (steer(linear.replace(how=how), z) for how in ("first order", "exact"))
     yield Comparison(
         "the distribution by a linear classifier, to first order", _AXES, first, exact, 1e-5
     )
@@ -215,7 +215,7 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     yield Comparison(
         "the distribution by a square, to first order",
         _AXES,
-        steered_probs(square, z),
+        steer(square, z),
         expected,
         1e-5,
     )
@@ -238,9 +238,7 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
         before, after = (changed.classifier(state[None], t)[0] for state in states)
         change[n, i, k] = after - before
     expected = by_level(process, probs * (gamma * change).exp(), target)
-    yield Comparison(
-        f"distribution of the {target}", _AXES, steered_probs(changed, z), expected, 1e-5
-    )
+    yield Comparison(f"distribution of the {target}", _AXES, steer(changed, z), expected, 1e-5)
 
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
@@ -250,7 +248,7 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     start = start[torch.randperm(len(start), generator=generator)[:_TEXTS]]
     t = at(LATE, len(start))
     s = at(EARLY, len(start))
-    probs = steered_probs(guided, start)
+    probs = steer(guided, start)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     # the state within the new level is steered, not the level
     if isinstance(process, LevelProcess):

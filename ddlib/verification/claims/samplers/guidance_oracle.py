@@ -68,7 +68,7 @@ def target_probs(
     return by_level(process, steered, target)
 
 
-def steered_probs(guided: Guidance, z: Tensor) -> Tensor:
+def steer(guided: Guidance, z: Tensor) -> Tensor:
     """Compute the distribution from a guidance, (N, L, K)."""
     process = guided.process
     if not guided.has_step_distribution:

@@ -23,13 +23,13 @@ def _record(run: Case, joint: Tensor, steps: int, seed: int) -> tuple[Tensor, Tr
     return sample(run.process, denoiser, shape, run.subject, steps, generator=noise, record=True)
 
 
-def _evaluated_again(run: Case, point: Point) -> Iterator[Comparison]:
+def _evaluate_again(run: Case, point: Point) -> Iterator[Comparison]:
     _, path = _record(run, run.pair, int(point["steps"]), 11)
     terms = log_prob(run.process, exact_cavity(run.process, run.pair), path, per_draw=True)
     yield Comparison("log_prob", ("step", "example", "position"), path.log_probs, terms, 1e-9)
 
 
-def _weighted(run: Case, point: Point) -> Iterator[Comparison]:
+def _weigh(run: Case, point: Point) -> Iterator[Comparison]:
     """Compare draws of one network, weighted by the ratio of paths, with draws of another."""
     steps = int(point["steps"])
     other = run.pair * torch.linspace(0.3, 1.7, len(run.pair), dtype=torch.float64)
@@ -67,7 +67,7 @@ CLAIMS = (
         "path evaluated again",
         "the recorded log-probabilities are those that log_prob computes from the path",
         "1e-9",
-        _evaluated_again,
+        _evaluate_again,
         ({"steps": 3},),
         ({"steps": 7},),
         at_length(2, _no_path),
@@ -78,7 +78,7 @@ CLAIMS = (
         "paths of another network",
         "weighted by the ratio of two networks' paths, the draws of one are those of the other",
         "five standard errors",
-        _weighted,
+        _weigh,
         ({"steps": 3},),
         ({"steps": 7},),
         at_length(2, _no_path),
