@@ -152,7 +152,7 @@ def fused(
     )
 
 
-def written_out(
+def write_out(
     model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int
 ) -> Tensor:
     """Draw independent times and masks, and compute the formula."""
@@ -188,7 +188,7 @@ def trainer(task: Task, work: Path) -> list[float]:
         def compute_loss(
             self, model: nn.Module, inputs: dict[str, Tensor], *rest: Any, **options: Any
         ) -> Tensor:
-            return written_out(model, process, inputs, 0)
+            return write_out(model, process, inputs, 0)
 
         def _get_train_sampler(self, *rest: Any) -> None:
             """Keep the order."""
@@ -223,7 +223,7 @@ def lightning(task: Task, work: Path) -> list[float]:
             self.network = network
 
         def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-            loss = written_out(self.network, process, batch, index)
+            loss = write_out(self.network, process, batch, index)
             self.log("train_loss", loss.detach(), batch_size=len(batch["x"]))
             return loss
 
@@ -247,7 +247,7 @@ def lightning(task: Task, work: Path) -> list[float]:
 LOOPS: Mapping[str, Callable[[Task, Path], list[float]]] = {
     "ours": engine,
     BARE: partial(bare, fused),
-    "bare loop, the formula": partial(bare, written_out),
+    "bare loop, the formula": partial(bare, write_out),
     "Trainer of transformers, the formula": trainer,
     "Lightning, the formula": lightning,
 }

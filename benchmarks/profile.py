@@ -30,7 +30,7 @@ from torch.profiler import profile, record_function
 import ddlib as dd
 from benchmarks.head import GPT2, TINY, UNIFORM, XI, Sizes
 from benchmarks.measuring import now
-from ddlib.processes import unchanged
+from ddlib.processes import identity
 from ddlib.samplers import Ancestral
 from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.base import State as Place
@@ -172,7 +172,7 @@ def training(size: Size, steps: int) -> dict[str, float]:
     stream = batches(trained)
     trained.step([next(stream)], False)
     with ExitStack() as stack:
-        parts.of(stack, objective, {"noised": "times and noise"})
+        parts.of(stack, objective, {"add_noise": "times and noise"})
         parts.of(stack, engine, {"update": "AdamW", "level_sums": "loss by level"})
         parts.of(stack, trained.network.model, {"features": "DiT, forwards"})
         parts.of(stack, dd, {"summed_loss": "output layer and loss, both ways"})
@@ -202,7 +202,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     wrapper = Model(process, model, compact=True)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
-    drawn = SamplingContext(process, wrapper, unchanged, times.to(size.device), free, generator)
+    drawn = SamplingContext(process, wrapper, identity, times.to(size.device), free, generator)
     parts = Parts(size.device)
     x = torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")

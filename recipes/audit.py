@@ -28,7 +28,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least
 from recipes.console import check_file, command, make_console, plain_errors
-from recipes.data import Batch, Prepared, examples, wrapped
+from recipes.data import Batch, Prepared, examples, wrap
 from recipes.data.agreement import check_lengths
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences
@@ -38,14 +38,14 @@ from recipes.estimators import (
     Estimator,
     Model,
     kraft_sums,
+    reason_against,
     small_model,
-    unserved,
     verdict,
 )
 from recipes.evaluation.report import check_model, result_path, value_and_error, write
 from recipes.metrics.bound import by_length
-from recipes.metrics.conditioned import labelled, takes_labels
-from recipes.model_io import LoadedModel, LoadOptions, held_out, measured_length
+from recipes.metrics.conditioned import takes_labels, with_label
+from recipes.model_io import LoadedModel, LoadOptions, measured_length, open_held_out
 
 RESULT = "audit.json"
 
@@ -150,7 +150,7 @@ def _by_label(
     labels = batch.labels if conditional else torch.zeros_like(batch.index)
     for label in labels[wanted].unique().tolist():
         rows = wanted & (labels == label)
-        network = labelled(saved.denoiser, label) if conditional else saved.denoiser
+        network = with_label(saved.denoiser, label) if conditional else saved.denoiser
         model = Model(saved.process, network, saved.parameterization, saved.pace)
         device = saved.process.device
         yield HeldOutBatch(
@@ -186,7 +186,7 @@ def judge(estimator: Estimator, model: Model) -> dict[str, Any]:
         small, length = small_model(model)
     except (TypeError, ValueError) as error:
         return {"verdict": "not judged", "reason": str(error)}
-    reason = unserved(estimator, small, length)
+    reason = reason_against(estimator, small, length)
     if reason:
         return {"verdict": "not judged", "reason": reason}
     sums = kraft_sums(estimator, small, length, seeds=1)
@@ -216,10 +216,10 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
             "supports"
         )
     length = measured_length(saved, options.length, saved.pace.block or 1)
-    data = held_out(saved, options.data)
+    data = open_held_out(saved, options.data)
     check_lengths(data, length, packed=True)
     if saved.rows == "wrapped":
-        data = wrapped(data, length)
+        data = wrap(data, length)
     check_sequences("sequences", options.sequences, data, 1)
     rows = list(rows_of(saved, data, length, options))
     model = Model(saved.process, saved.denoiser, saved.parameterization, saved.pace)
@@ -249,7 +249,12 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
     fixed: Tensor | None = None
     for estimator in options.estimators:
         reason = next(
-            (found for each in rows if (found := unserved(estimator, model, each.x.shape[1]))), ""
+            (
+                found
+                for each in rows
+                if (found := reason_against(estimator, model, each.x.shape[1]))
+            ),
+            "",
         )
         if reason:
             result["refused"][estimator.name] = reason

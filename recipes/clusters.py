@@ -264,10 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     options = parser.parse_args(arguments)
     console = make_console()
     with plain_errors():
-        return found(options, console)
+        return find_clusters(options, console)
 
 
-def found(options: argparse.Namespace, console: Console) -> Clusters:
+def find_clusters(options: argparse.Namespace, console: Console) -> Clusters:
     """Find the clusters, write them with a report and a figure, and return them."""
     words = read_words(options, console)
     clusters = compare(words, options, console)

@@ -29,27 +29,34 @@ from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import check_file, command, make_console, plain_errors
-from recipes.data import Prepared, wrapped
+from recipes.data import Prepared, wrap
 from recipes.data.agreement import check_lengths
-from recipes.engine.parallel import World, joined
+from recipes.engine.parallel import World, join
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import (
     NOISE,
     WINDOWS,
     check_sequences,
+    coupling_of,
     quietest,
     references,
-    shared,
     validate,
 )
 from recipes.evaluation.exact import check_order, exact, reader
-from recipes.evaluation.generative import NONE, generated, judge, warned
+from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
-from recipes.evaluation.samples import draw_samples, measured, metrics_of
+from recipes.evaluation.samples import draw_samples, measure, metrics_of
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
-from recipes.model_io import LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
+from recipes.model_io import (
+    LoadedModel,
+    LoadOptions,
+    Precision,
+    measured_length,
+    one_of,
+    open_held_out,
+)
 
 RESULT = "evaluation.json"
 METHODS = {
@@ -170,7 +177,7 @@ def pace_of(saved: LoadedModel, options: Options) -> Pace:
     return options.sampling.order(saved, length_of(saved, options))
 
 
-def drawn_from(saved: LoadedModel, options: Options) -> TimeDensity | None:
+def density_of(saved: LoadedModel, options: Options) -> TimeDensity | None:
     """Return the density of the times within a part of the pace; None for the uniform one."""
     return time_density(
         options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options)
@@ -255,15 +262,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     saved = options.reading.open(options.run, world.device, options.precision)
     length = length_of(saved, options)
     given = saved.rows == "free"
-    data = held_out(saved, options.data)
+    data = open_held_out(saved, options.data)
     check_lengths(data, length, packed=True)
     if cut := saved.rows == "wrapped":
-        data = wrapped(data, length)
+        data = wrap(data, length)
     options = replace(
         options, sequences=check_sequences("sequences", options.sequences, data, world.size)
     )
     pace = pace_of(saved, options)
-    levels = shared(saved.process, pace, length, options.bound_levels)
+    levels = coupling_of(saved.process, pace, length, options.bound_levels)
     group = options.likelihood_group
     order = (
         None
@@ -285,7 +292,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     likely = (
         None if order is None else exact(saved, data, order, *limits, world, length, group, pace)
     )
-    density = drawn_from(saved, options)
+    density = density_of(saved, options)
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
         "bound": {
@@ -363,17 +370,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         drawn = draw_samples(saved, options.sampling, *limits, world)
     if metrics is not None and world.first:
         try:
-            result["samples"] = measured(
-                metrics, saved, drawn, data, options.sampling, options.seed
-            )
+            result["samples"] = measure(metrics, saved, drawn, data, options.sampling, options.seed)
         except ValueError as error:  # of these samples, as of a network that was hardly trained
-            result["protocol"]["no_samples"] = warned(error, "metrics of samples")
+            result["protocol"]["no_samples"] = warn_missing(error, "metrics of samples")
     if scored:
         try:
             result["generative"] = (
                 None
                 if scorer is None
-                else generated(
+                else generate_and_judge(
                     saved,
                     scorer,
                     drawn,
@@ -384,7 +389,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
                 )
             )
         except ValueError as error:
-            missing = warned(error)
+            missing = warn_missing(error)
     result["protocol"]["no_generative"] = missing
     return result | {"provenance": provenance(saved.plugins)}
 
@@ -394,7 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = tyro.cli(
             Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__
         )
-        world = stack.enter_context(joined())
+        world = stack.enter_context(join())
         path = result_path(RESULT, options.run, options.out)
         if world.first:
             check_file("out", path)

@@ -206,7 +206,7 @@ def settings_of(
     }
 
 
-def measured(
+def measure_cell(
     saved: LoadedModel,
     options: Options,
     cell: Cell,
@@ -225,7 +225,7 @@ def measured(
     return {
         **vars(cell),
         "calls": calls,
-        **cell_measures.judged(saved, documents, scorer, options.scorer_bos),
+        **cell_measures.judge_documents(saved, documents, scorer, options.scorer_bos),
     }
 
 
@@ -253,21 +253,21 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
         else load_scorer(options.scorer, world.device, options.scorer_bos)
     )
     settings = settings_of(saved, options, length, scorer)
-    found, starts = cell_measures.kept_cells(options.path, settings, console)
+    found, starts = cell_measures.stored_cells(options.path, settings, console)
     starts.append(provenance(saved.plugins))
     real = cell_measures.held_out_documents(saved, length, options.samples)
     result = {
         "protocol": {"run": options.run, **settings},
         "held_out": None
         if real is None
-        else cell_measures.judged(saved, real, scorer, options.scorer_bos),
+        else cell_measures.judge_documents(saved, real, scorer, options.scorer_bos),
         "cells": found,
         "starts": starts,
     }
     there = [{name: one[name] for name in COLUMNS} for one in found]
     for cell in cells:
         if vars(cell) not in there:
-            found.append(measured(saved, options, cell, length, scorer, world))
+            found.append(measure_cell(saved, options, cell, length, scorer, world))
             write(options.path, result)
             console.print(cell_measures.in_a_line(found[-1]), markup=False, soft_wrap=True)
     write(options.path, result)

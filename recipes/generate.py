@@ -49,7 +49,7 @@ from recipes.generation.prompt import (
     check_text,
     read_prompts,
     row,
-    stacked,
+    stack,
     together,
 )
 from recipes.generation.samples import Sample, to_draw
@@ -269,7 +269,7 @@ def draw_all(
     grouped = together if constraint is None and options.sampling.keep is None else alike
     for group in grouped(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
-        prompt, length, lengths = stacked(saved, [one.row for one in mine])
+        prompt, length, lengths = stack(saved, [one.row for one in mine])
         steps = Steps(saved.process.vocab_size)
         film = None
         follow: list[OnStep] = [] if rule is None else [steps]
@@ -278,7 +278,7 @@ def draw_all(
                 partial(trace.keep, group.index(0), samples[0].row.length - samples[0].row.lead)
             )
         with Drafts(
-            console, [one.name for one in mine], partial(_shown, saved, names, mine)
+            console, [one.name for one in mine], partial(_show, saved, names, mine)
         ) as drafts:
             follow += [drafts] if options.stream else []
             on_step = partial(tell, follow) if follow else None
@@ -311,7 +311,7 @@ def draw_all(
         show(saved, trace, console)
 
 
-def _shown(
+def _show(
     saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor
 ) -> RichText:
     row = samples[place].row

@@ -27,7 +27,7 @@ from recipes.console import command, plain_errors
 from recipes.generation.prompt import batches, check_known
 from recipes.generation.samples import protocol
 from recipes.generation.sampling import Sampling, draw
-from recipes.metrics import given
+from recipes.metrics import with_tokens
 from recipes.model_io import Precision, measured_length, open_saved
 
 try:
@@ -218,7 +218,7 @@ class DiffusionLM(LM):
             length = lead + self._whole(drawn_at) if self.saved.rows == "free" else self.length
             drawn = draw(self.saved, sampling, self.seed, index, length, prompt, lead=lead)
             for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
-                text = self.saved.tokenizer.decode(self.saved.ended(words)[:limit])
+                text = self.saved.tokenizer.decode(self.saved.cut_at_end(words)[:limit])
                 texts[number] = until(text, requests[number].args[1].get("until") or ())
         return texts
 
@@ -321,7 +321,7 @@ class DiffusionLM(LM):
         )  # the same for all choices
         bound = dd.bound(
             saved.process,
-            given(saved.denoiser, x, fixed),
+            with_tokens(saved.denoiser, x, fixed),
             x,
             noise,
             parameterization=saved.parameterization,

@@ -174,7 +174,7 @@ def write_one_cluster(options: Options) -> None:
         writer.writerows((token, 0) for token in sorted(vocabulary, key=vocabulary.__getitem__))
 
 
-def measured(name: str, recipe: Recipe, options: Options, console: Console) -> dict[str, Any]:
+def measure_row(name: str, recipe: Recipe, options: Options, console: Console) -> dict[str, Any]:
     """Return the bound of a trained row, and the cells of its samples."""
     folder = str(recipe.output.folder)
     bound = evaluate.evaluate(
@@ -217,17 +217,17 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         for cell in row["cells"]:
             forced = "always" if row["xi"] == 1 else "yes" if cell["sampler"] == FORCED else "no"
-            nats = _shown(cell["nats"])
-            entropy = _shown(cell["entropy"])
+            nats = _show(cell["nats"])
+            entropy = _show(cell["entropy"])
             distinct = "-" if cell["distinct"] is None else f"{cell['distinct']['2']:.3f}"
-            bound = _shown(row["bound"])
+            bound = _show(row["bound"])
             lines.append(
                 (row["row"], bound, forced, f"{cell['calls']:.0f}", nats, entropy, distinct)
             )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _shown(found: Mapping[str, float | None] | None) -> str:
+def _show(found: Mapping[str, float | None] | None) -> str:
     if found is None:
         return "-"
     return f"{found['value']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
@@ -271,7 +271,7 @@ def tables(options: Options, console: Console) -> list[dict[str, Any]]:
         if not train(recipe):
             console.print("stopped; the same command continues", soft_wrap=True)
             break
-        found.append(measured(name, recipe, options, console))
+        found.append(measure_row(name, recipe, options, console))
         write(options.out / RESULT, {"settings": settings(options), "rows": found})
         (options.out / TABLE).write_text(as_markdown(found), encoding="utf-8")
     console.print(as_markdown(found), markup=False, soft_wrap=True)

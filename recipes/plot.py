@@ -133,7 +133,7 @@ def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve
     return Curve(np.array([record["step"] for record in records], float), np.array(values, float))
 
 
-def smoothed(values: Numbers, decay: float) -> Numbers:
+def smooth_curve(values: Numbers, decay: float) -> Numbers:
     """Return the exponential moving average, divided by its accumulated weight; NaN is skipped."""
     total = 0.0
     weight = 0.0
@@ -185,7 +185,7 @@ def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
             (run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)
         ]
     axes.set(
-        title=_titled("validation bound", " over ", [run.rests_on for run in runs]),
+        title=_title("validation bound", " over ", [run.rests_on for run in runs]),
         ylabel="nats per token",
     )
     if any(len(run.bound.step) for run in runs):
@@ -197,7 +197,7 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
     """Plot training losses: no bounds, so without perplexities and on separate axes."""
     shown: list[Line] = []
     for number, run in enumerate(runs):
-        loss = smoothed(run.loss.value, smooth)
+        loss = smooth_curve(run.loss.value, smooth)
         axes.plot(
             place(run, run.loss.step),
             loss,
@@ -208,12 +208,12 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
         shown.append((run, run.loss.step, loss))
     frame(axes, shown)
     axes.set(
-        title=_titled("training loss, not a bound", ": ", [run.about for run in runs]),
+        title=_title("training loss, not a bound", ": ", [run.about for run in runs]),
         ylabel="nats per token",
     )
 
 
-def _titled(what: str, how: str, of_runs: Sequence[str]) -> str:
+def _title(what: str, how: str, of_runs: Sequence[str]) -> str:
     """Return a title with the descriptions of the runs, each once."""
     descriptions = "; ".join(dict.fromkeys(filter(None, of_runs)))
     return what + how + descriptions if descriptions else what
@@ -230,7 +230,7 @@ def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
             ).any():  # the loss is zero at a level whose tokens are known
                 continue
             dash = dashes.setdefault(level, DASHES[len(dashes) % len(DASHES)])
-            loss = smoothed(found.value, smooth)
+            loss = smooth_curve(found.value, smooth)
             colour = COLOURS[number % len(COLOURS)]
             axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=dash)
             shown.append((run, found.step, loss))

@@ -135,7 +135,7 @@ def measure(recipe: Recipe, draws: int) -> tuple[Terms, References]:
     return Terms.average(terms), beside
 
 
-def paired(first: Terms, second: Terms) -> Terms:
+def pair_differences(first: Terms, second: Terms) -> Terms:
     """Return the differences of two bounds, text by text."""
     return replace(first, nats=first.nats - second.nats, apart=first.apart - second.apart)
 
@@ -171,7 +171,7 @@ def run(size: Size, out: Path, seed: int, console: Console) -> Result:
     first, second = (terms for terms, _ in measured.values())
     result = Result(
         {name: terms.per_token for name, (terms, _) in measured.items()},
-        paired(first, second).per_token,
+        pair_differences(first, second).per_token,
         measured["masked"][1],
         out / "quickstart.png",
     )

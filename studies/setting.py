@@ -8,7 +8,7 @@ from typing import Any
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine.parallel import alone
-from recipes.evaluate import Options, bounds, drawn_from
+from recipes.evaluate import Options, bounds, density_of
 from recipes.metrics import Terms
 from recipes.model_io import open_saved
 from studies.corpus.public_domain import SOURCES
@@ -134,7 +134,7 @@ def measured(folder: Path, texts: list[Path], draws: int = DRAWS) -> list[list[T
     world = alone()
     saved = open_saved(folder, world.device)
     options = Options(run=str(folder), replicates=draws, scorer="none", times="optimal")
-    density = drawn_from(saved, options)
+    density = density_of(saved, options)
     return [bounds(saved, open_prepared(text), options, world, density) for text in texts]
 
 

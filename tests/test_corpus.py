@@ -28,13 +28,13 @@ def saved(value):
 
 
 def test_the_unpickler_reads_arrays_and_refuses_every_other_class():
-    found = poems.unpickled(saved({"text": [np.arange(3)], "more": (np.ones(2), 5, "a")}))
+    found = poems.unpickle(saved({"text": [np.arange(3)], "more": (np.ones(2), 5, "a")}))
     assert [array.tolist() for array in found] == [[0, 1, 2], [1.0, 1.0]]
     for value, name in ((zlib.crc32, "zlib.crc32"), (Package, "studies.corpus.packages.Package")):
         with pytest.raises(pickle.UnpicklingError, match=f"refused .*{name.split('.')[-1]}"):
-            poems.unpickled(saved(value))
+            poems.unpickle(saved(value))
     with pytest.raises(pickle.UnpicklingError, match=r"refused builtins\.eval"):
-        poems.unpickled(io.BytesIO(b"cbuiltins\neval\n(S'1'\ntR."))
+        poems.unpickle(io.BytesIO(b"cbuiltins\neval\n(S'1'\ntR."))
 
 
 class Frame:
@@ -46,7 +46,7 @@ def test_objects_of_pandas_become_stubs_that_keep_their_arrays(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas.made", types.SimpleNamespace(Frame=Frame))
     monkeypatch.setattr(Frame, "__module__", "pandas.made")
     content = saved([Frame(np.array([1, 2, 3]))])
-    assert [array.tolist() for array in poems.unpickled(content)] == [[1, 2, 3]]
+    assert [array.tolist() for array in poems.unpickle(content)] == [[1, 2, 3]]
     made = poems.WhitelistUnpickler(content).find_class("pandas.made", "Frame")
     assert made is not Frame and issubclass(made, poems.Stub)
 

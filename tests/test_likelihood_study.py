@@ -7,13 +7,13 @@ import torch
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, sequences
-from recipes.estimators import FIXED, named
+from recipes.estimators import FIXED, find
 from studies.likelihoods import pages, run, trained
 from studies.likelihoods.source import Chain
 from studies.likelihoods.statistics import covered
 from studies.tables import END
 
-FEW = (named(FIXED), named("weights clipped at 2"))
+FEW = (find(FIXED), find("weights clipped at 2"))
 
 
 def test_the_source_has_the_entropy_that_it_states():
@@ -82,7 +82,7 @@ def test_a_bias_is_measured_against_the_source():
     chain = Chain(12, run.LENGTH)
     process = dd.presets.mdlm(12)
     uniform = run.Model(process, lambda z, t: torch.zeros(*z.shape, 12, dtype=torch.float64))
-    found = run.measure(named(FIXED), uniform, chain, 40, 10)
+    found = run.measure(find(FIXED), uniform, chain, 40, 10)
     assert found["mean"] == pytest.approx(float(torch.tensor(12.0).log()), abs=1e-6)
     assert found["bias"] == pytest.approx(
         found["mean"] - chain.entropy, abs=4 * found["bias_error"]
@@ -92,9 +92,9 @@ def test_a_bias_is_measured_against_the_source():
 
 def test_trained_networks_are_audited_resumed_and_collected(tmp_path, monkeypatch):
     few = (
-        named(FIXED),
-        named("NELBO, times of least variance"),
-        named("HDLM's released loss, xi < 1"),
+        find(FIXED),
+        find("NELBO, times of least variance"),
+        find("HDLM's released loss, xi < 1"),
     )
     monkeypatch.setattr(trained, "AUDITED", (*few, *trained.ORDERS[:1]))
     monkeypatch.setattr(trained, "BLOCKS", (8,))

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization
 from ddlib.parameterization.tree_softmax import Children
-from ddlib.processes import ForwardProcess, LevelProcess, unchanged
+from ddlib.processes import ForwardProcess, LevelProcess, identity
 from ddlib.samplers.base import Sampler, SamplingContext, level_process
 from ddlib.samplers.choices import finite_log
 from ddlib.samplers.ordered import Ordered, model_time
@@ -376,7 +376,7 @@ class TrainingRows:
         # a key of its own for every step k and stream: 2 k + 1 and 2 k + 2, and 0 at the start
         noise = KeyedGenerator(self.seed, self.steps * _LATER + stream, self.index, scattered=True)
         times = torch.tensor([1.0, 0.0], dtype=torch.float64, device=self.x.device)
-        return SamplingContext(self.process, self._network, unchanged, times, self.free, noise)
+        return SamplingContext(self.process, self._network, identity, times, self.free, noise)
 
     def _unknown(self) -> Float64[Tensor, "B L"]:
         return torch.full(self.x.shape, torch.nan, dtype=torch.float64, device=self.x.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ddlib.config import registry
 from ddlib.config.building import build
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, unchanged
+from ddlib.processes import ForwardProcess, identity
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.controls.truncation import Truncation
 from ddlib.samplers.runtime.model import Model
@@ -297,7 +297,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         free: Tensor,
         generator: Generator,
         answer: "_Answer | None" = None,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> SamplingContext:
         network = Model(self.process, answer or _Answer(self), self._parameterization)
         times = self.times.to(free.device)

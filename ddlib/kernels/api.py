@@ -105,7 +105,7 @@ class Hidden(Output):
         return self._sum(inputs, lambda weight: weight / count)[0]
 
     @disable_compile
-    def summed(
+    def total(
         self, inputs: LossInputs, scale: float | Tensor
     ) -> tuple[Float[Tensor, ""], PerToken]:
         if isinstance(scale, Tensor):

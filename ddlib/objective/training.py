@@ -190,7 +190,7 @@ class Output(ABC):
         """Compute the mean of ``losses`` over the tokens inside the mask."""
 
     @abstractmethod
-    def summed(
+    def total(
         self, inputs: LossInputs, scale: float | Tensor
     ) -> tuple[Float[Tensor, ""], PerToken]:
         """Compute the sum of ``scale`` times ``losses``, and ``losses`` without gradient."""
@@ -203,19 +203,19 @@ class Computed(Output):
     logits: Logits
 
     def losses(self, inputs: LossInputs) -> PerToken:
-        loss = self._weighted(inputs)
+        loss = self._weigh(inputs)
         return loss if inputs.mask is None else torch.where(inputs.mask, loss, 0.0)
 
     def mean(self, inputs: LossInputs) -> Float[Tensor, ""]:
-        return mean_per_token(self._weighted(inputs), inputs.mask)
+        return mean_per_token(self._weigh(inputs), inputs.mask)
 
-    def summed(
+    def total(
         self, inputs: LossInputs, scale: float | Tensor
     ) -> tuple[Float[Tensor, ""], PerToken]:
         losses = self.losses(inputs)
         return (losses * scale).sum(), losses.detach()
 
-    def _weighted(self, inputs: LossInputs) -> PerToken:
+    def _weigh(self, inputs: LossInputs) -> PerToken:
         loss = inputs.options.per_token(inputs.process, self.logits, inputs.x, inputs.z, inputs.t)
         return loss if inputs.weight is None else loss * inputs.weight.to(loss.dtype)
 
@@ -292,7 +292,7 @@ def training_loss(
         return as_output(output).losses(inputs)
     if reduction == "mean":
         return as_output(output).mean(inputs)
-    return as_output(output).summed(inputs, 1.0)[0]
+    return as_output(output).total(inputs, 1.0)[0]
 
 
 def summed_loss(
@@ -336,4 +336,4 @@ def summed_loss(
     """
     options = LossOptions(weighting, mode, parameterization)
     inputs = LossInputs.of(process, x, z, t, options, mask)
-    return as_output(output).summed(inputs, scale)
+    return as_output(output).total(inputs, scale)

@@ -1,6 +1,6 @@
 """Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
-from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.base import ForwardProcess, identity
 from ddlib.processes.broadcasting import (
     elapsed,
     interior,
@@ -30,9 +30,9 @@ __all__ = [
     "RateMatrix",
     "Uniform",
     "elapsed",
+    "identity",
     "interior",
     "scalar",
     "span",
-    "unchanged",
     "unsqueeze_times",
 ]

@@ -57,7 +57,7 @@ LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
 
 
-def unchanged(log_probs: Tensor) -> Tensor:
+def identity(log_probs: Tensor) -> Tensor:
     """Return log-probabilities (..., n) as they are.
 
     The default of ``sharpen`` in ``sample_given_level``.
@@ -454,7 +454,7 @@ class ForwardProcess(Float64Module, Part):
         token of ``p`` can become.
         """
         self.check_inputs(z=z, t=t, p=p)
-        return self._reversed(self.predictive(p, t), z, t)
+        return self._reverse_rates(self.predictive(p, t), z, t)
 
     def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
         """Forward rates Q_t(y, z) into z from every state y, (B, L, S).
@@ -463,7 +463,7 @@ class ForwardProcess(Float64Module, Part):
         """
         return rows_at(lambda time: self.rate_matrix(time).mT, z, t)
 
-    def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
+    def _reverse_rates(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
         """Reverse rates of a chain from its marginal distributions, (B, L, S)."""
         rates = quotient(
             self.rates_into(z, t).to(marginal.dtype) * marginal, marginal.gather(-1, z[..., None])
@@ -565,8 +565,8 @@ class ForwardProcess(Float64Module, Part):
         """
         t = interior(t)
         typical = unsqueeze_times(each_time(self._typical, t), 1).expand(*z.shape, -1)
-        given_token = self._reversed(self.marginal(x, t), z, t).sum(-1)
-        return torch.maximum(given_token, self._reversed(typical, z, t).sum(-1))
+        given_token = self._reverse_rates(self.marginal(x, t), z, t).sum(-1)
+        return torch.maximum(given_token, self._reverse_rates(typical, z, t).sum(-1))
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
         """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t.
@@ -733,7 +733,7 @@ class ForwardProcess(Float64Module, Part):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw z_s from the posterior, given cavity logits and, in a ``LevelProcess``, the levels
         at s.
@@ -774,7 +774,7 @@ class ForwardProcess(Float64Module, Part):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Compute z_s from the result of ``draw_uniforms``, as ``sample_given_level``."""
         token_u, state_u = noise
@@ -787,7 +787,7 @@ class ForwardProcess(Float64Module, Part):
         return draw(probs, state_u)
 
     def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
         """Rate at which the reverse chain leaves each state, per unit of time.
 
@@ -810,7 +810,7 @@ class ForwardProcess(Float64Module, Part):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the next state of the reverse chain from ``z``, in proportion to ``reverse_rate``.
 
@@ -855,10 +855,10 @@ class ForwardProcess(Float64Module, Part):
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
         """``reverse_rate`` after ``sharpen`` of p(x|z); 0 from states that no noise leads to."""
-        cavity, possible = self._sharpened(logits, z, t, sharpen)
+        cavity, possible = self._sharpen(logits, z, t, sharpen)
         return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
 
-    def _sharpened(
+    def _sharpen(
         self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen
     ) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
         """Cavity logits after ``sharpen`` of p(x|z).

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.base import ForwardProcess, identity
 from ddlib.processes.broadcasting import (
     gather_last,
     interior,
@@ -278,7 +278,7 @@ class Interpolating(ForwardProcess):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
         logits = float32_or_wider(logits)
@@ -294,7 +294,7 @@ class Interpolating(ForwardProcess):
         return result
 
     def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
         """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
         apart, prob = self._apart(sharpen(float32_or_wider(logits)), z, t)
@@ -309,7 +309,7 @@ class Interpolating(ForwardProcess):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
         logits = float32_or_wider(logits)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, unchanged
+from ddlib.processes.base import ForwardProcess, draw_one, identity
 from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
@@ -171,7 +171,7 @@ class LevelProcess(ForwardProcess):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the levels at s from ``level_posterior``, then the states."""
         level_u, u = noise
@@ -188,7 +188,7 @@ class LevelProcess(ForwardProcess):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the states of moving positions from ``descendant_logits``.
 
@@ -206,7 +206,7 @@ class LevelProcess(ForwardProcess):
         u: Float64[Tensor, "*n"],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Int64[Tensor, "*n"]:
         """Draw states in lower levels from ``descendant_logits``, one uniform for each.
 
@@ -256,7 +256,7 @@ class LevelProcess(ForwardProcess):
         return descendant_logits(self.hierarchy, logits, z, level, target, force)
 
     def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
         """Rate at which the reverse chain leaves each state.
 
@@ -273,7 +273,7 @@ class LevelProcess(ForwardProcess):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the states of moving positions one level below."""
         target = (self.level_of(z) - moves.long()).clamp_min(0)

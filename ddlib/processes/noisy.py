@@ -82,10 +82,10 @@ class Noisy(ResamplingProcess):
         self.check_inputs(x=x, t=t)
         tokens = one_hot(x, self.vocab_size).to(torch.float64)
         given = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
-        return self._mixed(self.shares(t), given).to(t.dtype)
+        return self._mix_levels(self.shares(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._mixed(self.shares(t), self.hierarchy.level_probs(p))
+        return self._mix_levels(self.shares(t), self.hierarchy.level_probs(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return self._at(self.shares(t), reach(self.hierarchy, x, z), z)
@@ -251,7 +251,7 @@ class Noisy(ResamplingProcess):
         likelihood = self._at(shares, given_level, z)
         return quotient(unsqueeze_times(self.schedule.rate(t)) * flow, likelihood), flow
 
-    def _mixed(self, shares: LevelProbs, given_level: list[Tensor]) -> Tensor:
+    def _mix_levels(self, shares: LevelProbs, given_level: list[Tensor]) -> Tensor:
         """Distribution over all states from the distribution within each level if kept."""
         parts = []
         for i, probs in enumerate(given_level):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.processes.argument_checks import check_schedule
-from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.base import ForwardProcess, identity
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_last,
@@ -128,13 +128,13 @@ class PerWord(ForwardProcess):
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         hazard = self._hazard_of(x, t)
         return torch.where(
-            self._masked(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0)
+            self._mask_rows(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0)
         )
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return torch.where(
-            self._masked(z)[..., None],
+            self._mask_rows(z)[..., None],
             unsqueeze_times(self.lost(t), 1),
             same * unsqueeze_times(self.kept(t), 1),
         )
@@ -162,7 +162,7 @@ class PerWord(ForwardProcess):
         """
         weight = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
         return weight * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(
-            self._masked(z), weight, 0.0
+            self._mask_rows(z), weight, 0.0
         )
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
@@ -190,7 +190,7 @@ class PerWord(ForwardProcess):
         before = (p * unsqueeze_times(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
         probs = normalise_or_stay(torch.cat([p * lost, before], -1), z)
         return torch.where(
-            self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype)
+            self._mask_rows(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype)
         )
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
@@ -200,7 +200,7 @@ class PerWord(ForwardProcess):
         possible = (joint > -torch.inf).any(-1, keepdim=True)
         probs = torch.where(possible, joint, 0.0).softmax(-1)
         rates = probs * unsqueeze_times(self.return_rates(t).exp(), 1).to(p.dtype)
-        rates = torch.where(self._masked(z)[..., None] & possible, rates, 0.0)
+        rates = torch.where(self._mask_rows(z)[..., None] & possible, rates, 0.0)
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -229,16 +229,18 @@ class PerWord(ForwardProcess):
         share_x = gather_last(share, x)
         log_pi_x = log_pi.gather(-1, x[..., None]).squeeze(-1)
         excess = (log_pi.exp() * unsqueeze_times(share, 1)).sum(-1) - share_x
-        divergence = torch.where(self._masked(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0)
+        divergence = torch.where(
+            self._mask_rows(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0
+        )
         return self.loss_weight(x, z, t), divergence
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         most = self.return_rates(t).amax(-1).exp()
-        return torch.where(self._masked(z), unsqueeze_times(most), 0.0)
+        return torch.where(self._mask_rows(z), unsqueeze_times(most), 0.0)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask."""
-        return self._masked(z) | (self.vocab_size == 1)
+        return self._mask_rows(z) | (self.vocab_size == 1)
 
     def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at tokens that every other token may have become; the others are final."""
@@ -253,13 +255,13 @@ class PerWord(ForwardProcess):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the token of a mask, then whether it was masked after s.
 
         No (B, L, S) tensor is built.
         """
-        masked = self._masked(z)
+        masked = self._mask_rows(z)
         result = z.clone()
         u, later = noise
         x = self._token_at(z)
@@ -273,10 +275,10 @@ class PerWord(ForwardProcess):
         return result
 
     def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
         """Exit rate of a mask: the mean of lambda over the posterior of its token."""
-        masked = self._masked(z)
+        masked = self._mask_rows(z)
         rates = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         probs = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
         rates[masked] = (probs * self._where(masked, self.return_rates(t)).exp()).sum(-1)
@@ -291,10 +293,10 @@ class PerWord(ForwardProcess):
         generator: Generator = None,
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the token of a mask in proportion to pi times lambda."""
-        rows = moves & self._masked(z)
+        rows = moves & self._mask_rows(z)
         result = z.clone()
         u = rand(z.shape, generator, z.device)
         log_probs = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
@@ -339,7 +341,7 @@ class PerWord(ForwardProcess):
     def _between(self, s: Times, t: Times) -> Float64[Tensor, "*n V"]:
         return elapsed(self.schedule, s, t)[..., None] * self.powers
 
-    def _masked(self, z: Tokens) -> Bool[Tensor, "B L"]:
+    def _mask_rows(self, z: Tokens) -> Bool[Tensor, "B L"]:
         return z >= self.vocab_size
 
     def _token_at(self, z: Tokens) -> Tokens:

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, unchanged
+from ddlib.processes.base import ForwardProcess, draw_one, identity
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_columns,
@@ -149,7 +149,7 @@ class ResamplingProcess(ForwardProcess):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw z_s without a (B, L, S) tensor.
 
@@ -197,7 +197,7 @@ class ResamplingProcess(ForwardProcess):
                         log_typical.expand_as(logits),
                         j,
                         False,
-                        unchanged,
+                        identity,
                     ),
                     (at & since & ~earlier, logits, n, False, sharpen),
                 ):
@@ -211,13 +211,13 @@ class ResamplingProcess(ForwardProcess):
         return result
 
     def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
         """Exit rate: the flux into z over q_t(z|p), minus the rate of resampling z as z.
 
         Without a (B, L, S) tensor.
         """
-        cavity, possible = self._sharpened(logits, z, t, sharpen)
+        cavity, possible = self._sharpen(logits, z, t, sharpen)
         shares = self.shares(interior(t))
         model_u = self._model_reach(cavity, z)
         flux = self._at(self.chain.inflow(shares), model_u, z)

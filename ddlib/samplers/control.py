@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.config.part import Part
 from ddlib.paces import Pace, Together
-from ddlib.processes import ForwardProcess, unchanged
+from ddlib.processes import ForwardProcess, identity
 from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.context import BlockContexts
 from ddlib.samplers.runtime.model import Model
@@ -80,7 +80,7 @@ to new logits.
 
 def flat(t: float) -> Sharpen:
     """Return the function of log-probabilities that changes nothing, at every time."""
-    return unchanged
+    return identity
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -137,7 +137,7 @@ class Control(Part):
         """Return the function of the log-probabilities that are drawn from, in a step that starts
         at time ``t``.
         """
-        return unchanged
+        return identity
 
     def prepare(self, run: SamplingCall) -> SamplingCall:
         """Return the context of the whole call."""

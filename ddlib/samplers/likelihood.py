@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, LevelProcess, unchanged
+from ddlib.processes import ForwardProcess, LevelProcess, identity
 from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
@@ -274,7 +274,7 @@ def block_runs(
         # init consumes random numbers although the prior is deterministic: a separate generator for
         # them
         generator = torch.Generator(x.device)
-        yield here, SamplingContext(process, block, unchanged, times.to(x.device), own, generator)
+        yield here, SamplingContext(process, block, identity, times.to(x.device), own, generator)
 
 
 def ancestors_of(run: SamplingContext, x: Tokens) -> Int64[Tensor, "n B L"]:

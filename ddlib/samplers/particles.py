@@ -61,7 +61,7 @@ class Cloud(NamedTuple):
         """
         return self.total + self.weight.logsumexp(-1) - math.log(self.weight.shape[1])
 
-    def drawn(self) -> State:
+    def draw_particles(self) -> State:
         """Draw one particle per row, in proportion to its weight."""
         rows, number = self.weight.shape
         which = draw(self.weight.softmax(-1), self.u) + number * torch.arange(
@@ -172,11 +172,11 @@ class Particles(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         inner = self._inner(run)
         cloud = state.memo
-        here = self._prompted(inner, cloud.state, state.z)
+        here = self._with_prompt(inner, cloud.state, state.z)
         if k == 0:  # so that an invalid reward is rejected before the network runs
             cloud = self._weigh(cloud, here, "before the first step")
         here = self.sampler.step(inner, here, k)
-        cloud = self._weigh(cloud, self._prompted(inner, here, state.z), f"at step {k}")
+        cloud = self._weigh(cloud, self._with_prompt(inner, here, state.z), f"at step {k}")
         # after the last step a draw by weight is more accurate than resampling
         return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
 
@@ -189,7 +189,7 @@ class Particles(Sampler):
         """
         inner = self._inner(run)
         cloud = state.memo
-        last = self._prompted(inner, cloud.state, state.z)
+        last = self._with_prompt(inner, cloud.state, state.z)
         tokens = torch.where(inner.free, self.sampler.finalize(inner, last), last.z)
         if torch.equal(tokens, last.z) and not bool(
             last.t.any()
@@ -199,7 +199,7 @@ class Particles(Sampler):
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """Draw one particle per row, in proportion to its weight."""
-        return self.weighed(run, state).drawn().z
+        return self.weighed(run, state).draw_particles().z
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows with all their particles."""
@@ -225,7 +225,7 @@ class Particles(Sampler):
         )
         return replace(run, free=run.free.repeat_interleave(self.number, 0), generator=noise)
 
-    def _prompted(self, inner: SamplingContext, state: State, shown: Tokens) -> State:
+    def _with_prompt(self, inner: SamplingContext, state: State, shown: Tokens) -> State:
         """Return all particles with the prompt in place, as in the state ``shown`` of the loop."""
         return state._replace(
             z=torch.where(inner.free, state.z, shown.repeat_interleave(self.number, 0))
@@ -323,4 +323,4 @@ def systematic(share: Float[Tensor, "B n"], u: Float64[Tensor, "B"]) -> Int64[Te
 
 
 def _shown(cloud: Cloud) -> State:
-    return cloud.drawn()._replace(memo=cloud)
+    return cloud.draw_particles()._replace(memo=cloud)

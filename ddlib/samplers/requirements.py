@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.processes import ForwardProcess, LevelProcess, unchanged
+from ddlib.processes import ForwardProcess, LevelProcess, identity
 from ddlib.samplers.control import Needs, SamplingCall
 from ddlib.samplers.loop import share_time
 
@@ -61,7 +61,7 @@ def unchanged_draws(call: SamplingCall) -> bool:
     level, after truncation too, or the posterior itself.
     """
     forced = getattr(call.sampler, "force_transition", False)
-    truncated = any(call.sharpening(t) is not unchanged for t in call.times.flatten().tolist())
+    truncated = any(call.sharpening(t) is not identity for t in call.times.flatten().tolist())
     return isinstance(call.process, LevelProcess) or not (forced or truncated)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from ddlib.processes import LevelProcess, unchanged
+from ddlib.processes import LevelProcess, identity
 from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.state_draws import Noise
@@ -79,7 +79,7 @@ def draw_noise(run: SamplingContext, force: bool, single: bool = False) -> Noise
     shape = run.free.shape
     device = run.free.device
     # truncation is that of the distribution of the state that is reached
-    single = single or run.sharpen is not unchanged
+    single = single or run.sharpen is not identity
     state = rand(shape, run.generator, device)
     number = 0 if single else run.draws.num_child_draws(run.network, force)
     more = (*shape, number)

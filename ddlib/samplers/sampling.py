@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, unchanged
+from ddlib.processes import ForwardProcess, identity
 from ddlib.processes.base import check_process
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler
@@ -157,7 +157,7 @@ def plan(
     call = Plan(
         process=process,
         network=Model(process, denoiser, parameterization, compact, rules),
-        sharpen=unchanged,
+        sharpen=identity,
         times=_grid(pace, times.to(target), length),
         free=free,
         generator=source,
@@ -323,9 +323,9 @@ def _parts(call: Plan, steps: int | Tensor) -> list[Part]:
 
 def _compose(functions: Sequence[Sharpen]) -> Sharpen:
     """Return the functions one after the other; ``unchanged`` if all change nothing."""
-    changing = [function for function in functions if function is not unchanged]
+    changing = [function for function in functions if function is not identity]
     if len(changing) < 2:
-        return changing[0] if changing else unchanged
+        return changing[0] if changing else identity
 
     def apply(log_probs: Tensor) -> Tensor:
         for function in changing:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import LevelProcess, unchanged
+from ddlib.processes import LevelProcess, identity
 from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
 from ddlib.typing import Sharpen, Tokens
@@ -125,7 +125,7 @@ def child_log_probs(
     predictions: Predictions,
     target: Int64[Tensor, "N"],
     force: bool,
-    sharpen: Sharpen = unchanged,
+    sharpen: Sharpen = identity,
 ) -> Iterator[tuple[Int64[Tensor, "n"], int, Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """Compute the distributions over states in lower levels.
 
@@ -182,7 +182,7 @@ def transition_log_prob(
     predictions: Predictions,
     states: Int64[Tensor, "N"],
     force: bool,
-    sharpen: Sharpen = unchanged,
+    sharpen: Sharpen = identity,
 ) -> Float64[Tensor, "N"]:
     """Compute the log-probability of descending to the given states in lower levels.
 

@@ -187,7 +187,7 @@ class Recorder(Observer):
         self._posterior = None
         if not bool(drawn.any()):
             return
-        context = run.network.context.uncached()
+        context = run.network.context.without_values()
         step = Step(context, before.z, t, at(run, k + 1), after.z, drawn, force, run.sharpen)
         self.steps.append(step)
         self.log_probs.append(terms)

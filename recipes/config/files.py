@@ -143,12 +143,12 @@ def about_loss(recipe: Path) -> str:
     try:
         loss = read_part("loss", values.get("loss", {}))
         objective = dd.build("objectives", loss, place="loss")
-        return objective.about(_padded(values.get("data", {})))
+        return objective.about(_has_padding(values.get("data", {})))
     except (ImportError, ValueError):  # a weighting of a package that is not installed
         return ""
 
 
-def _padded(data: Mapping[str, Any]) -> bool:
+def _has_padding(data: Mapping[str, Any]) -> bool:
     """Return whether rows have padding, from the plain values of a recipe's data.
 
     As ``Watch`` does in training.

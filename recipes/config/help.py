@@ -61,7 +61,7 @@ def every_value(prog: str, text: str, recipe: Recipe, note: str) -> str:
             lines.append(f"  {', '.join([*names, f'--{head}{dot}no-{last}'])}")
         else:
             lines.append(f"  {', '.join(names)} {type_name(entry.key.annotation)}")
-        about = f"{entry.about} (default: {_shown([entry.value])})".strip()
+        about = f"{entry.about} (default: {_show([entry.value])})".strip()
         indent = " " * 6
         lines += textwrap.wrap(
             about, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
@@ -73,23 +73,23 @@ def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
     """Yield a flag with its value, and its meaning, for every field of a recipe that is marked as
     ``FIRST``.
     """
-    yield from _marked(Recipe, recipes, "--")
+    yield from _mark(Recipe, recipes, "--")
 
 
-def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _mark(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[str, str]]:
     descriptions = arguments_of(kind)
     for field in fields(kind):
         values = [getattr(holder, field.name) for holder in holders]
         name = prefix + field.name.replace("_", "-")
         if is_dataclass(field.type):
-            yield from _marked(field.type, values, f"{name}.")
+            yield from _mark(field.type, values, f"{name}.")
         elif FIRST.items() <= field.metadata.items():
             text = descriptions.get(field.name, "")
             if field.name in PARTS:
-                yield f"{name}.kind {_shown([value['kind'] for value in values])}", text
+                yield f"{name}.kind {_show([value['kind'] for value in values])}", text
                 yield from _keys(name, values)
             else:
-                yield f"{name} {_shown(values)}", text
+                yield f"{name} {_show(values)}", text
 
 
 def _keys(name: str, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,7 @@ def _keys(name: str, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
         yield "", f"Its keys: {', '.join(keys)}."
 
 
-def _shown(values: Sequence[Any]) -> str:
+def _show(values: Sequence[Any]) -> str:
     if any(value != values[0] for value in values):
         return f"({DIFFERS})"
     value = values[0]

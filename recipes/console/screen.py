@@ -47,14 +47,14 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, TypeError, RuntimeError) as error:
-        if isinstance(error, TypeError | RuntimeError) and not refused(error):
+        if isinstance(error, TypeError | RuntimeError) and not is_refusal(error):
             raise
         if os.environ.get("DDLIB_DEBUG", "0") not in ("", "0"):
             raise
         raise SystemExit(f"error: {error}") from error
 
 
-def refused(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Return whether a ``raise`` statement of these packages raised the error, not a bug or another
     library.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recipes.data.sequences import Layout, Sequences
     from recipes.data.stream import examples, lookup
     from recipes.data.symbols import prepare_ids
-    from recipes.data.wrapping import wrapped
+    from recipes.data.wrapping import wrap
 
 _LATER = {
     "Documents": "prepared",
@@ -33,7 +33,7 @@ _LATER = {
     "pack": "packing",
     "prepare": "making",
     "prepare_ids": "symbols",
-    "wrapped": "wrapping",
+    "wrap": "wrapping",
 }
 """Names with slow imports, and their modules: a recipe, and its help, do not need them."""
 
@@ -59,7 +59,7 @@ __all__ = [
     "prepare",
     "prepare_ids",
     "speeches",
-    "wrapped",
+    "wrap",
 ]
 
 

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 import ddlib as dd
 from recipes.data.corpora import Corpus, SymbolCorpus
-from recipes.data.overlap import check_files, shared
+from recipes.data.overlap import check_files, count_shared
 from recipes.data.prepared import FORMAT, SPLITS, TOKENIZER, Documents, Prepared
 from recipes.data.source import Files, Source, border, load_documents, place
 from recipes.data.symbols import prepare_symbols
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
-from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, counted
+from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, count_unknown
 from recipes.data.writing import bars_on_terminals_only, finish, once, tokenizer_hash
 
 
@@ -140,7 +140,7 @@ def _write(
         lacking = Counter(compute.list_flatten(tokens.data.column("unknown")).to_pylist())
         tokens = tokens.remove_columns("unknown")
         tokens = tokens if (lengths > 0).all() else tokens.select(np.flatnonzero(lengths))
-        manifest["unknown"][name] = counted(lacking)
+        manifest["unknown"][name] = count_unknown(lacking)
         read = {"tokens": int(lengths.sum()), "documents": len(tokens)}
         check_unknown(name, read, manifest["unknown"], corpus, unknown)
         if len(tokens) == 0:
@@ -149,7 +149,7 @@ def _write(
         documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
         manifest[name] = _facts(documents[name], len(text))
     limited = not border(corpus.train, corpus.validation)
-    manifest["shared"] = shared(documents["train"], documents["validation"], limited)
+    manifest["shared"] = count_shared(documents["train"], documents["validation"], limited)
     del documents, texts, tokens
     shutil.rmtree(cache)
     finish(manifest, folder)

@@ -44,7 +44,7 @@ def check_files(train: str, validation: str) -> None:
         )
 
 
-def shared(
+def count_shared(
     train: Sequence[np.ndarray], validation: Sequence[np.ndarray], limited: bool
 ) -> dict[str, int]:
     """Return the number of validation documents that are in train, and that of documents that

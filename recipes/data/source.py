@@ -127,7 +127,7 @@ class Files:
         read = getattr(datasets.Dataset, f"from_{builder}")
         try:
             found = read([str(file) for file in files], cache_dir=cache, **options)
-            marked = builder == "text" and any(map(_marked, files))
+            marked = builder == "text" and any(map(_has_mark, files))
             return (
                 found.map(lambda row: {"text": row["text"].removeprefix("\ufeff")})
                 if marked
@@ -312,7 +312,7 @@ def check_file(file: Path) -> int:
                 return read
 
 
-def _marked(file: Path) -> bool:
+def _has_mark(file: Path) -> bool:
     """Return whether a file begins with a byte order mark."""
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
         return bool(content.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8)

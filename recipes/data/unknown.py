@@ -138,7 +138,7 @@ def becoming(token: str | None, reads_all: bool) -> str:
     )
 
 
-def counted(symbols: Mapping[str, int]) -> dict[str, Any]:
+def count_unknown(symbols: Mapping[str, int]) -> dict[str, Any]:
     """Return the manifest's entry on unknown symbols of a split.
 
     Their number, and the counts of the first ten.
@@ -146,12 +146,12 @@ def counted(symbols: Mapping[str, int]) -> dict[str, Any]:
     return {"count": sum(symbols.values()), "symbols": dict(list(symbols.items())[:LISTED])}
 
 
-def listed(symbols: Mapping[str, int]) -> str:
+def list_symbols(symbols: Mapping[str, int]) -> str:
     """Return symbols with their counts; characters that cannot be printed by their code points."""
-    return ", ".join(f"{shown(symbol)} ({count:,})" for symbol, count in symbols.items())
+    return ", ".join(f"{show_symbol(symbol)} ({count:,})" for symbol, count in symbols.items())
 
 
-def shown(symbol: str) -> str:
+def show_symbol(symbol: str) -> str:
     """Return a symbol in quotes, or the code points and names of its characters if one cannot be
     printed.
     """
@@ -194,6 +194,6 @@ def check_unknown(
         f"most {largest:.2%} "
         f"are accepted) are not in tokenizer={corpus.tokenizer!r} and "
         f"{becoming(token, reads_all)}: "
-        f"{listed(unknown[name]['symbols'])}. Use another tokenizer (train:4096 learns one with "
-        f"every byte){accept}"
+        f"{list_symbols(unknown[name]['symbols'])}. Use another tokenizer (train:4096 learns one "
+        f"with every byte){accept}"
     )

@@ -82,7 +82,7 @@ class Wrapped(Documents):
         return np.empty(0, dtype=np.int64)
 
 
-def wrapped(data: Prepared, length: int, place: str = "data") -> Prepared:
+def wrap(data: Prepared, length: int, place: str = "data") -> Prepared:
     """Return prepared data whose splits are rows cut from the concatenation of their documents.
 
     Args:

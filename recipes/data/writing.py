@@ -51,7 +51,7 @@ def once(
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
                 raise OtherContentError(
-                    f"{folder} contains other data, choose another folder: {_listed(differing)}"
+                    f"{folder} contains other data, choose another folder: {_list_first(differing)}"
                 )
             return prepared
         with _new(folder) as unfinished:
@@ -79,7 +79,7 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
-def _listed(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
+def _list_first(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
     """Return the first of the values that differ, hashes by their beginning."""
 
     def short(value: Any) -> Any:

@@ -36,7 +36,7 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     if not clusters_there(wanted, data):
         if _is_list(wanted):
             parents, names = csv_parents(str(wanted), data.tokenizer.get_vocab())
-            found = given_clusters(unit_vectors(data), parents, data.fingerprint, names)
+            found = complete_clusters(unit_vectors(data), parents, data.fingerprint, names)
         else:
             found = semantic_clusters(
                 unit_vectors(data), wanted, nested="up", fingerprint=data.fingerprint
@@ -59,7 +59,7 @@ def clusters_there(wanted: int | list[int] | str, data: Prepared) -> bool:
     return not made or Path(f"{_path(wanted, data)}.json").exists()
 
 
-def given_clusters(
+def complete_clusters(
     vectors: Float[Tensor, "V dim"],
     parents: Sequence[Int[Tensor, " n"]],
     fingerprint: str,

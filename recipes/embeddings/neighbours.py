@@ -15,7 +15,7 @@ TEXT = 20_000_000
 """Number of tokens whose neighbourhoods are counted."""
 
 
-def sampled(data: Prepared) -> list[Int[np.ndarray, " n"]]:
+def sample_sequences(data: Prepared) -> list[Int[np.ndarray, " n"]]:
     """Return the training sequences, or a regular sample of them: about ``TEXT`` tokens."""
     step = -(-int(data.train.lengths.sum()) // TEXT)
     return [data.train[index] for index in range(0, len(data.train), step)]
@@ -23,7 +23,7 @@ def sampled(data: Prepared) -> list[Int[np.ndarray, " n"]]:
 
 def stream(data: Prepared) -> Int[Tensor, " N"]:
     """Return the tokens of ``sampled``, one sequence after the other."""
-    return torch.from_numpy(np.concatenate(sampled(data)).astype(np.int64))
+    return torch.from_numpy(np.concatenate(sample_sequences(data)).astype(np.int64))
 
 
 def vectors_of(
@@ -49,7 +49,7 @@ def symbol_cooccurrences(data: Prepared, reach: int) -> csr_array:
     Raises:
         ValueError: no sequence has two symbols.
     """
-    documents = sampled(data)
+    documents = sample_sequences(data)
     size = int(np.prod(data.shape))
     shaped = bool(data.shape) and all(len(document) == size for document in documents)
     if shaped:
@@ -85,17 +85,17 @@ def unit_vectors(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
 
     Tokens that do not occur are drawn at random.
     """
-    return completed(vectors_of(data, min(dim, data.vocab_size - 1), reach=1))
+    return complete(vectors_of(data, min(dim, data.vocab_size - 1), reach=1))
 
 
 def neighbourhoods(
     text: Int[Tensor, " N"], vocab_size: int, dim: int = 64
 ) -> Float[Tensor, "V dim"]:
     """Return ``unit_vectors`` of one stream of tokens."""
-    return completed(word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1))
+    return complete(word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1))
 
 
-def completed(vectors: Float[Tensor, "V dim"]) -> Float[Tensor, "V dim"]:
+def complete(vectors: Float[Tensor, "V dim"]) -> Float[Tensor, "V dim"]:
     """Replace the rows of tokens that do not occur by random unit vectors."""
     absent = vectors.square().sum(1) == 0
     vectors[absent] = torch.nn.functional.normalize(

@@ -36,7 +36,7 @@ class Words:
         return shown if shown.isprintable() else repr(shown)[1:-1]
 
 
-def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
+def fill_missing(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
     """Replace rows of zeros by the mean of the others, which has no direction of preference."""
     present = (vectors != 0).any(1)
     others = "" if present.all() else ", the others get the mean"
@@ -93,7 +93,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
             if data is None
             else vectors_of(data, dim, seed=options.seed)
         )
-    return Words(tokenizer, filled(rows, console), tokens.bincount(minlength=vocab_size))
+    return Words(tokenizer, fill_missing(rows, console), tokens.bincount(minlength=vocab_size))
 
 
 def similar_words(
@@ -146,4 +146,4 @@ def similar_words(
         if data is None
         else stream(data).bincount(minlength=vocab_size)
     )
-    return Words(tokenizer, filled(rows, console), counts)
+    return Words(tokenizer, fill_missing(rows, console), counts)

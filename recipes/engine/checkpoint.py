@@ -104,7 +104,7 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
 
 
-def found(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a run's folder, newest first.
 
     Other names, such as a copy of one, are left out.
@@ -144,7 +144,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
 
     ``say`` is called for each damaged one that is skipped.
     """
-    for path in found(folder):
+    for path in list_checkpoints(folder):
         try:
             yield path, Facts(**check_manifest(path))
         except ManifestError as error:
@@ -260,7 +260,7 @@ def _prune(folder: Path, keep: int, step: int) -> None:
     One whose metadata cannot be read is neither counted nor removed.
     """
     facts: dict[Path, Facts] = {}
-    for path in found(folder):
+    for path in list_checkpoints(folder):
         if _step(path) > step:
             shutil.rmtree(path, ignore_errors=True)
             continue

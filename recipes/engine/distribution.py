@@ -58,7 +58,7 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     return network
 
 
-def unsharded(hardware: Hardware, world: World) -> list[str]:
+def check_sharding(hardware: Hardware, world: World) -> list[str]:
     """Return a message if weights are to be sharded over one process."""
     if not hardware.shard or world.size > 1:
         return []
@@ -69,7 +69,7 @@ def unsharded(hardware: Hardware, world: World) -> list[str]:
     ]
 
 
-def gathered_anew(network: Network) -> None:
+def gather_again(network: Network) -> None:
     """Make sharded weights be gathered again.
 
     Between two passes the outermost ones stay gathered.

@@ -21,7 +21,7 @@ def publish(run: Run, folder: Path) -> None:
     clusters and counts.
     """
     model = _blank(run)
-    with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
+    with run.use_averages():  # on one CPU the dictionary holds the weights themselves, not copies
         weights = get_model_state_dict(
             run.network, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
         )

@@ -43,7 +43,7 @@ def check_place(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path, world: World) -> Iterator[None]:
+def hold(folder: Path, world: World) -> Iterator[None]:
     """Hold the folder of a run: the first process locks it for all.
 
     The lock is one of the operating system (flock), which ends with the process, however that ends.

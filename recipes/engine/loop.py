@@ -23,17 +23,17 @@ from recipes.data.sequences import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS
-from recipes.engine.distribution import unsharded
+from recipes.engine.distribution import check_sharding
 from recipes.engine.export import publish
-from recipes.engine.folder import held
-from recipes.engine.optimizer import unreached
-from recipes.engine.parallel import joined
-from recipes.engine.profiling import profiled
+from recipes.engine.folder import hold
+from recipes.engine.optimizer import check_decay
+from recipes.engine.parallel import join
+from recipes.engine.profiling import profile_steps
 from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.engine.utilisation import fastest
 from recipes.logging import Watch
-from recipes.metrics.conditioned import labelled, takes_labels
+from recipes.metrics.conditioned import takes_labels, with_label
 from recipes.model_io import RECIPE, WEIGHTS
 from recipes.visualization.saving import picture_of, write_samples
 
@@ -87,13 +87,16 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         NonFiniteError: after the batch that caused it was saved.
     """
     with ExitStack() as stack:
-        world = stack.enter_context(joined())
+        world = stack.enter_context(join())
         signals = stack.enter_context(Signals())
-        stack.enter_context(held(recipe.output.folder, world))
+        stack.enter_context(hold(recipe.output.folder, world))
         run = Run.prepare(recipe, world)
         recipe = run.recipe
         messages = resume(run, accept_changes)
-        messages += [*unreached(recipe.optimizer, recipe.steps), *unsharded(recipe.hardware, world)]
+        messages += [
+            *check_decay(recipe.optimizer, recipe.steps),
+            *check_sharding(recipe.hardware, world),
+        ]
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
@@ -104,9 +107,9 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             watch.say(f"{recipe.steps} steps are done already: nothing to do")
             return True
         if recipe.output.untrained and run.facts.step == 0:
-            measured(run, watch)
-            sampled(run, watch)
-        trace = stack.enter_context(profiled(recipe, world, watch.aside))
+            measure(run, watch)
+            draw_samples(run, watch)
+        trace = stack.enter_context(profile_steps(recipe, world, watch.aside))
         first = run.facts.step + 1
         diverged = False
         for batches in run.batches():
@@ -164,17 +167,17 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
     output = recipe.output
     last = number == recipe.steps
     if number % output.validate_every == 0 or last:
-        measured(run, watch)
+        measure(run, watch)
         watch.weights(number, run.weights())
     if number % output.sample_every == 0 or last:
-        sampled(run, watch)
+        draw_samples(run, watch)
     if number % output.save_every == 0 or last or stop:
         # in this order: a run that is killed between the two repeats the steps and publishes again
         publish(run, output.folder / WEIGHTS)
         checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
 
 
-def measured(run: Run, watch: Watch) -> None:
+def measure(run: Run, watch: Watch) -> None:
     """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
     watch.bound(run.facts.step, terms, run.data, run.references)
@@ -191,7 +194,7 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     if run.earlier is None:
         return run.skipped
     path, facts = run.earlier
-    changes = changed(run, facts)
+    changes = list_differences(run, facts)
     if changes and not accept_changes:
         raise ValueError(
             f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or "
@@ -204,7 +207,7 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     return [*run.skipped, f"resuming from step {facts.step}", *changes, *notes]
 
 
-def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
+def list_differences(run: Run, facts: checkpoint.Facts) -> list[str]:
     """Return the differences between the run that wrote a checkpoint and this one."""
     changes = []
     if facts.vocabulary != run.facts.vocabulary:
@@ -223,7 +226,7 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
     return changes
 
 
-def sampled(run: Run, watch: Watch) -> None:
+def draw_samples(run: Run, watch: Watch) -> None:
     """Draw samples and write them: as text, and as a picture where the data have one."""
     tokens, trace = draw(run)
     watch.samples(run.facts.step, [run.data.tokenizer.decode(one) for one in tokens], trace)
@@ -248,7 +251,7 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
     recipe = run.recipe
     tokenizer = run.data.tokenizer
     trace = []
-    with run.averaged():
+    with run.use_averages():
         names = cluster_names(run.process, run.network.model, run.known.clusters, tokenizer)
         generator = torch.Generator(run.world.device).manual_seed(recipe.seed)
 
@@ -263,7 +266,7 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
                 classes = (
                     torch.tensor(numbers, device=run.world.device) % run.network.model.num_classes
                 )
-                denoiser = labelled(run.network.denoiser, classes)
+                denoiser = with_label(run.network.denoiser, classes)
             drawn = dd.sample(
                 run.process,
                 denoiser,

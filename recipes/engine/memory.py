@@ -146,7 +146,7 @@ def work(recipe: Recipe, devices: int) -> str:
     """Return the operations of a run, and its hours on devices that reach ``USUAL`` of their
     peak.
     """
-    run = _rehearsed(recipe, _device())
+    run = _rehearse(recipe, _device())
     step = operations(run) * recipe.batch
     known = device_peak(recipe.hardware, run.world.device)
     name = "H100" if known is None else "this device"
@@ -164,7 +164,7 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _rehearsed(recipe: Recipe, device: torch.device) -> Run:
+def _rehearse(recipe: Recipe, device: torch.device) -> Run:
     """Return a run on one device that writes nothing, whose blocks are not compiled."""
     hardware = replace(recipe.hardware, micro_batch=None, compile=False, shard=False)
     return Run.prepare(
@@ -180,7 +180,7 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     worlds = [World(0, size, _device()) for size in sizes]
     rows = [micro_batch(recipe, world) for world in worlds]
     few = max(min(min(rows) // 2, TOKENS // recipe.data.length), 1)
-    run = _rehearsed(replace(recipe, batch=few), _device())
+    run = _rehearse(replace(recipe, batch=few), _device())
     state = sum(_state(optimizer) for optimizer in run.state.optimizers)
     copied = 0 if run.state.average is None else _size(run.state.average.weights.values())
     run.state = replace(
@@ -196,7 +196,7 @@ def layouts(recipe: Recipe, devices: int) -> list[Layout]:
         weights = _size(model.parameters()) / share + whole
         gradients = _size(p for p in model.parameters() if p.requires_grad) / share
         average = copied / share
-        gathered = _gathered(model, recipe.hardware.bf16) if shard else 0.0
+        gathered = _gathered_bytes(model, recipe.hardware.bf16) if shard else 0.0
         # gradients are there during a pass if one went before, or if they are views of the buckets
         # that are exchanged
         stays = world.size > 1 or recipe.batch > rows
@@ -250,7 +250,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
         return call
 
     def trained(noisy: NoisyBatch) -> None:
-        noisy = run.state.objective.before(noisy, run.averaged)
+        noisy = run.state.objective.before(noisy, run.use_averages)
         run.called(run.state.objective, noisy, scale)[0].backward()
 
     objective = run.state.objective
@@ -293,7 +293,7 @@ def _state(optimizer: torch.optim.Optimizer) -> float:
     )
 
 
-def _gathered(model: nn.Module, half: bool) -> float:
+def _gathered_bytes(model: nn.Module, half: bool) -> float:
     """Return the bytes of the weights that FSDP2 gathers, and of their gradients before they are
     scattered.
 

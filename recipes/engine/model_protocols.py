@@ -88,7 +88,7 @@ def able(model: nn.Module, ability: type[T], option: str, needs: str) -> T:
     return model
 
 
-def served(pace: Pace, length: int, model: nn.Module) -> Pace:
+def supported_pace(pace: Pace, length: int, model: nn.Module) -> Pace:
     """Return the pace, if the network supports its times.
 
     Raises:

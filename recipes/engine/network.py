@@ -93,9 +93,9 @@ class Network(nn.Module):
     @property
     def denoiser(self) -> Denoiser:
         """The network as a denoiser of ``ddlib``."""
-        from recipes.model_io import called  # on demand: help of a recipe does without it
+        from recipes.model_io import as_function  # on demand: help of a recipe does without it
 
-        return called(self.model, self.half, self.predict)
+        return as_function(self.model, self.half, self.predict)
 
     @cached_property
     def parameterization(self) -> str | dd.Children:

@@ -45,7 +45,7 @@ def rate(config: Optimizer, step: int, steps: int) -> float:
     return config.lr * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
-def unreached(config: Optimizer, steps: int) -> list[str]:
+def check_decay(config: Optimizer, steps: int) -> list[str]:
     """Return a message if the learning rate rises until the last step, so that the cosine never
     begins.
     """

@@ -56,7 +56,7 @@ def alone() -> World:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
+def join() -> Iterator[World]:
     """Join the process group of ``torchrun``; leave it at the end."""
     rank = int(os.environ.get("RANK", "0"))
     size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -18,7 +18,7 @@ def activities(device: str) -> list[ProfilerActivity]:
 
 
 @contextmanager
-def profiled(
+def profile_steps(
     recipe: Recipe, world: World, say: Callable[[str], None]
 ) -> Iterator[Callable[[], None]]:
     """Yield a function to be called after each step, which writes the trace of ``output.profile``

@@ -17,10 +17,10 @@ import ddlib as dd
 from ddlib.plot import level_names
 from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
-from recipes.data import Batch, Prepared, examples, open_prepared, wrapped
+from recipes.data import Batch, Prepared, examples, open_prepared, wrap
 from recipes.data.agreement import check_lengths
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
-from recipes.engine.distribution import accumulating, gathered_anew, spread
+from recipes.engine.distribution import accumulating, gather_again, spread
 from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
@@ -34,7 +34,7 @@ from recipes.engine.setup import (
     make_model,
     make_process,
     micro_batch,
-    written_out,
+    write_out,
 )
 from recipes.engine.starting import check_pretrained, check_start, start
 from recipes.engine.validation import NOISE, check_sequences, references, validate
@@ -98,12 +98,12 @@ class Run:
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
-        recipe = replace(recipe, loss=written_out(recipe))
+        recipe = replace(recipe, loss=write_out(recipe))
         if data is None:
             recipe = replace(recipe, data=recipe.data.whole())
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
         # clusters and frequencies are those of the documents, whatever rows are cut from them
-        rows = wrapped(data, recipe.data.length) if recipe.data.wrap else data
+        rows = wrap(data, recipe.data.length) if recipe.data.wrap else data
         check_lengths(data, recipe.data.length, recipe.data.packed)
         skipped: list[str] = []
         found = newest(recipe.output.folder / CHECKPOINTS, skipped.append) if writes else iter(())
@@ -204,7 +204,7 @@ class Run:
             with accumulating(self.called, self.network, index + 1 == len(noisy)):
                 # gradients are averaged over the processes
                 with record_function("forward"):
-                    part = objective.before(part, self.averaged)
+                    part = objective.before(part, self.use_averages)
                     part_loss, losses = self.called(objective, part, world.size / total)
                 with record_function("backward"):
                     part_loss.backward()
@@ -232,7 +232,7 @@ class Run:
             update(self.state.optimizers, value)
             if self.state.average is not None:
                 self.state.average.update(number)
-        numbers = objective.logged()
+        numbers = objective.numbers_to_log()
         objective.after()
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
@@ -251,7 +251,7 @@ class Run:
         any.
         """
         recipe = self.recipe
-        with self.averaged():
+        with self.use_averages():
             return validate(
                 self.process,
                 self.network.denoiser,
@@ -300,7 +300,7 @@ class Run:
         return [] if self.last is None else self.state.objective.remarks(self.last)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def use_averages(self) -> Iterator[None]:
         """Return a context with the averaged weights in place of the last ones, and no dropout."""
         self.network.eval()
         self._swap()
@@ -313,7 +313,7 @@ class Run:
     def _swap(self) -> None:
         if self.state.average is not None:
             self.state.average.swap()
-            gathered_anew(self.network)
+            gather_again(self.network)
 
     def _refuse(self, noisy: list[NoisyBatch], why: str) -> None:
         """Save the batch if ``why`` states what is not finite in it, and raise the error on every

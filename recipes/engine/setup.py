@@ -18,7 +18,7 @@ from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, o
 from recipes.data import Prepared
 from recipes.embeddings.grouping import clusters_for, clusters_there
 from recipes.embeddings.neighbours import stream
-from recipes.engine.model_protocols import Packs, Starts, able, served
+from recipes.engine.model_protocols import Packs, Starts, able, supported_pace
 from recipes.engine.parallel import World
 
 
@@ -161,7 +161,7 @@ def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
             f"data.length={recipe.data.length}: must be at most {limit}, the positions of the "
             "network"
         )
-    served(recipe.order(), recipe.data.length, model)
+    supported_pace(recipe.order(), recipe.data.length, model)
     recipe.objective().check_network(model, recipe)
     if recipe.start == "text":
         able(model, Starts, "start='text'", "start_at")
@@ -184,7 +184,7 @@ def micro_batch(recipe: Recipe, world: World) -> int:
     return micro
 
 
-def written_out(recipe: Recipe) -> dict[str, Any]:
+def write_out(recipe: Recipe) -> dict[str, Any]:
     """Return the values of the training objective, with those that the process decides."""
     kind = registry.find("objectives", recipe.loss["kind"])
-    return kind.written_out(recipe.loss, recipe.process["kind"])
+    return kind.write_out(recipe.loss, recipe.process["kind"])

@@ -56,7 +56,7 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
     """
     if recipe.start in ("random", "text"):
         return
-    folder = published(recipe)
+    folder = published_folder(recipe)
     check_manifest(folder)
     own = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
     advice = f"Prepare data for it: {prepare_with(folder, layout_of(folder))}"
@@ -101,7 +101,7 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
     )
 
 
-def published(recipe: Recipe) -> Path:
+def published_folder(recipe: Recipe) -> Path:
     """Return the folder of the weights that the recipe starts from.
 
     Raises:
@@ -134,7 +134,7 @@ def start(
     if recipe.start == "random":
         return
     if recipe.start != "text":
-        folder = published(recipe)
+        folder = published_folder(recipe)
         if clusters is not None and (folder / f"{CLUSTERS}.json").exists():
             theirs = load_clusters(folder / CLUSTERS, data.fingerprint).parents
             same = len(theirs) == len(clusters.parents) and all(

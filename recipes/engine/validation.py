@@ -76,7 +76,7 @@ def validate(
         TypeError, ValueError: as in ``shared`` and ``ddlib.bound``.
     """
     pace = dd.paces.Together() if pace is None else pace
-    coupling = shared(process, pace, length, levels)
+    coupling = coupling_of(process, pace, length, levels)
     if data.ragged and own_times(pace, length):
         raise ValueError(
             f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no "
@@ -169,7 +169,7 @@ def quietest(
     return "balanced"
 
 
-def shared(
+def coupling_of(
     process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None
 ) -> str:
     """Return the noise coupling of the tokens of a sequence.

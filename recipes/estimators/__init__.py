@@ -9,10 +9,10 @@ from recipes.estimators.kraft import (
     small_model,
     verdict,
 )
-from recipes.estimators.needs import unserved
+from recipes.estimators.needs import reason_against
 from recipes.estimators.noise import OverNoise
 from recipes.estimators.orders import AlongOrders
-from recipes.estimators.zoo import ESTIMATORS, FIXED, named
+from recipes.estimators.zoo import ESTIMATORS, FIXED, find
 
 __all__ = [
     "ESTIMATORS",
@@ -23,11 +23,11 @@ __all__ = [
     "Model",
     "OverNoise",
     "SequenceEstimate",
+    "find",
     "kraft_sum",
     "kraft_sums",
-    "named",
     "random_networks",
+    "reason_against",
     "small_model",
-    "unserved",
     "verdict",
 ]

@@ -70,7 +70,7 @@ NEEDS: dict[str, Callable[[Model, int], str]] = {
 """Reason why a model does not meet it, or "", by the name of the requirement."""
 
 
-def unserved(estimator: Estimator, model: Model, length: int) -> str:
+def reason_against(estimator: Estimator, model: Model, length: int) -> str:
     """Return why the estimator cannot be computed for this model at this length, or ""."""
     reasons = (NEEDS[need](model, length) for need in ("blocks", *estimator.needs))
     return next((reason for reason in reasons if reason), "")

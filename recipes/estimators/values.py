@@ -14,7 +14,7 @@ def integrand(noised: Noised) -> Tensor:
     return dd.nelbo(noised.model.process, noised.logits, noised.x, noised.z, noised.t)
 
 
-def clipped(high: float) -> Callable[[Noised], Tensor]:
+def clip_weights(high: float) -> Callable[[Noised], Tensor]:
     """Return the integrand with the weights that GIDD and HDLM train with, clipped at ``high``."""
     weighting = dd.weightings.Clip(high)
 

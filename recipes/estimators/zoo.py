@@ -62,7 +62,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
         name="weights clipped at 2",
         claim="neither",
         source="the training loss of GIDD, arXiv 2503.04482, and HDLM, arXiv 2510.08632",
-        terms=(Term(Interval(), values.clipped(2.0)), *_ends()),
+        terms=(Term(Interval(), values.clip_weights(2.0)), *_ends()),
     ),
     OverNoise(
         name="HDLM's released loss, xi < 1",
@@ -131,7 +131,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
 """All estimators."""
 
 
-def named(name: str) -> Estimator:
+def find(name: str) -> Estimator:
     """Return the estimator with this name.
 
     Raises:

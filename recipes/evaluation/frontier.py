@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from ddlib import plot
-from recipes.data import examples, wrapped
+from recipes.data import examples, wrap
 from recipes.engine.validation import WINDOWS
 from recipes.evaluation.report import value_and_error
 from recipes.generation.sampling import Sampling
 from recipes.metrics.scoring import Scorer, Scores, generative, mean_entropy, score
-from recipes.model_io import LoadedModel, held_out, make_sampler
+from recipes.model_io import LoadedModel, make_sampler, open_held_out
 
 COLOURS = (
     plot.BLUE,
@@ -72,7 +72,7 @@ def distinct_share(documents: Sequence[Sequence[int]], n: int) -> float | None:
     return len(set(grams)) / len(grams) if grams else None
 
 
-def judged(
+def judge_documents(
     saved: LoadedModel, documents: Sequence[Sequence[int]], scorer: Scorer | None, bos: bool = False
 ) -> dict[str, Any]:
     """Return the ``quality`` of documents in the model's tokens, their number, and the number of
@@ -97,8 +97,8 @@ def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list
     Data that were prepared anew with another tokenizer are not the run's.
     """
     try:
-        data = held_out(saved)
-        part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
+        data = open_held_out(saved)
+        part = (wrap(data, length) if saved.rows == "wrapped" else data).validation
     except (FileNotFoundError, ValueError):
         return None
     count = min(count, len(part))
@@ -126,7 +126,7 @@ def fewest_calls(saved: LoadedModel, sampling: Sampling, length: int) -> int:
     return max(1, sampler.guarantees.max_model_calls) * sampling.course(saved, length).parts(length)
 
 
-def kept_cells(
+def stored_cells(
     path: Path, settings: Mapping[str, Any], console: Console
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the cells of a result file with the same settings, and the provenance of the commands

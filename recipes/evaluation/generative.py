@@ -37,16 +37,16 @@ def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None
     try:
         return load_scorer(name, world.device, bos), None
     except (ValueError, ImportError) as error:
-        return None, warned(error)
+        return None, warn_missing(error)
 
 
-def warned(error: Exception, missing: str = "generative perplexity") -> str:
+def warn_missing(error: Exception, missing: str = "generative perplexity") -> str:
     """Warn about what is missing, and return the reason: the bound is useful without it."""
     print(f"warning: no {missing}, only the bound: {error}", file=sys.stderr)
     return str(error)
 
 
-def generated(
+def generate_and_judge(
     saved: LoadedModel,
     scorer: Scorer,
     drawn: Sequence[Sequence[int]],

@@ -11,7 +11,7 @@ from ddlib import registry
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
-from recipes.generation.prompt import drawn_length, row, stacked, together
+from recipes.generation.prompt import drawn_length, row, stack, together
 from recipes.generation.samples import protocol
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel, make_sampler
@@ -47,7 +47,7 @@ def draw_samples(
     ]
     drawn = dict[int, list[int]]()
     for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
-        states, longest, lengths = stacked(saved, [rows[place] for place in group])
+        states, longest, lengths = stack(saved, [rows[place] for place in group])
         index = torch.tensor([own[place] for place in group], device=world.device)
         tokens = draw(
             saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead
@@ -85,7 +85,7 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
     return found
 
 
-def measured(
+def measure(
     metrics: Any,
     saved: LoadedModel,
     drawn: Sequence[Sequence[int]],

@@ -16,9 +16,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 import ddlib as dd
 from ddlib.samplers import Sampler
-from recipes.generation.prompt import GAP, Row, masked, together
+from recipes.generation.prompt import GAP, Row, mask_row, together
 from recipes.generation.sampling import Sampling
-from recipes.generation.schemas import served
+from recipes.generation.schemas import adapt_schema
 from recipes.model_io import LoadedModel, make_sampler
 
 INSTALL = 'pip install "ddlib[constraints]"'
@@ -81,7 +81,7 @@ class Constraint:
             assert self.regex is not None
             return _without_anchors(self.regex)
         return _regex(
-            self.name, served(self.schema, partial(_quotable, self.name), f"{self.name}: #")
+            self.name, adapt_schema(self.schema, partial(_quotable, self.name), f"{self.name}: #")
         )
 
     @property
@@ -143,7 +143,7 @@ class Constraint:
                     saved.denoiser,
                     (1, row.length - row.lead),
                     sampler,
-                    prompt=masked(saved, row)[row.lead :].to(saved.process.device),
+                    prompt=mask_row(saved, row)[row.lead :].to(saved.process.device),
                     controls=[
                         dd.controls.Forbidden(sampling.forbidden_tokens(saved)),
                         *sampling.endings(saved),

@@ -48,7 +48,7 @@ class FoundLength:
     text: str
 
     def __post_init__(self) -> None:
-        kind, options = self._parsed
+        kind, options = self._parts
         try:
             keys = parts.keys("lengths", kind, _End)
         except ValueError as error:
@@ -70,7 +70,7 @@ class FoundLength:
         self._made(0)
 
     @property
-    def _parsed(self) -> tuple[str, dict[str, Any]]:
+    def _parts(self) -> tuple[str, dict[str, Any]]:
         """The name of the rule, or its path, and its options with ``max``."""
         name, _, rest = self.text.partition(":")
         name = AUTO if name == "auto" else name
@@ -80,7 +80,7 @@ class FoundLength:
         return name, {key.strip(): parts.parse(value.strip()) for key, _, value in pairs}
 
     def _made(self, end: int) -> Length:
-        kind, options = self._parsed
+        kind, options = self._parts
         values = {"kind": kind} | {key: value for key, value in options.items() if key != "max"}
         return dd.build("lengths", values, _End(end), f"length={self.text!r}")
 
@@ -90,7 +90,7 @@ class FoundLength:
         Raises:
             ValueError: more tokens than the model supports.
         """
-        most: int = self._parsed[1].get("max", min(saved.length, MOST))
+        most: int = self._parts[1].get("max", min(saved.length, MOST))
         if most > saved.length:
             raise ValueError(
                 f"length={self.text!r}: max must be at most {saved.length}, the maximum of "

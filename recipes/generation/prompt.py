@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
-from recipes.data.unknown import LISTED, listed
+from recipes.data.unknown import LISTED, list_symbols
 from recipes.model_io import LoadedModel
 from recipes.model_io.reading import check_length
 
@@ -111,7 +111,7 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
         raise ValueError(
             f"{name}: {found.total()} symbols are not in the tokenizer of {saved.name} and "
             f"{tokenizer.become}: "
-            f"{listed(dict(found.most_common(LISTED)))}{accept}"
+            f"{list_symbols(dict(found.most_common(LISTED)))}{accept}"
         )
 
 
@@ -290,7 +290,7 @@ class Batch(NamedTuple):
     """Length of each row, if they differ."""
 
 
-def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
+def mask_row(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
     """Return the states of a row, filled up with masks, so that rows of several prompts can be
     drawn in one batch.
 
@@ -317,7 +317,7 @@ def together(
         sampler: the sampler.
         size: size of a batch.
     """
-    states = [masked(saved, row) for row in rows]
+    states = [mask_row(saved, row) for row in rows]
     # a sampler that replaces a row by several sequences does not use the row's index
     pads = saved.leaves_out and has_mask(saved) and sampler.guarantees.supports_stopping
 
@@ -332,9 +332,9 @@ def together(
         yield [by_length[place] for place in group]
 
 
-def stacked(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
+def stack(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
     """Stack rows of ``together`` into one batch; padding is a token of the row."""
-    states = [masked(saved, row) for row in rows]
+    states = [mask_row(saved, row) for row in rows]
     lengths = torch.tensor([row.length for row in rows])
     longest = int(lengths.max())
     if bool((lengths == longest).all()):

@@ -15,10 +15,10 @@ from ddlib.paces import Pace
 from ddlib.samplers import UnsupportedError
 from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace
-from recipes.engine.model_protocols import served
+from recipes.engine.model_protocols import supported_pace
 from recipes.generation.prompt import check_known
-from recipes.metrics.conditioned import labelled
-from recipes.model_io import LoadedModel, check_sampler, make_sampler, padded
+from recipes.metrics.conditioned import with_label
+from recipes.model_io import LoadedModel, check_sampler, make_sampler, with_padding
 
 NOISE = 2**62
 """Number of the step whose noise samples use; passes over a corpus have small ones."""
@@ -171,7 +171,7 @@ class Sampling:
         Raises:
             ValueError: the pace or the network does not support sequences of this length.
         """
-        return served(fitting(self.named(saved), length), length, saved.model)
+        return supported_pace(fitting(self.named(saved), length), length, saved.model)
 
     def course(self, saved: LoadedModel, length: int) -> Pace:
         """Return the pace after checking a sequence length and the sampler.
@@ -191,7 +191,7 @@ class Sampling:
                 f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be "
                 "'time'"
             )
-        network = self.conditioned(saved, saved.denoiser)
+        network = self.condition(saved, saved.denoiser)
         meaning = getattr(network, "parameterization", None) or saved.parameterization
         controls = self.controls(saved)
         try:
@@ -256,7 +256,7 @@ class Sampling:
             found if self.stop_entropy is None else [*found, dd.controls.Settled(self.stop_entropy)]
         )
 
-    def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
+    def condition(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
         """Return the denoiser at the label of the options, guided towards it.
 
         Args:
@@ -269,7 +269,7 @@ class Sampling:
         """
         if self.label is None:
             return denoiser
-        at_label = labelled(denoiser, saved.class_of(self.label))
+        at_label = with_label(denoiser, saved.class_of(self.label))
         if self.guidance == 1:
             return at_label
         return ClassifierFree(
@@ -336,13 +336,13 @@ def draw(
     Raises:
         ValueError: a pace that the sequences, the network or the sampler do not support.
     """
-    denoiser = saved.denoiser if lengths is None else padded(saved.denoiser, lengths)
+    denoiser = saved.denoiser if lengths is None else with_padding(saved.denoiser, lengths)
     front = None
     if lead:
         front = prompt[:, :lead].to(index.device)
         prompt = None if prompt.shape[1] == lead else prompt[:, lead:]
         denoiser = saved.denoiser.after(front)
-    denoiser = sampling.conditioned(saved, denoiser)
+    denoiser = sampling.condition(saved, denoiser)
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
     controls = sampling.controls(saved)
     if constraint is not None:

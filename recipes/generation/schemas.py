@@ -79,7 +79,7 @@ JSON: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def served(schema: Any, quotable: Callable[[dict[str, Any]], bool], place: str) -> Any:
+def adapt_schema(schema: Any, quotable: Callable[[dict[str, Any]], bool], place: str) -> Any:
     """Return a schema as outlines-core must read it, so that every text of its expression is valid.
 
     Args:
@@ -131,15 +131,16 @@ def served(schema: Any, quotable: Callable[[dict[str, Any]], bool], place: str) 
             )
     for key in found.keys() & {*DEFINITIONS, "properties"}:
         found[key] = {
-            name: served(one, quotable, f"{place}/{key}/{name}") for name, one in found[key].items()
+            name: adapt_schema(one, quotable, f"{place}/{key}/{name}")
+            for name, one in found[key].items()
         }
     for key in found.keys() & {"anyOf", "prefixItems"}:
         found[key] = [
-            served(one, quotable, f"{place}/{key}/{number}")
+            adapt_schema(one, quotable, f"{place}/{key}/{number}")
             for number, one in enumerate(found[key])
         ]
     for key in found.keys() & {"items", "additionalProperties"}:
-        found[key] = served(found[key], quotable, f"{place}/{key}")
+        found[key] = adapt_schema(found[key], quotable, f"{place}/{key}")
     return found
 
 

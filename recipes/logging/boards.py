@@ -107,7 +107,7 @@ def run_id(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def chosen(recipe: Recipe) -> list[Callable[[int], Board]]:
+def chosen_boards(recipe: Recipe) -> list[Callable[[int], Board]]:
     """Return the constructors of the boards in a recipe, which take the number of steps made
     before.
 

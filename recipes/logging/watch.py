@@ -15,7 +15,7 @@ from torch import Tensor
 from recipes.config import Recipe
 from recipes.console import TrainingBar, make_console, on_its_way
 from recipes.data import Prepared, SymbolCorpus
-from recipes.logging.boards import chosen
+from recipes.logging.boards import chosen_boards
 from recipes.logging.metrics import METRICS, Metrics
 from recipes.metrics import References, Terms, basis, bits
 
@@ -89,7 +89,7 @@ class Watch:
             self._open(recipe, start)
 
     def _open(self, recipe: Recipe, start: int) -> None:
-        makers = chosen(recipe)
+        makers = chosen_boards(recipe)
         folder = recipe.output.folder
         with ExitStack() as stack:
             kept = start or -1  # the values before the first step are measured again

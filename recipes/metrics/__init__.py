@@ -1,7 +1,7 @@
 """Metrics of a model: the bound of a corpus, and the generative perplexity of its samples."""
 
 from recipes.metrics.bound import Terms, basis, measure
-from recipes.metrics.conditioned import given
+from recipes.metrics.conditioned import with_tokens
 from recipes.metrics.estimate import Estimate, bits, by_label, estimates, in_units
 from recipes.metrics.likelihood import read
 from recipes.metrics.references import References, unigram
@@ -14,9 +14,9 @@ __all__ = [
     "bits",
     "by_label",
     "estimates",
-    "given",
     "in_units",
     "measure",
     "read",
     "unigram",
+    "with_tokens",
 ]

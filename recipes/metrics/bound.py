@@ -13,7 +13,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.typing import Denoiser
 from recipes.data import Batch
-from recipes.metrics.conditioned import given, given_labels
+from recipes.metrics.conditioned import with_labels, with_tokens
 
 COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels")
 """Fields of ``Terms`` with a row for each sequence."""
@@ -185,12 +185,12 @@ def measure(
         )
     for batch in batches:
         noise = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged)
-        network = given_labels(denoiser, batch.labels)
+        network = with_labels(denoiser, batch.labels)
         if leads:
             network = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index, labels=batch.labels)
         if alone:
-            network = given(network, batch.x, ~batch.mask)
+            network = with_tokens(network, batch.x, ~batch.mask)
         bound = dd.bound(
             process,
             network,

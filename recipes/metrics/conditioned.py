@@ -42,7 +42,7 @@ def takes_memory(network: object) -> bool:
     return implements(network, TakesMemory) and network.takes_memory
 
 
-def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
+def with_label(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
     """Return a denoiser at fixed labels, one per row of its batch, or one for all rows."""
     if hasattr(denoiser, "with_label"):  # a network, which keeps its two parts
         fixed: Denoiser = denoiser.with_label(label)
@@ -56,7 +56,7 @@ def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
     return telling(see, denoiser)
 
 
-def given_labels(
+def with_labels(
     denoiser: Denoiser, labels: Int64[Tensor, " B"] | None, copies: int = 1
 ) -> Denoiser:
     """Return a denoiser at the labels of a batch.
@@ -70,10 +70,10 @@ def given_labels(
     """
     if labels is None or not takes_labels(denoiser):
         return denoiser
-    return labelled(denoiser, labels.repeat_interleave(copies))
+    return with_label(denoiser, labels.repeat_interleave(copies))
 
 
-def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:
+def with_tokens(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:
     """Return a denoiser whose input is x (B, L) where it is fixed, whatever the noise there.
 
     The bound is a sum over positions, so those can be left out of it: the rest is the bound of a

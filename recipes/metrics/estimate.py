@@ -39,7 +39,7 @@ class Estimate:
         noise = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
         return cls(whole.value, whole.standard_error, noise, whole.unit)
 
-    def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
+    def scale(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
         """Multiply errors by ``factor``, and the value too unless another is given."""
         noise = None if self.noise is None else self.noise * factor
         return Estimate(
@@ -49,7 +49,7 @@ class Estimate:
     def perplexity(self, unit: str) -> "Estimate":
         """Return exp of nats."""
         value = math.exp(self.value)
-        return self.scaled(value, unit, value)
+        return self.scale(value, unit, value)
 
 
 def bits(data: "Prepared") -> tuple[str, str]:
@@ -72,11 +72,11 @@ def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str,
     name, unit = bits(data)
     found = {
         "nats_per_token": per_token,
-        name: per_token.scaled(1 / math.log(2), unit),
+        name: per_token.scale(1 / math.log(2), unit),
         "perplexity": per_token.perplexity("per token"),
     }
     if data.is_text:
-        found["bits_per_byte"] = per_token.scaled(
+        found["bits_per_byte"] = per_token.scale(
             data.validation.bits_per_byte(1.0, given), "bits/byte"
         )
     return found

@@ -9,7 +9,7 @@ import ddlib as dd
 from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.bound import Terms
-from recipes.metrics.conditioned import labelled, takes_labels
+from recipes.metrics.conditioned import takes_labels, with_label
 
 
 def read(
@@ -71,7 +71,7 @@ def read(
             rows = (lengths == length) & (labels == label)
             text = x[rows, :length]
             known = ~mask[rows, :length]
-            network = labelled(denoiser, label) if conditional else denoiser
+            network = with_label(denoiser, label) if conditional else denoiser
             options: dict[str, Any] = {
                 "given": known,
                 "parameterization": parameterization,

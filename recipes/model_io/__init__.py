@@ -3,11 +3,11 @@ own.
 """
 
 from recipes.model_io.base import LoadedModel, Precision
-from recipes.model_io.calling import called, padded
+from recipes.model_io.calling import as_function, with_padding
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import LoadOptions, one_of, open_saved
 from recipes.model_io.publishing import publish
-from recipes.model_io.reading import held_out, measured_length
+from recipes.model_io.reading import measured_length, open_held_out
 from recipes.model_io.samplers import check_sampler, make_sampler
 
 __all__ = [
@@ -20,13 +20,13 @@ __all__ = [
     "LoadOptions",
     "LoadedModel",
     "Precision",
-    "called",
+    "as_function",
     "check_sampler",
-    "held_out",
     "make_sampler",
     "measured_length",
     "one_of",
+    "open_held_out",
     "open_saved",
-    "padded",
     "publish",
+    "with_padding",
 ]

@@ -222,7 +222,7 @@ class LoadedModel:
         """
         if self.rows == "wrapped":
             return [token for token in tokens if token not in (self.special.bos, *self.ends)]
-        return self.ended(tokens[1:] if tokens and tokens[0] == self.special.bos else tokens)
+        return self.cut_at_end(tokens[1:] if tokens and tokens[0] == self.special.bos else tokens)
 
     def several(self, tokens: Sequence[int]) -> str:
         """Return the texts of a row with the end tokens between them, without those behind the
@@ -241,7 +241,7 @@ class LoadedModel:
                 pieces.append(self.tokenizer.decode([token for token in run if token != bos]))
         return "".join(pieces)
 
-    def ended(self, tokens: Sequence[int]) -> list[int]:
+    def cut_at_end(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens before the end of a document, which is the first end of text or
         padding.
         """

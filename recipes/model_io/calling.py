@@ -11,7 +11,7 @@ from ddlib.typing import Denoiser, SplitDenoiser, implements
 from recipes.metrics.conditioned import takes_memory, telling
 
 
-def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
+def as_function(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
     """Wrap the network in a function with the network's attributes.
 
     Args:
@@ -35,7 +35,7 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
     return found
 
 
-def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
+def with_padding(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     """Return a denoiser of rows with padding behind them, with the outputs of each sequence alone.
 
     ``lengths`` is indexed by row: use ``dd.sample(..., controls=[dd.controls.WholeBatch()])``.

@@ -28,7 +28,7 @@ from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
 from recipes.model_io.base import LoadedModel, Precision, RowLayout
-from recipes.model_io.calling import called
+from recipes.model_io.calling import as_function
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 
@@ -240,7 +240,7 @@ def open_saved(
     return LoadedModel(
         process=process,
         model=model,
-        denoiser=model if precision == "float32" else called(model, half=True),
+        denoiser=model if precision == "float32" else as_function(model, half=True),
         token_parameterization=recipe.objective().parameterization,
         tokenizer=tokenizer,
         special=special,

@@ -93,7 +93,7 @@ def publish(
         >>> publish("runs/mine", network, process, "data/digits")  # doctest: +SKIP
     """
     folder = Path(folder)
-    found = _described(folder, data, packed, {"bos": bos, "eos": eos, "pad": pad})
+    found = _describe(folder, data, packed, {"bos": bos, "eos": eos, "pad": pad})
     rows = _length(found.layout, length)
     values = {
         "data": {"corpus": found.corpus, "folder": found.folder, "length": rows, "packed": packed},
@@ -107,7 +107,7 @@ def publish(
         "batch": 1,
         "steps": 1,
     }
-    recipe = with_full_attention(recipe_of(_merged(values, training or {}), "publish"), network)
+    recipe = with_full_attention(recipe_of(_merge(values, training or {}), "publish"), network)
     if found.prepared is not None:
         check_lengths(found.prepared, rows, packed)
     fitting(recipe.order(), rows)
@@ -142,7 +142,7 @@ class _Data:
     prepared: Prepared | None = None
 
 
-def _described(
+def _describe(
     folder: Path,
     data: str | Path | Prepared | Tokenizer,
     packed: bool,
@@ -219,7 +219,7 @@ def _check_folder(folder: Path, record: Record) -> None:
         )
 
 
-def _merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recipe with those of the training."""
     fixed: Sequence[str] = ("data", "process", "pace", "model", "output", "start")
     if taken := sorted(more.keys() & set(fixed)):

@@ -11,7 +11,7 @@ MOST = 512
 """Default length of a sequence for a model that supports any."""
 
 
-def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
+def open_held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     """Open prepared text in a model's vocabulary.
 
     Args:

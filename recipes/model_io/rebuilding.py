@@ -165,10 +165,10 @@ def _check_output(
     # a class, as a network without a null class requires one
     label = {"label": torch.zeros(1, dtype=torch.int64)} if takes_labels(network) else {}
     try:
-        theirs = _evaluated(network.eval(), z, t, label, device)
+        theirs = _evaluate(network.eval(), z, t, label, device)
     finally:
         network.train(training)
-    ours = _evaluated(model.eval(), z, t, label, torch.device("cpu"))
+    ours = _evaluate(model.eval(), z, t, label, torch.device("cpu"))
     exact = max(torch.finfo(one.dtype).eps for one in (ours, theirs)) < 1e-6
     # devices round differently
     tolerance = 1e-3 if exact else 5e-2
@@ -182,7 +182,7 @@ def _check_output(
         )
 
 
-def _evaluated(
+def _evaluate(
     network: nn.Module, z: Tensor, t: Tensor, options: Mapping[str, Tensor], device: torch.device
 ) -> Float[Tensor, "B L K"]:
     """Return the logits of a network on its device."""

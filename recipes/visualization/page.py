@@ -125,9 +125,11 @@ def pack(
         return number.setdefault(state, len(number))
 
     def event(one: Event) -> list[Any]:
-        chance = None if one.chance is None else rounded(one.chance)
+        chance = None if one.chance is None else round_chance(one.chance)
         drawn = [one.position, short(one.state), int(one.mark), chance]
-        return drawn + [value for state, p in one.others for value in (short(state), rounded(p))]
+        return drawn + [
+            value for state, p in one.others for value in (short(state), round_chance(p))
+        ]
 
     shown = [
         {
@@ -142,7 +144,9 @@ def pack(
     ]
     bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
     level = {state: next(i for i, bound in enumerate(bounds) if state < bound) for state in number}
-    drawn = {} if picture is None else {"picture": coloured(picture, texts, process, list(number))}
+    drawn = (
+        {} if picture is None else {"picture": colours_of(picture, texts, process, list(number))}
+    )
     names = level_names(process)
     if picture is not None:
         names[0] = "token"
@@ -158,7 +162,7 @@ def pack(
     }
 
 
-def coloured(
+def colours_of(
     picture: Picture, texts: Sequence[Film], process: ForwardProcess, states: Sequence[int]
 ) -> dict[str, Any]:
     """Return the colours of a picture's states and levels for the page's script.
@@ -183,7 +187,7 @@ def coloured(
     }
 
 
-def rounded(chance: float) -> float:
+def round_chance(chance: float) -> float:
     """Round to three digits, enough for display."""
     return float(f"{chance:.3g}")
 

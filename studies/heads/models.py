@@ -99,16 +99,16 @@ class Adaptive(nn.Module):
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, "B L"]:
         """Return the integrand of the bound."""
-        return self._weighted(process.loss_weight(x, z, t), hidden, x)
+        return self._weigh(process.loss_weight(x, z, t), hidden, x)
 
     def loss(
         self, process: ForwardProcess, hidden: Tensor, x: Tensor, z: Tensor, t: Tensor
     ) -> Float[Tensor, ""]:
         """Return the training loss."""
         weight = CLIP(process, process.loss_weight(x, z, t).double(), x, z, t)
-        return self._weighted(weight, hidden, x).mean()
+        return self._weigh(weight, hidden, x).mean()
 
-    def _weighted(self, weight: Tensor, hidden: Tensor, x: Tensor) -> Tensor:
+    def _weigh(self, weight: Tensor, hidden: Tensor, x: Tensor) -> Tensor:
         noisy = weight > 0
         found = torch.zeros(x.shape, dtype=hidden.dtype)
         log_p = self.softmax(hidden[noisy], self.rank[x[noisy]]).output

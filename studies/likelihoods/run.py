@@ -26,8 +26,8 @@ from recipes.estimators import (
     Estimator,
     Model,
     kraft_sums,
+    reason_against,
     small_model,
-    unserved,
     verdict,
 )
 from recipes.evaluation.report import write
@@ -115,7 +115,7 @@ def cells(sizes: Sizes) -> Iterator[tuple[str, Estimator, Model, Chain, int]]:
             process = process_of(kind, size, clusters)
             model = Model(process, chain.network(process))
             for estimator in ESTIMATORS:
-                if not unserved(estimator, model, LENGTH):
+                if not reason_against(estimator, model, LENGTH):
                     count = sizes.noise if estimator.random else repetitions
                     yield f"{size} | {kind} | {estimator.name}", estimator, model, chain, count
 

@@ -23,14 +23,14 @@ from torch import Tensor
 import ddlib as dd
 from recipes.audit import HeldOutBatch, Options, judge, measure, rows_of
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
-from recipes.data import prepare, speeches, wrapped
+from recipes.data import prepare, speeches, wrap
 from recipes.engine import train
 from recipes.engine.checkpoint import name_of
 from recipes.engine.provenance import provenance
-from recipes.estimators import ESTIMATORS, FIXED, AlongOrders, Estimator, unserved
+from recipes.estimators import ESTIMATORS, FIXED, AlongOrders, Estimator, reason_against
 from recipes.estimators.orders import Permuted, along
 from recipes.evaluation.report import write
-from recipes.model_io import held_out, open_saved
+from recipes.model_io import open_held_out, open_saved
 from studies.likelihoods.statistics import covered
 
 BATCH = 16
@@ -190,8 +190,8 @@ def audit(name: str, recipe: Recipe, path: Path, sizes: Sizes) -> None:
     draws = sizes.most_draws if name == "masks" else sizes.draws
     options = Options(run=str(recipe.output.folder), sequences=sizes.rows, draws=draws)
     saved = open_saved(recipe.output.folder)
-    rows = list(rows_of(saved, wrapped(held_out(saved), sizes.length), sizes.length, options))
-    reasons = {one.name: unserved(one, rows[0].model, sizes.length) for one in AUDITED}
+    rows = list(rows_of(saved, wrap(open_held_out(saved), sizes.length), sizes.length, options))
+    reasons = {one.name: reason_against(one, rows[0].model, sizes.length) for one in AUDITED}
     refused = {key: reason for key, reason in reasons.items() if reason}
     result: dict[str, Any] = {
         "steps": recipe.steps,

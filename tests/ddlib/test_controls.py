@@ -331,7 +331,7 @@ def test_a_row_is_a_function_of_its_seed():
 
 
 class Never(Ending):
-    def finished(self, run, state, drawn, memo):
+    def select_finished(self, run, state, drawn, memo):
         return state.z, torch.zeros_like(drawn), None
 
 

@@ -496,7 +496,7 @@ def test_helpers_of_processes_are_public_documented_and_checked():
         found = getattr(ddlib.processes, name)
         if inspect.isfunction(found):
             assert f".. autofunction:: ddlib.processes.{name}\n" in reference, name
-            assert name == "unchanged" or (f"`{name}(" in page and ">>> " in found.__doc__), name
+            assert name == "identity" or (f"`{name}(" in page and ">>> " in found.__doc__), name
     refused_with(cpu=torch.device("cpu"))(r"""
         scalar(1.5, "t", cpu) | ValueError | t holds 1\.5, must lie in \[0, 1\]
         span(torch.tensor([0.5]), 0.7, cpu) | ValueError | s has shape \(1,\), must be a scalar

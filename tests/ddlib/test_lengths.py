@@ -483,7 +483,7 @@ def test_a_rule_is_one_class():
 class Last(Ending):
     """Fixes the last of three positions before the first step."""
 
-    def finished(self, run, state, drawn, memo):
+    def select_finished(self, run, state, drawn, memo):
         return (
             torch.ones_like(state.z),
             torch.arange(9).expand(1, 9) == (2 if memo is None else 9),

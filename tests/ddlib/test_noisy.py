@@ -139,7 +139,7 @@ def test_the_exit_rate_is_the_sum_of_the_reverse_rates(process, t, logits):
     z = z[way]
     times = times[way]
     logits = logits[..., : process.vocab_size].expand(len(z), -1, -1)
-    for sharpen in (dd.processes.unchanged, lambda probs: 2 * probs):
+    for sharpen in (dd.processes.identity, lambda probs: 2 * probs):
         ours = process.exit_rate(z, times, logits, sharpen)
         dense = dd.processes.ForwardProcess.exit_rate(process, z, times, logits, sharpen)
         assert bool(((ours - dense).abs() <= 1e-9 * (1 + dense)).all())

@@ -18,7 +18,7 @@ from zoo.rewards import alike, clusters, ramp
 
 import ddlib as dd
 from ddlib.contrib import Psi, ThetaTrapezoidal
-from ddlib.processes import Masked, unchanged
+from ddlib.processes import Masked, identity
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -65,7 +65,7 @@ def whole(process, sampler, rows, steps, generator, probs=PAIR):
     network = Model(process, exact_cavity(process, probs))
     free = torch.ones(rows, probs.ndim, dtype=torch.bool)
     run = SamplingContext(
-        process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator
+        process, network, identity, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator
     )
     state = sampler.init(run)
     for k in range(steps):
@@ -116,7 +116,7 @@ def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess
         ONLY_CHILD, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, seeded(1)
     )
     estimate = cloud.log_mean().exp()
-    tokens = cloud.drawn().z
+    tokens = cloud.draw_particles().z
     assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
     each = torch.zeros(len(tokens), 9, dtype=F64).scatter_(
         1, 3 * tokens[:, :1] + tokens[:, 1:], estimate[:, None]
@@ -279,7 +279,7 @@ def test_all_particles_copy_the_only_one_of_positive_weight():
     run = SamplingContext(
         process,
         network,
-        unchanged,
+        identity,
         torch.linspace(1, 0, 8, dtype=F64),
         free,
         dd.KeyedGenerator(0, 0, torch.arange(2)),

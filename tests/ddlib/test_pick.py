@@ -9,7 +9,7 @@ from zoo.networks import Halves
 from zoo.processes import F64, LEVELS
 from zoo.rewards import ramp
 
-from ddlib.processes import Masked, unchanged
+from ddlib.processes import Masked, identity
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State
 from ddlib.samplers.particles import Cloud
 from ddlib.samplers.runtime.model import Model
@@ -80,7 +80,7 @@ def test_particles_are_picked_with_their_rows():
     run = SamplingContext(
         process,
         Model(process, Halves(process)),
-        unchanged,
+        identity,
         torch.linspace(1, 0, 8, dtype=F64),
         torch.ones(2, 5, dtype=torch.bool),
         seeded(),

@@ -73,7 +73,7 @@ def the_estimate_omits_the_weights_before_resampling(_resample, self, run, cloud
 @fault("the final particle is drawn in proportion to the weights", Particles, build=particles)
 def the_final_particle_is_drawn_uniformly(finalize, self, run, state):
     cloud = self.weighed(run, state)
-    return cloud._replace(weight=torch.zeros_like(cloud.weight)).drawn().z
+    return cloud._replace(weight=torch.zeros_like(cloud.weight)).draw_particles().z
 
 
 @fault("the final particle is drawn in proportion to the weights", Particles, build=particles)

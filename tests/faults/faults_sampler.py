@@ -6,7 +6,7 @@ import torch
 from planting import clamped, fault
 
 from ddlib.contrib import Psi
-from ddlib.processes import unchanged
+from ddlib.processes import identity
 from ddlib.samplers import Ancestral, FirstHitting, Remask, State, TauLeaping
 from ddlib.samplers.base import at
 from ddlib.samplers.runtime.model import Model
@@ -36,7 +36,7 @@ def every_distribution_is_replaced_by_its_mode(step, self, run, state, k):
 
 @fault("tokens are drawn after temperature, top_k and top_p", Ancestral)
 def temperature_and_truncation_are_ignored(step, self, run, state, k):
-    return step(type(run)(**{**vars(run), "sharpen": unchanged}), state, k)
+    return step(type(run)(**{**vars(run), "sharpen": identity}), state, k)
 
 
 @fault("tokens are drawn after temperature, top_k and top_p", TauLeaping)

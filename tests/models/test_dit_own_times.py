@@ -6,7 +6,7 @@ from tiny import inputs, trained
 
 from ddlib.paces import Blocks
 from ddlib.typing import OwnTimes
-from recipes.engine.model_protocols import able, served
+from recipes.engine.model_protocols import able, supported_pace
 
 
 def own(t, length=5):
@@ -68,7 +68,7 @@ def test_networks_without_times_per_position_are_refused_by_name():
         able(torch.nn.Linear(2, 2), OwnTimes, "pace: blocks", "own_times")
     model.own_times = False
     with pytest.raises(ValueError, match=r"not with DiT, whose own_times is False"):
-        served(Blocks(2), 4, model)
+        supported_pace(Blocks(2), 4, model)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 4), (2, 5), (3, 5, 1), ()], ids=str)

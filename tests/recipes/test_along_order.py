@@ -12,7 +12,7 @@ from recipes.config import Hardware
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.objectives.along_order import _spread
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.model_io import open_saved
@@ -56,14 +56,16 @@ def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     [batch], [noisy] = batches, run.state.objective.prepare(batches, 0)
     random = _spread(8, 1 - ORDER["share"])
     some = Batch(batch.x[random], batch.mask[random], torch.arange(2))
-    assert torch.equal(noisy.t[random], noised(run.process, some, run.recipe.seed, 0).t.to(noisy.t))
+    assert torch.equal(
+        noisy.t[random], add_noise(run.process, some, run.recipe.seed, 0).t.to(noisy.t)
+    )
     assert torch.equal(noisy.t[~random], noisy.rows.t[~random])
 
 
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)
-    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
     assert (newest.name, before.name) == ("step_00000020", "step_00000016")
     shutil.rmtree(newest)
     assert train(again)
@@ -92,7 +94,7 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
         torch.tensor(losses(path)) for path in (trained(run, size), whole.output.folder)
     )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
-    shutil.rmtree(checkpoint.found(run.output.folder / "checkpoints")[0])
+    shutil.rmtree(checkpoint.list_checkpoints(run.output.folder / "checkpoints")[0])
     before = curve(run.output.folder)
     assert curve(trained(run, size)) == before
 

@@ -15,7 +15,7 @@ from training_runs import recipe, text, trained
 import ddlib as dd
 from recipes.audit import Options, audit, judge, main
 from recipes.data import examples, open_prepared
-from recipes.estimators import ESTIMATORS, FIXED, Model, named
+from recipes.estimators import ESTIMATORS, FIXED, Model, find
 from recipes.metrics import measure
 from recipes.model_io import open_saved
 
@@ -153,7 +153,7 @@ def test_a_run_by_blocks_is_audited_by_blocks(tmp_path):
 
 def test_a_process_without_a_small_copy_is_not_judged():
     process = dd.processes.RateMatrix.examples()[0]
-    found = judge(named(BOUND), Model(process, lambda z, t: torch.zeros(*z.shape, 4)))
+    found = judge(find(BOUND), Model(process, lambda z, t: torch.zeros(*z.shape, 4)))
     assert found == {
         "verdict": "not judged",
         "reason": "RateMatrix has no reduction to fewer tokens",

@@ -9,7 +9,7 @@ from ddlib_models import DiT, sizes
 from recipes import lm1b, owt
 from recipes.config.paces import make_pace
 from recipes.data import Batch
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 
 
 @pytest.mark.parametrize("module", [owt, lm1b])
@@ -37,7 +37,7 @@ def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module)
             parameter.add_(0.2 * torch.randn_like(parameter))
     x = torch.randint(vocab, (32, length))
     batch = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(32))
-    noisy = noised(
+    noisy = add_noise(
         process, batch, 0, 0, recipe.objective(), None, make_pace(recipe.pace), at_once=True
     )
     _, losses = loss_of(recipe.objective(), network.eval(), process, noisy, torch.tensor(1.0))

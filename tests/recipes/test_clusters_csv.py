@@ -61,13 +61,13 @@ def test_a_csv_file_without_a_token_and_a_path_without_files_are_refused(tmp_pat
 
 
 def test_given_clusters_have_the_centroids_of_their_words():
-    from recipes.embeddings.grouping import given_clusters
+    from recipes.embeddings.grouping import complete_clusters
 
     vectors = torch.nn.functional.normalize(
         torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1
     )
     parents = [torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 1])]
-    found = given_clusters(vectors, parents, "f" * 64)
+    found = complete_clusters(vectors, parents, "f" * 64)
     for level, words in enumerate(([0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1])):
         for cluster in set(words):
             mine = vectors[torch.tensor(words) == cluster]

@@ -19,7 +19,7 @@ from recipes.data import Batch, local, prepare
 from recipes.engine import train
 from recipes.engine.objectives import consistency
 from recipes.engine.objectives.consistency import earlier
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.model_io import open_saved
 
 CONSISTENT = dict(kind="consistency", weight=0.5)
@@ -164,7 +164,7 @@ def drawn(process, rows, pace=None, seed=0):
     batch = Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), index)
     given = objective(**CONSISTENT)
     given.setting = SimpleNamespace(process=process, recipe=SimpleNamespace(seed=seed))
-    late = given.bridged(noised(process, batch, seed, 3, given, None, pace), batch, 3)
+    late = given.bridge(add_noise(process, batch, seed, 3, given, None, pace), batch, 3)
     return late, late.early
 
 

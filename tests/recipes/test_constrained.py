@@ -162,7 +162,7 @@ def test_a_sample_stops_at_its_end(saved):
             LENGTH,
             constraint=Constraint("(yes|no)").automaton(saved),
         )
-    text = saved.ended(found[0].tolist())
+    text = saved.cut_at_end(found[0].tolist())
     assert saved.tokenizer.decode(text) in ("yes", "no")
     assert made.sequences == len(text) + 1 < LENGTH
 

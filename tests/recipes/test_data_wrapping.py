@@ -16,7 +16,7 @@ from training_runs import curve, recipe, text
 
 from recipes.config import Data
 from recipes.console import make_console
-from recipes.data import examples, open_prepared, prepare_ids, wrapped
+from recipes.data import examples, open_prepared, prepare_ids, wrap
 from recipes.engine import train
 from recipes.engine.loop import CHECKPOINTS
 from recipes.engine.parallel import World
@@ -54,7 +54,7 @@ def mdlm(documents, length, bos, eos):
 def test_rows_are_those_of_mdlm(data, length, split):
     documents = getattr(data, split)
     bare = [documents[number][1:-1].tolist() for number in range(len(documents))]
-    rows = getattr(wrapped(data, length), split)
+    rows = getattr(wrap(data, length), split)
     expected = mdlm(bare, length, data.bos_id, data.eos_id)
     some = range(0, len(rows), 1 + len(rows) // 3000)
     assert len(rows) == len(expected) and [rows[n].tolist() for n in some] == [
@@ -70,7 +70,7 @@ def test_rows_are_those_of_mdlm(data, length, split):
 
 
 def test_bytes_are_shared_by_the_tokens_of_the_text(data):
-    rows = wrapped(data, 16).validation
+    rows = wrap(data, 16).validation
     whole = data.validation
     stream = int(whole.lengths.sum()) - len(whole)
     expected = stream * 16 / 14 / int(whole.num_bytes.sum()) / np.log(2)
@@ -78,7 +78,7 @@ def test_bytes_are_shared_by_the_tokens_of_the_text(data):
 
 
 def test_every_epoch_has_each_row_once_and_any_ranks_read_the_same(data):
-    rows = wrapped(data, 200).validation
+    rows = wrap(data, 200).validation
     kwargs = dict(length=200, pad_id=data.pad_id, seed=3, threads=0)
     whole = next(examples(rows, batch_size=len(rows), **kwargs))
     assert bool(whole.mask.all()) and whole.cu_seqlens is None
@@ -101,31 +101,31 @@ def test_data_that_cannot_be_wrapped_are_refused_by_name(data, tmp_path, tmp_pat
     refused_with(Data=Data, data=data, tmp_path=tmp_path)(r"""
         Data(folder=tmp_path, packed=True, wrap=True) | ValueError
             | data\.wrap: not with data\.packed
-        wrapped(data, 2) | ValueError | data\.length=2: must be at least 3 with data\.wrap
-        wrapped(data, 100_000) | ValueError
+        wrap(data, 2) | ValueError | data\.length=2: must be at least 3 with data\.wrap
+        wrap(data, 100_000) | ValueError
             | data\.length=100000: .* holds 0 whole rows of it for validation
-        wrapped(symbols(tmp_path / "open"), 6)
+        wrap(symbols(tmp_path / "open"), 6)
             | ValueError | data\.wrap=True: .* have no end: prepare it again with --ends
     """)
     shaped = prepare_ids(np.zeros((8, 2, 3), int), np.zeros((8, 2, 3), int), 4, tmp_path / "shaped")
     with pytest.raises(ValueError, match=r"data\.wrap=True: .* have shape 2 x 3"):
-        wrapped(shaped, 6)
+        wrap(shaped, 6)
     labelled = replace(data, layout=replace(shaped.layout, shape=(), classes=("a", "b"), ends=True))
     with pytest.raises(ValueError, match=r"data\.wrap=True: .* have labels"):
-        wrapped(labelled, 6)
+        wrap(labelled, 6)
 
 
 def test_symbols_with_an_end_are_cut_too(tmp_path):
     made = symbols(tmp_path / "ended", ends=True)
     bare = [made.train[n][:-1].tolist() for n in range(len(made.train))]
-    rows = wrapped(made, 6).train
+    rows = wrap(made, 6).train
     assert [rows[n].tolist() for n in range(len(rows))] == mdlm(bare, 6, made.eos_id, made.eos_id)
 
 
 def test_an_evaluation_measures_rows(tmp_path):
     published = publish_tiny(tmp_path, wrap=True)
     saved = open_saved(published.run)
-    rows = wrapped(published.data, 24).validation
+    rows = wrap(published.data, 24).validation
     assert saved.rows == "wrapped" and saved.behind == saved.special.eos
     bos = saved.special.bos
     eos = saved.special.eos
@@ -195,7 +195,7 @@ def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
     assert files[0] == files[1]
     run = Run.prepare(replace(one, output=replace(one.output, folder=tmp_path / "other")), ALONE)
     assert (
-        len(run.data.train) == len(wrapped(open_prepared(one.data.folder), 16).train)
+        len(run.data.train) == len(wrap(open_prepared(one.data.folder), 16).train)
         and not run.padded
     )
     found = evaluate(Options(run=str(folder), scorer="none", replicates=1), ALONE)

@@ -44,18 +44,18 @@ class Paper(dd.processes.Uniform):
 def test_a_published_process_has_the_clip_of_its_paper_and_any_other_the_bound(
     kind, weighting, times
 ):
-    values = Bound.written_out(loss(), kind)
+    values = Bound.write_out(loss(), kind)
     assert (values["weighting"], values["times"]) == (weighting, times)
-    assert Bound.written_out(values, "mdlm") == values
+    assert Bound.write_out(values, "mdlm") == values
 
 
 def test_values_of_the_recipe_are_unchanged():
-    own = Bound.written_out(loss(weighting="clip:3"), "uniform")
+    own = Bound.write_out(loss(weighting="clip:3"), "uniform")
     assert own == loss(weighting="clip:3", times="uniform")
-    own = Bound.written_out(loss(times="bell"), "uniform")
+    own = Bound.write_out(loss(times="bell"), "uniform")
     assert own == loss(weighting="clip", times="bell")
     # another density would be other weights
-    assert Bound.written_out(loss(weigh_times=False), "uniform")["times"] == "uniform"
+    assert Bound.write_out(loss(weigh_times=False), "uniform")["times"] == "uniform"
 
 
 def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
@@ -66,7 +66,7 @@ def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
         "model: {kind: dit, dim: 8, depth: 1, heads: 1}}"
     )
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--process", "mdlm"])
-    assert Bound.written_out(given.loss, given.process["kind"])["weighting"] == CLIPPED
+    assert Bound.write_out(given.loss, given.process["kind"])["weighting"] == CLIPPED
     given, _ = choose({}, smoke, "train", ["--recipe", str(path), "--loss.weighting", "clip:7"])
     assert given.loss["weighting"]["high"] == 7.0
     with pytest.raises(

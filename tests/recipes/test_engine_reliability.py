@@ -158,7 +158,8 @@ def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
     made = steps_made(run.output.folder)
     assert (
         6 <= made < 20
-        and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
+        and checkpoint.list_checkpoints(run.output.folder / "checkpoints")[0].name
+        == f"step_{made:08d}"
     )
     assert f"stopping at a signal: saved after step {made}" in output_of(run)
     trained(run)
@@ -166,7 +167,7 @@ def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
 
 
 def test_the_newest_and_the_best_checkpoints_are_kept(whole):
-    found = checkpoint.found(whole / "checkpoints")
+    found = checkpoint.list_checkpoints(whole / "checkpoints")
     assert [path.name for path in found[:2]] == ["step_00000020", "step_00000016"]
     bounds = {r["step"]: r["nats_per_token"] for r in curve(whole) if r["kind"] == "bound"}
     best = min(bounds, key=bounds.__getitem__)
@@ -361,7 +362,10 @@ def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
     # the bounds are measured at steps 4 and 8; checkpoints between repeat the last one
     for step, bound in ((4, 1.0), (6, 1.0), (8, 2.0), (10, 2.0)):
         saved(tmp_path, step, bound)
-    assert [path.name for path in checkpoint.found(tmp_path)] == ["step_00000010", "step_00000004"]
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == [
+        "step_00000010",
+        "step_00000004",
+    ]
 
 
 def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(folder, monkeypatch):

@@ -11,11 +11,11 @@ from recipes.estimators import (
     ESTIMATORS,
     FIXED,
     Model,
+    find,
     kraft_sum,
     kraft_sums,
-    named,
     random_networks,
-    unserved,
+    reason_against,
     verdict,
 )
 from recipes.estimators.orders import Permuted
@@ -33,7 +33,7 @@ SERVED = [
     (kind, estimator.name)
     for kind, (process, length) in PROCESSES.items()
     for estimator in ESTIMATORS
-    if not unserved(estimator, Model(process, None), length)
+    if not reason_against(estimator, Model(process, None), length)
 ]
 BOUNDS = [each.name for each in ESTIMATORS if each.claim != "neither"]
 
@@ -80,7 +80,7 @@ FAST = [(kind, name) for kind, name in SERVED if "256" not in name]
 @pytest.mark.parametrize(("kind", "name"), SERVED)
 def test_krafts_sum_separates_likelihoods_and_bounds_from_other_numbers(kind, name):
     process, length = PROCESSES[kind]
-    estimator = named(name)
+    estimator = find(name)
     sums = kraft_sums(estimator, Model(process, None), length, seeds=1)
     assert verdict(sums) == expected(kind, estimator), (min(sums), max(sums))
 
@@ -93,9 +93,9 @@ def test_every_estimator_is_judged():
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("kind", ["masks", "tree", "wrong clusters"])
 def test_with_the_exact_network_bounds_are_above_the_entropy_and_chains_equal_it(kind, name):
-    estimator = named(name)
+    estimator = find(name)
     (joint, model) = source_of(kind)
-    if unserved(estimator, model, joint.ndim):
+    if reason_against(estimator, model, joint.ndim):
         return
     found = mean_over(joint, estimator, model)
     entropy = entropy_of(joint)
@@ -120,12 +120,12 @@ def test_with_the_exact_network_bounds_are_above_the_entropy_and_chains_equal_it
 )
 def test_some_numbers_are_below_the_entropy(name):
     joint, model = source_of("masks")
-    assert mean_over(joint, named(name), model) < entropy_of(joint) - 0.01
+    assert mean_over(joint, find(name), model) < entropy_of(joint) - 0.01
 
 
 def test_the_best_order_has_the_entropy_of_the_exact_network_and_is_no_likelihood():
     joint, model = source_of("masks")
-    best = named("best of 4 orders")
+    best = find("best of 4 orders")
     assert mean_over(joint, best, model) == pytest.approx(entropy_of(joint), abs=1e-9)
     assert max(kraft_sums(best, model, 3, seeds=1)) > 2
 
@@ -135,7 +135,7 @@ def test_the_bound_is_that_of_the_library(kind):
     joint, model = source_of(kind)
     process = model.process
     *_, network = random_networks(process, joint.ndim, seeds=1)
-    found = mean_over(joint, named("NELBO, times from 0, without ends"), Model(process, network))
+    found = mean_over(joint, find("NELBO, times from 0, without ends"), Model(process, network))
     assert found == pytest.approx(float(integrate_bound(process, joint, network)), rel=1e-6)
 
 
@@ -143,7 +143,7 @@ def test_the_bound_is_that_of_the_library(kind):
 @pytest.mark.parametrize(("kind", "name"), SERVED)
 def test_draws_have_the_expectation_that_is_judged(kind, name):
     model = model_of(kind)
-    estimator = named(name)
+    estimator = find(name)
     rows = 4000
     x = sequences(model.process.vocab_size, PROCESSES[kind][1])[5:6]
     many = x.expand(rows, -1)
@@ -169,7 +169,7 @@ def test_network_calls_are_counted(name):
     x = torch.tensor([[0, 1, 2], [2, 2, 0]])
     free = torch.ones_like(x, dtype=torch.bool)
     noise = dd.KeyedGenerator(0, 0, torch.arange(2))
-    draw = named(name).draw(Model(model.process, network), x, free, noise)
+    draw = find(name).draw(Model(model.process, network), x, free, noise)
     assert draw.calls == len(calls) and draw.nats.shape == (2,)
     if name in (FIXED, "order that reads the true token"):
         assert draw.calls == length
@@ -189,7 +189,7 @@ def test_given_tokens_are_never_noised(name):
         assert bool((z[:, 1] == 1).all())
         return model.network(z, t)
 
-    draw = named(name).draw(
+    draw = find(name).draw(
         Model(model.process, network), x, free, dd.KeyedGenerator(0, 0, torch.arange(64))
     )
     assert bool(draw.nats.isfinite().all())
@@ -202,7 +202,7 @@ def test_a_chain_given_a_token_sums_to_one_over_the_others():
     free = torch.tensor([[True, False, True]]).expand(9, -1)
     noise = dd.KeyedGenerator(0, 0, torch.arange(9))
     for name in (FIXED, "chain, by confidence", "mixture over 4 orders"):
-        nats = named(name).draw(model, x, free, noise).nats
+        nats = find(name).draw(model, x, free, noise).nats
         assert float((-nats).exp().sum()) == pytest.approx(1, abs=1e-9)
 
 
@@ -220,8 +220,8 @@ BLOCKED = [
 @pytest.mark.parametrize(("name", "claim"), BLOCKED)
 def test_sequences_drawn_block_by_block_are_judged_too(name, claim):
     model = Model(dd.presets.mdlm(2), None, pace=dd.paces.Blocks(2))
-    assert not unserved(named(name), model, 4)
-    assert verdict(kraft_sums(named(name), model, 4, seeds=1)) == claim
+    assert not reason_against(find(name), model, 4)
+    assert verdict(kraft_sums(find(name), model, 4, seeds=1)) == claim
 
 
 @pytest.mark.statistical
@@ -234,10 +234,10 @@ def test_draws_along_blocks_have_the_expectation_that_is_judged():
     for name in ("NELBO, times from 0, with ends", "16 steps, with reconstruction"):
         many = x.expand(rows, -1)
         free = torch.ones(rows, 4, dtype=torch.bool)
-        nats = named(name).draw(model, many, free, dd.KeyedGenerator(0, 0, torch.arange(rows))).nats
+        nats = find(name).draw(model, many, free, dd.KeyedGenerator(0, 0, torch.arange(rows))).nats
         error = float(nats.std()) / rows**0.5
         assert float(nats.mean()) == pytest.approx(
-            float(named(name).expectation(model, x)), abs=4.5 * error
+            float(find(name).expectation(model, x)), abs=4.5 * error
         )
 
 
@@ -254,13 +254,13 @@ def test_draws_along_blocks_have_the_expectation_that_is_judged():
 )
 def test_unsupported_processes_and_options_are_refused_with_the_reason(kind, name, reason):
     process, length = PROCESSES[kind]
-    assert reason in unserved(named(name), Model(process, None), length)
+    assert reason in reason_against(find(name), Model(process, None), length)
 
 
 def test_paces_other_than_blocks_are_refused():
     for pace, reason in ((dd.paces.Ramp(0.5), "or blocks"), (dd.paces.Blocks(2), "must divide")):
         model = Model(dd.presets.mdlm(3), None, pace=pace)
-        assert reason in unserved(named(FIXED), model, 3)
+        assert reason in reason_against(find(FIXED), model, 3)
 
 
 def test_the_verdict_of_sums():
@@ -271,20 +271,20 @@ def test_the_verdict_of_sums():
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="name is 'chains', must be one of 'NELBO"):
-        named("chains")
+        find("chains")
 
 
 def test_orders_by_number_are_permutations():
     assert dd.samplers.InOrder(Permuted(0)).ranks(4).tolist() == [0, 1, 2, 3]
     assert dd.samplers.InOrder(Permuted(1)).ranks(4).tolist() == [3, 2, 1, 0]
     assert sorted(dd.samplers.InOrder(Permuted(2)).ranks(6).tolist()) == list(range(6))
-    assert kraft_sum(named(FIXED), model_of("masks"), 3) == pytest.approx(1, abs=1e-6)
+    assert kraft_sum(find(FIXED), model_of("masks"), 3) == pytest.approx(1, abs=1e-6)
 
 
 def test_times_of_blocks_have_the_density_of_a_block():
     """Along blocks the positions of a block share a time, so their density is that of its size."""
     process = dd.presets.mdlm(3)
-    estimator = named("NELBO, times of least variance")
+    estimator = find("NELBO, times of least variance")
     x = torch.zeros(20_000, 16, dtype=torch.int64)
     free = torch.ones_like(x, dtype=torch.bool)
 

@@ -22,12 +22,12 @@ from recipes.config import IN_STRATA, time_density
 from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
-from recipes.engine.parallel import World, joined
+from recipes.engine.parallel import World, join
 from recipes.evaluate import (
     Estimate,
     Options,
     bounds,
-    drawn_from,
+    density_of,
     estimates,
     evaluate,
     length_of,
@@ -65,7 +65,7 @@ def measured(options, world=ALONE):
     data = open_prepared(saved.recipe.data.folder)
     limits = options.samples, length_of(saved, options), options.batch, options.seed
     drawn = draw_samples(saved, options.sampling, *limits, world)
-    return bounds(saved, data, options, world, drawn_from(saved, options)), drawn
+    return bounds(saved, data, options, world, density_of(saved, options)), drawn
 
 
 def streamed(options):
@@ -134,7 +134,7 @@ def work(rank, port, options, folder):
         "MASTER_PORT": str(port),
     }
     torch.set_num_threads(1)
-    with joined() as world:
+    with join() as world:
         torch.save(measured(options, world), folder / f"{rank}.pt")
 
 
@@ -412,7 +412,9 @@ def test_a_judge_that_fails_at_the_samples_loses_no_bound(options, monkeypatch, 
     changed = replace(options, scorer=str(scorer))
     assert evaluate(replace(changed, scorer_bos=True), ALONE)["bound"]
     assert "has no beginning of text" in capsys.readouterr().err
-    monkeypatch.setattr("recipes.evaluate.generated", lambda *a: open_prepared(options.run))
+    monkeypatch.setattr(
+        "recipes.evaluate.generate_and_judge", lambda *a: open_prepared(options.run)
+    )
     result = evaluate(changed, ALONE)
     assert (
         result["generative"] is None and "no prepared text" in result["protocol"]["no_generative"]

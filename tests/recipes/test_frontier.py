@@ -101,10 +101,10 @@ def test_cells_of_the_same_settings_are_kept_and_others_measured_again(
     options, monkeypatch, capsys
 ):
     first = run(replace(options, samplers=("confidence",)))["cells"]
-    measured = command.measured
+    measured = command.measure_cell
     drawn = []
     monkeypatch.setattr(
-        command, "measured", lambda *given: drawn.append(given[2]) or measured(*given)
+        command, "measure_cell", lambda *given: drawn.append(given[2]) or measured(*given)
     )
     more = run(replace(options, samplers=("confidence", "ancestral"), calls=(2, 4, 6), batch=2))[
         "cells"
@@ -133,7 +133,7 @@ def test_other_weights_are_measured_again(options, published, tmp_path, monkeypa
 
 
 def test_mismatches_are_refused_before_any_work(options, published, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "measured", None)
+    monkeypatch.setattr(command, "measure_cell", None)
     refused_with(options=options, run=run, tmp_path=tmp_path)(r"""
         replace(options, samplers=("ancestral", "nonsense")) | ValueError | nonsense
         replace(options, calls=(4, 0)) | ValueError | calls=0: must be at least 1

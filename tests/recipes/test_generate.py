@@ -184,7 +184,7 @@ def test_a_document_ends_at_its_end_or_at_padding(saved):
     assert saved.document([bos, 5, 6, eos, 7, pad]) == [5, 6]
     assert saved.document([5, 6, pad, 7]) == [5, 6]
     assert saved.document([bos, eos]) == [] and saved.document([]) == []
-    assert saved.ended([eos, 5]) == [] and saved.ended([5, eos]) == [5]
+    assert saved.cut_at_end([eos, 5]) == [] and saved.cut_at_end([5, eos]) == [5]
 
 
 def test_the_trajectory_shows_noise_first_and_words_last(run, saved):

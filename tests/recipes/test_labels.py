@@ -20,7 +20,7 @@ from recipes.evaluate import Options, evaluate
 from recipes.evaluation.report import show
 from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling, draw
-from recipes.metrics.conditioned import labelled
+from recipes.metrics.conditioned import with_label
 from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -117,7 +117,7 @@ def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_
     for label in (0, 1):
         rows = x[torch.as_tensor(data.labels == label)]
         likely = dd.likelihood(
-            saved.process, labelled(saved.denoiser, label), rows, dd.samplers.Confidence()
+            saved.process, with_label(saved.denoiser, label), rows, dd.samplers.Confidence()
         )
         exactly.append(-likely.log_likelihood)
     mean = float(torch.cat(exactly).sum()) / x.numel()
@@ -243,15 +243,15 @@ def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
     t = torch.full((3,), 0.5)
     label = torch.tensor([0, 1, 1])
     half = open_saved(trained / "run", precision="bfloat16")
-    assert torch.equal(labelled(saved.model, label)(z, t), saved.model(z, t, label=label))
+    assert torch.equal(with_label(saved.model, label)(z, t), saved.model(z, t, label=label))
     assert torch.allclose(
-        labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1
+        with_label(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1
     )
 
 
 def test_a_network_from_a_loop_has_a_label_per_sequence_as_in_training():
     seen = []
-    labelled(lambda z, t, label: seen.append(label), 2)(
+    with_label(lambda z, t, label: seen.append(label), 2)(
         torch.zeros(3, 6, dtype=torch.int64), torch.rand(3)
     )
     assert torch.equal(seen[0], torch.tensor([2, 2, 2]))

@@ -18,7 +18,7 @@ from training_runs import context, recipe, smoke_text, text
 from recipes import owt
 from recipes.config import Hardware
 from recipes.engine import estimate, memory
-from recipes.engine.parallel import World, joined
+from recipes.engine.parallel import World, join
 from recipes.engine.run import Run
 from recipes.engine.utilisation import operations
 
@@ -67,7 +67,7 @@ def peaks(path, run, rank=0, size=1, port=0):
         return record_function(name)
 
     with (
-        joined() as world,
+        join() as world,
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         run = Run.prepare(run, world)

@@ -20,7 +20,7 @@ from recipes.config import Hardware
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.memory import estimate
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.evaluation import frontier as quality
 from recipes.generate import Options, generate
 from recipes.generation.sampling import NOISE, Sampling, draw
@@ -65,7 +65,7 @@ def test_each_example_gets_memory_by_its_own_chance(share):
 
     def recalls(rows, step=3):
         part = batch(rows)
-        return remembering(share, noised(process, part, 0, step), part, step)[1].recalls
+        return remembering(share, add_noise(process, part, 0, step), part, step)[1].recalls
 
     whole = recalls(slice(0, 64))
     assert torch.equal(torch.cat([recalls(slice(i, i + 16)) for i in range(0, 64, 16)]), whole)
@@ -100,7 +100,7 @@ class Recorder(torch.nn.Module):
 def test_the_first_pass_has_no_gradient_and_the_same_dropout(half):
     process = dd.presets.mdlm(5)
     network = Recorder()
-    given, noisy = remembering(0.5, noised(process, batch(), 0, 0), batch())
+    given, noisy = remembering(0.5, add_noise(process, batch(), 0, 0), batch())
     torch.manual_seed(0)
     dropped = torch.rand(64, 6)[..., None]
     torch.manual_seed(0)
@@ -138,7 +138,7 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     model = saved.model.train()
     x = torch.randint(saved.process.vocab_size, (8, 16))
     part = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(8))
-    given, noisy = remembering(0.5, noised(saved.process, part, 0, 0), part)
+    given, noisy = remembering(0.5, add_noise(saved.process, part, 0, 0), part)
     loss_of(given, model, saved.process, noisy, torch.tensor(1.0), half)[0].backward()
     lacking = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not lacking
@@ -147,7 +147,7 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
     again = given(folder, "again")
     shutil.copytree(whole.output.folder, again.output.folder)
-    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
     assert (newest.name, before.name) == ("step_00000008", "step_00000004")
     shutil.rmtree(newest)
     assert train(again)
@@ -211,7 +211,7 @@ def test_labels_are_dropped_from_both_passes():
     seen = []
     network.labels.register_forward_hook(lambda module, classes, vectors: seen.append(vectors))
     part = replace(batch(), labels=torch.arange(64) % 3)
-    given, noisy = remembering(1.0, noised(process, part, 0, 0), part)
+    given, noisy = remembering(1.0, add_noise(process, part, 0, 0), part)
     loss_of(given, network, process, noisy, torch.tensor(1.0))
     assert len(seen) == 2 and torch.equal(*seen)
     assert 0 < (seen[0] == network.labels.weight[3]).all(1).sum() < 64
@@ -286,7 +286,7 @@ def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     drawn = draw(saved, Sampling(steps=4, memory=True), 0, torch.arange(8), 16).tolist()
     assert found[True]["protocol"]["memory"] and not found[False]["protocol"]["memory"]
     (cell,) = found[True]["cells"]
-    judged = quality.judged(saved, [saved.document(row) for row in drawn], None, False)
+    judged = quality.judge_documents(saved, [saved.document(row) for row in drawn], None, False)
     assert cell["entropy"] == judged["entropy"]
     process = saved.process
     plain = DiT(process.num_states, process.vocab_size, 16, 1, 2)

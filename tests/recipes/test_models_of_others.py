@@ -23,7 +23,7 @@ from recipes.data.stream import examples
 from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
-from recipes.evaluation.generative import generated
+from recipes.evaluation.generative import generate_and_judge
 from recipes.frontier import Options as FrontierOptions
 from recipes.frontier import frontier
 from recipes.generate import Options, generate, main
@@ -506,7 +506,7 @@ def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data)
         [*saved.beginning, *saved.encode("We will build"), saved.special.eos] for _ in range(2)
     ]
     drawn = [(words * 8)[: len(saved.beginning) + 8] for words in drawn]  # two canvases
-    found = generated(saved, scorer, drawn, Sampling(steps=2), 0)
+    found = generate_and_judge(saved, scorer, drawn, Sampling(steps=2), 0)
     assert (
         found["samples"] == 2
         and found["perplexity"]["value"] > 0

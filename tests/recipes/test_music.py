@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refuses
 
-from recipes.data import SymbolCorpus, examples, prepare, wrapped
+from recipes.data import SymbolCorpus, examples, prepare, wrap
 from recipes.data.sequences import Sequences, names_of
 from recipes.domains.music import metrics as metrics
 from recipes.domains.music.drawing import NOISE, piano_roll, score, write_midi
@@ -190,7 +190,7 @@ def test_windows_of_interleaved_voices_begin_with_the_first(ends, tmp_path):
     batches = islice(examples(data.train, length=16, pad_id=0, batch_size=8, seed=0, threads=0), 5)
     assert all(bool((batch.x == torch.arange(16) % 4).all()) for batch in batches)
     with pytest.raises(ValueError, match=r"data\.wrap=True: .* have 4 interleaved voices"):
-        wrapped(data, 8)
+        wrap(data, 8)
 
 
 def test_music_with_an_end_has_metrics_and_files(tmp_path):

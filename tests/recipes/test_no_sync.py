@@ -131,7 +131,7 @@ GROUPING = {
     "ddlib/kernels/dispatch.py: _hierarchical",
     "ddlib/kernels/subset_logsumexp.py: blocks",
     "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
-    "ddlib/parameterization/tree_softmax.py: Grouping.padded",
+    "ddlib/parameterization/tree_softmax.py: Grouping.pad_children",
 }
 """Rows that need the same columns share products, whose sizes the host needs.
 

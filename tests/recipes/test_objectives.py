@@ -45,7 +45,7 @@ def test_a_run_resumes_to_the_bit(folder, kind):
     assert train(run)
     again = given(folder, kind, f"{kind}-again")
     shutil.copytree(run.output.folder, again.output.folder)
-    newest, before = checkpoint.found(again.output.folder / "checkpoints")[:2]
+    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
     assert (newest.name, before.name) == ("step_00000004", "step_00000002")
     shutil.rmtree(newest)
     assert train(again)
@@ -66,7 +66,7 @@ def test_micro_batches_and_averages_are_those_of_the_engine(folder, kind):
         prepared = Run.prepare(run, ALONE, writes=False)
         step = prepared.step(next(prepared.batches()), stop=False)
         last = [value.clone() for value in prepared.network.parameters()]
-        with prepared.averaged():
+        with prepared.use_averages():
             average = [value.clone() for value in prepared.network.parameters()]
         assert all(map(torch.equal, last, prepared.network.parameters()))
         assert not all(map(torch.equal, last, average))
@@ -79,7 +79,7 @@ class Counting(Bound):
 
     steps = 0
 
-    def logged(self):
+    def numbers_to_log(self):
         return {"counted": float(self.steps)}
 
     def after(self):
@@ -95,7 +95,7 @@ class Counting(Bound):
 def test_an_objective_from_outside_has_its_state_and_its_numbers_in_the_log(folder):
     run = given(folder, f"{__name__}:Counting", "counting")
     assert train(run)
-    shutil.rmtree(checkpoint.found(run.output.folder / "checkpoints")[0])
+    shutil.rmtree(checkpoint.list_checkpoints(run.output.folder / "checkpoints")[0])
     assert train(run)
     lines = (run.output.folder / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]

@@ -19,7 +19,7 @@ from recipes.config import Output, at_once, read_recipe, recipe_yaml
 from recipes.console import make_console
 from recipes.data import Batch, examples
 from recipes.engine import train
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.validation import validate
@@ -56,7 +56,7 @@ def gradients(model):
 
 def test_together_gives_the_noise_without_a_pace():
     process = dd.presets.hdlm(torch.arange(VOCAB) // 3)
-    noisy = noised(process, batch(), 3, 4)
+    noisy = add_noise(process, batch(), 3, 4)
     noise = dd.KeyedGenerator(3, 4, torch.arange(4))
     t = dd.sample_times(4, generator=noise)
     assert torch.equal(noisy.t, t)
@@ -74,7 +74,7 @@ def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
     for weigh in (True, False):
         loss = objective(times="bell", interval=interval, weigh_times=weigh)
         density = dd.times.Bell()
-        noisy = noised(process, batch(64), 3, 4, loss, density, pace)
+        noisy = add_noise(process, batch(64), 3, 4, loss, density, pace)
         moving = noisy.measure > 0
         assert torch.equal(moving.sum(1), torch.full((64,), size))
         assert bool(((noisy.t[moving] >= low) & (noisy.t[moving] <= high)).all())
@@ -92,7 +92,7 @@ def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
 def test_all_blocks_at_once_have_times_of_their_own(interval):
     process = dd.presets.mdlm(VOCAB)
     loss = objective(interval=interval, weigh_times=False)
-    noisy = noised(process, batch(64), 3, 4, loss, pace=Blocks(4), at_once=True)
+    noisy = add_noise(process, batch(64), 3, 4, loss, pace=Blocks(4), at_once=True)
     assert noisy.at_once
     assert torch.equal(noisy.measure, torch.ones(64, 8).double())
     low, high = interval
@@ -113,7 +113,7 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
     model = network(process, 2)
     size = 2
     loss = objective(weighting="clip:5")
-    whole = noised(process, batch(), 3, 4, loss, pace=Blocks(size), at_once=True)
+    whole = add_noise(process, batch(), 3, 4, loss, pace=Blocks(size), at_once=True)
     whole = replace(whole, t=whole.t.double())
     scale = torch.tensor(1 / 32, dtype=torch.float64)
     total, found = loss_of(loss, _Plain(model) if plain else model, process, whole, scale)

@@ -78,9 +78,11 @@ def test_steps_on_each_axis(tmp_path, x, places):
 
 def test_smoothing():
     values = np.array([4.0, np.nan, 1.0, 1.0])
-    np.testing.assert_array_equal(plot.smoothed(values, 0.0), [4.0, 4.0, 1.0, 1.0])
-    np.testing.assert_allclose(plot.smoothed(values, 0.5), [4.0, 4.0, 2.0, (4 + 2 * 1 + 4 * 1) / 7])
-    np.testing.assert_allclose(plot.smoothed(np.full(50, 7.0), 0.9), 7.0)
+    np.testing.assert_array_equal(plot.smooth_curve(values, 0.0), [4.0, 4.0, 1.0, 1.0])
+    np.testing.assert_allclose(
+        plot.smooth_curve(values, 0.5), [4.0, 4.0, 2.0, (4 + 2 * 1 + 4 * 1) / 7]
+    )
+    np.testing.assert_allclose(plot.smooth_curve(np.full(50, 7.0), 0.9), 7.0)
 
 
 def panels(runs, smooth=0.0):

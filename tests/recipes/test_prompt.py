@@ -15,7 +15,7 @@ from torch import nn
 import ddlib as dd
 from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
-from recipes.generation.prompt import Row, row, stacked, together
+from recipes.generation.prompt import Row, row, stack, together
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel
 
@@ -99,11 +99,11 @@ def test_rows_of_any_length_give_the_same_together_as_alone(
     assert sorted(number for group in groups for number in group) == list(range(len(rows)))
     assert len(groups) <= (1 if pace is None else 2)
     for group in groups:
-        states, length, lengths = stacked(saved, [rows[number] for number in group])
+        states, length, lengths = stack(saved, [rows[number] for number in group])
         index = torch.tensor(group)
         drawn = draw(saved, sampling, seed, index, length, states, lengths=lengths)
         for number, words in zip(group, drawn, strict=True):
-            own = stacked(saved, [rows[number]])
+            own = stack(saved, [rows[number]])
             alone = draw(saved, sampling, seed, torch.tensor([number]), own.length, own.states)
             assert torch.equal(words[: own.length], alone[0])
 

@@ -24,7 +24,7 @@ from recipes import evaluate, generate
 from recipes.data import open_prepared, prepare_ids
 from recipes.data.text import train_tokenizer
 from recipes.model_io import open_saved, publish
-from recipes.model_io.reading import held_out
+from recipes.model_io.reading import open_held_out
 
 SIZE = dict(dim=16, depth=1, heads=2, cond_dim=8)
 
@@ -519,4 +519,4 @@ def test_symbols_beyond_the_models_are_refused_before_anything_is_measured(tmp_p
         ValueError,
         match=r"another tokenizer.*id 4 is '4' of the data's and no token of the model's",
     ):
-        held_out(open_saved(tmp_path / "run"), tmp_path / "data-5")
+        open_held_out(open_saved(tmp_path / "run"), tmp_path / "data-5")

@@ -10,7 +10,7 @@ from training_runs import curve, recipe, text
 
 import ddlib as dd
 from recipes.console import make_console
-from recipes.data import open_prepared, wrapped
+from recipes.data import open_prepared
 from recipes.embeddings.neighbours import stream
 from recipes.engine import train
 from recipes.engine.parallel import World
@@ -40,7 +40,7 @@ def by_hand(data):
 @pytest.mark.parametrize("wrap", [False, True])
 def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, wrap):
     data = open_prepared(text(tmp_path / "data"))
-    data = wrapped(data, 16) if wrap else data
+    data = wrap(data, 16) if wrap else data
     length = max(len(document) for document in data.validation)
     process = dd.presets.mdlm(data.vocab_size)
     count = len(data.validation)

@@ -12,7 +12,7 @@ from training_runs import finish, output_of, recipe, start, steps_made, text
 
 from recipes.config import Hardware, Output
 from recipes.engine import train
-from recipes.engine.folder import LOCK, OWNER, held
+from recipes.engine.folder import LOCK, OWNER, hold
 from recipes.engine.parallel import World
 from recipes.model_io import open_saved
 
@@ -26,14 +26,14 @@ def given(folder, **changes):
 def test_a_folder_that_another_run_holds_is_refused_by_its_owner(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     run = given(tmp_path)
-    with held(run.output.folder, ALONE):
+    with hold(run.output.folder, ALONE):
         owner = rf"process {os.getpid()} on {socket.gethostname()}, job 4711, since 20.*{LOCK}"
         with pytest.raises(
             ValueError, match=rf"output.folder=.*: another run trains there: {owner}"
         ):
             train(run)
         assert {path.name for path in run.output.folder.iterdir()} == {LOCK, OWNER}
-    with held(run.output.folder, ALONE):
+    with hold(run.output.folder, ALONE):
         pass
     assert not run.output.folder.exists(), "it is empty"
 

@@ -10,7 +10,7 @@ from training_runs import loss_of, losses, objective, recipe, text
 import ddlib as dd
 from recipes.data import Batch
 from recipes.engine import train
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.engine.validation import quietest
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
@@ -55,7 +55,7 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     keyed = dd.KeyedGenerator(3, 4, torch.arange(8))
     t = dd.sample_times(8, generator=keyed)
     z = PROCESS.sample(batch().x, t, keyed, levels=levels)
-    found = noised(PROCESS, batch(), 3, 4, objective(levels=levels))
+    found = add_noise(PROCESS, batch(), 3, 4, objective(levels=levels))
     assert torch.equal(found.t, t) and torch.equal(found.z, z)
     balance = PROCESS.importance_weight(found.x, z, t) if levels == "balanced" else torch.ones(8)
     assert torch.equal(found.measure, balance.double())
@@ -65,7 +65,7 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
 def test_a_balanced_batch_weighs_its_texts(network):
     """Loss, its parts and gradients, with the output layer fused and without."""
     loss = objective(levels="balanced", weighting="clip:10")
-    noisy = noised(PROCESS, batch(), 3, 4, loss)
+    noisy = add_noise(PROCESS, batch(), 3, 4, loss)
     scale = torch.tensor(0.01)
     assert float(noisy.measure.std()) > 0.01
     kept = torch.arange(48).view(8, 6) % 5 != 0

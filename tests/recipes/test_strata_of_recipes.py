@@ -12,7 +12,7 @@ import torch
 
 import ddlib as dd
 from recipes.data import Batch
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 
 LENGTH = 128
 ROWS = 64
@@ -37,7 +37,7 @@ def packed(step, rank=0, world=1):
 
 def times(step, **share):
     batch = packed(step, **share)
-    return batch.index, noised(PROCESS, batch, 0, step).piece_t
+    return batch.index, add_noise(PROCESS, batch, 0, step).piece_t
 
 
 @pytest.mark.statistical

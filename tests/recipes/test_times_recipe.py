@@ -16,7 +16,7 @@ from recipes import evaluate as evaluation
 from recipes.config import Output, read_recipe, recipe_yaml, time_density
 from recipes.data import Batch
 from recipes.engine import train
-from recipes.engine.objectives.noising import noised
+from recipes.engine.objectives.noising import add_noise
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
 from recipes.metrics import Terms
@@ -89,8 +89,8 @@ class Still(torch.nn.Module):
 )
 def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(process):
     density = process.time_density(5)
-    noisy = noised(process, batch(), 3, 7, objective(times="optimal"), density)
-    undivided = noised(process, batch(), 3, 7, objective(weigh_times=False), density)
+    noisy = add_noise(process, batch(), 3, 7, objective(times="optimal"), density)
+    undivided = add_noise(process, batch(), 3, 7, objective(weigh_times=False), density)
     noise = dd.KeyedGenerator(3, 7, torch.arange(8))
     assert torch.equal(noisy.t, dd.sample_times(8, generator=noise, density=density))
     scale = torch.tensor(1 / 40)

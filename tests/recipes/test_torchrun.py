@@ -76,7 +76,10 @@ def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
         made = steps_made(given.output.folder)
         assert [(tmp_path / f"status{rank}").read_text() for rank in range(2)] == ["0", "0"], log
         assert f"stopping at a signal: saved after step {made}" in log
-        assert checkpoint.found(given.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
+        assert (
+            checkpoint.list_checkpoints(given.output.folder / "checkpoints")[0].name
+            == f"step_{made:08d}"
+        )
         for rank in range(2):
             (tmp_path / f"status{rank}").unlink()
     assert f"resuming from step {before}" in log and made > before

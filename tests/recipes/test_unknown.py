@@ -17,7 +17,7 @@ from recipes import prepare as command
 from recipes.data import local, open_prepared, prepare
 from recipes.data.text import train_tokenizer
 from recipes.data.tokens import SpecialIds
-from recipes.data.unknown import Symbols, shown
+from recipes.data.unknown import Symbols, show_symbol
 from recipes.generate import Options
 from recipes.generation.prompt import check_known
 from recipes.model_io import LoadedModel
@@ -99,11 +99,11 @@ def test_every_character_of_a_text_has_a_token_or_is_listed(text):
 
 def test_symbols_that_cannot_be_printed_are_named_by_code_point():
     assert (
-        shown("é") == "'é'"
-        and shown("\u200b") == "U+200B ZERO WIDTH SPACE"
-        and shown("\x00") == "U+0000"
+        show_symbol("é") == "'é'"
+        and show_symbol("\u200b") == "U+200B ZERO WIDTH SPACE"
+        and show_symbol("\x00") == "U+0000"
     )
-    assert shown("x" * 99) == repr("x" * 40 + "...")
+    assert show_symbol("x" * 99) == repr("x" * 40 + "...")
 
 
 @pytest.fixture

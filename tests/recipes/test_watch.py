@@ -281,7 +281,7 @@ def test_the_printed_loss_has_its_description(tmp_path, capsys, values, label):
     changed = replace(
         recipe(tmp_path),
         model=dict(kind="dit", dim=8, depth=1, heads=1),
-        loss=Bound.written_out(values, "mdlm"),
+        loss=Bound.write_out(values, "mdlm"),
     )
     with Watch(changed, True, 0) as watch:
         feed(watch, [1])
@@ -289,7 +289,7 @@ def test_the_printed_loss_has_its_description(tmp_path, capsys, values, label):
 
 
 def test_without_padding_the_output_does_not_mention_it():
-    assert objective(**Bound.written_out(loss(), "mdlm")).about(padded=False) == "clipped at 2"
+    assert objective(**Bound.write_out(loss(), "mdlm")).about(padded=False) == "clipped at 2"
 
 
 def test_draws_are_counted_where_they_are_averaged():

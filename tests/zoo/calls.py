@@ -3,7 +3,7 @@
 import torch
 
 import ddlib as dd
-from ddlib.processes import unchanged
+from ddlib.processes import identity
 from ddlib.samplers import SamplingContext
 from ddlib.samplers.runtime.model import Model
 from zoo.networks import never
@@ -62,4 +62,4 @@ def context(process, denoiser, shape, seed=0, free=None, compact=True):
     free = torch.ones(shape, dtype=torch.bool) if free is None else free
     generator = dd.KeyedGenerator(seed, 0, torch.arange(shape[0]))
     network = Model(process, denoiser, compact=compact)
-    return SamplingContext(process, network, unchanged, at(1.0), free, generator)
+    return SamplingContext(process, network, identity, at(1.0), free, generator)

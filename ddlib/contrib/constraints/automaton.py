@@ -52,7 +52,7 @@ class Automaton:
         >>> one_or_more = Automaton(moves, start=0, accepting=[1], vocab_size=4, end=3)
         >>> one_or_more.accepts(torch.tensor([[1, 1, 3, 3], [1, 3, 1, 3], [3, 3, 3, 3]]))
         tensor([ True, False, False])
-        >>> one_or_more.allowed(torch.tensor([[4, 4, 1]])).int()  # 4 is the mask
+        >>> one_or_more.allowed_tokens(torch.tensor([[4, 4, 1]])).int()  # 4 is the mask
         tensor([[[0, 1, 0, 0],
                  [0, 1, 0, 0],
                  [0, 1, 0, 0]]], dtype=torch.int32)
@@ -196,12 +196,12 @@ class Automaton:
             z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
         """
         classes = self.classes(z)
-        states = self.started(len(z))
+        states = self.start_sets(len(z))
         for column in range(min(self.skip, z.shape[1]), z.shape[1]):
             states = self.follow(states, classes[:, column])
         return (states & self.accepting).any(1)
 
-    def allowed(self, z: Tokens) -> Bool[Tensor, "B L V"]:
+    def allowed_tokens(self, z: Tokens) -> Bool[Tensor, "B L V"]:
         """Return the tokens at each position with which a sequence still has an accepted
         completion.
 
@@ -226,7 +226,7 @@ class Automaton:
         after = [self.ending(0).expand(rows, -1)]
         for column in range(length - 1, min(self.skip, length) - 1, -1):
             after.append(self.precede(after[-1], classes[:, column]))
-        states = self.started(rows)
+        states = self.start_sets(rows)
         possible = after[-1][:, 0].isfinite()
         found[:, : self.skip] = possible[:, None, None]
         for column in range(min(self.skip, length), length):
@@ -262,7 +262,7 @@ class Automaton:
         states = torch.cat([tokens, self.ancestors], 1).T[levels]
         return log_sums(scores, states, self.vocab_size + len(self.groups) - 1)
 
-    def started(self, rows: int) -> Bool[Tensor, "B K"]:
+    def start_sets(self, rows: int) -> Bool[Tensor, "B K"]:
         """Return the sets of states before the first token: the start alone."""
         states = torch.zeros(
             rows, len(self.accepting), dtype=torch.bool, device=self.accepting.device

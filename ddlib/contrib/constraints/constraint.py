@@ -66,10 +66,10 @@ class Constraint(Control):
             f"constraint is {constraint!r}, whose first {constraint.skip} positions must be given "
             "in prompt with endings: a sequence could end there",
         )
-        _check_satisfiable(self._reduced(call), states)
+        _check_satisfiable(self._reduce(call), states)
 
     def prepare(self, run: SamplingCall) -> SamplingCall:
-        return replace(run, draws=AcceptedDraws(self._reduced(run)))
+        return replace(run, draws=AcceptedDraws(self._reduce(run)))
 
     def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
         if not bool(self.automaton.to(tokens.device).accepts(tokens).all()):
@@ -98,7 +98,7 @@ class Constraint(Control):
                 "must accept any number of fill tokens after the token, as after its own end"
             )
 
-    def _reduced(self, call: SamplingCall) -> Automaton:
+    def _reduce(self, call: SamplingCall) -> Automaton:
         """Return the automaton without forbidden tokens, over the states of the process."""
         excluded = [
             token

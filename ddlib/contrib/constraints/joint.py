@@ -92,7 +92,7 @@ class JointDraw:
         classes = automaton.classes(self.z[rows])
         after = self._backward(rows)
         columns = drawn.any(0).tolist()
-        states = automaton.started(len(rows))
+        states = automaton.start_sets(len(rows))
         for column in range(max(i for i, some in enumerate(columns) if some) + 1):
             if columns[column]:
                 here = drawn[:, column].nonzero()[:, 0]

@@ -37,18 +37,18 @@ class Ending(Control):
         if k == run.steps - 1:
             return run, state, memo
         drawn, inner = memo
-        tokens, done, inner = self.finished(run, state, drawn, inner)
+        tokens, done, inner = self.select_finished(run, state, drawn, inner)
         state = state._replace(z=torch.where(done & run.free, tokens, state.z))
         return replace(run, free=run.free & ~done), state, (drawn, inner)
 
     def after_block(
         self, run: SamplingCall, tokens: Tokens, free: Bool[Tensor, "B L"], end: int
     ) -> tuple[Tokens, Bool[Tensor, "B L"]]:
-        closed = self.closed(tokens[:, :end], run.free[:, :end])[:, None]
+        closed = self.select_closed(tokens[:, :end], run.free[:, :end])[:, None]
         return torch.where(closed, self.finish(run, tokens), tokens), free & ~closed
 
     @abstractmethod
-    def finished(
+    def select_finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         """Select the finished positions and their tokens.
@@ -65,7 +65,7 @@ class Ending(Control):
             memo.
         """
 
-    def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+    def select_closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """Select the sequences that end within these first tokens.
 
         The rest is not drawn but left to ``finish``.
@@ -120,22 +120,22 @@ class EndOfText(Ending):
             size = call.process.vocab_size
             require(given < size, f"{name} of {self!r} is {given}, must be a token in [0, {size})")
 
-    def finished(
+    def select_finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         # no other token may have become the end until now, as under uniform noise or within a
         # cluster
         token = torch.full_like(state.z[:1, :1], self.token)
         sure = (run.process.token_evidence(token, state.t.max().reshape(1)) > 0).sum() == 1
-        end, after = self._found((state.z == self.token) & sure & drawn)
+        end, after = self._find_end((state.z == self.token) & sure & drawn)
         return torch.where(after, self.fill, state.z), end | after, None
 
     def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
-        _, after = self._found((tokens == self.token) & run.free)
+        _, after = self._find_end((tokens == self.token) & run.free)
         return torch.where(after & run.free, self.fill, tokens)
 
-    def closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
-        return self._found((tokens == self.token) & drawn)[0].any(1)
+    def select_closed(self, tokens: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        return self._find_end((tokens == self.token) & drawn)[0].any(1)
 
     def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
         return [self._forbid] if self.least else []
@@ -147,7 +147,7 @@ class EndOfText(Ending):
         token[0, self.token] = True
         return logits.masked_fill((i < self.least)[:, None] & token, -torch.inf)
 
-    def _found(self, end: Tensor) -> tuple[Tensor, Tensor]:
+    def _find_end(self, end: Tensor) -> tuple[Tensor, Tensor]:
         """Return the masks of the first end in each row and of the positions after it."""
         after = end.cumsum(1) - end.long() > 0
         return end & ~after & self.last, after & self.last
@@ -178,7 +178,7 @@ class Settled(Ending):
     def needs(self) -> Needs:
         return super().needs | Needs.TOKEN_DISTRIBUTIONS
 
-    def finished(
+    def select_finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         process = run.process

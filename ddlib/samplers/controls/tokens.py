@@ -79,9 +79,9 @@ class RepetitionPenalty(Control):
         return Needs.NOTHING if self.penalty == 1 else Needs.TOKEN_DISTRIBUTIONS
 
     def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
-        return [] if self.penalty == 1 else [self._penalised]
+        return [] if self.penalty == 1 else [self._penalise]
 
-    def _penalised(
+    def _penalise(
         self, logits: Float[Tensor, "N V"], states: Int64[Tensor, "N L"], i: Int64[Tensor, "N"]
     ) -> Float[Tensor, "N V"]:
         penalty = torch.tensor(self.penalty, dtype=logits.dtype).log()

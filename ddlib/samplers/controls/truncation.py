@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ddlib.processes import unchanged
+from ddlib.processes import identity
 from ddlib.samplers.control import Control, Needs
 from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number
@@ -63,7 +63,7 @@ class Truncation(Control):
         )
         top_p = check_number(*_evaluated("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
-            return unchanged
+            return identity
         return partial(
             _sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p
         )

@@ -123,7 +123,7 @@ class CachedContext(WindowContext):
         self.cache = cache
         self._some: tuple[Tensor, Any] | None = None
 
-    def uncached(self) -> FullContext:
+    def without_values(self) -> FullContext:
         return WindowContext(self.before, self.after, self.behind, self.times)
 
     def output(

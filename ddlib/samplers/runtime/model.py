@@ -43,7 +43,7 @@ class FullContext:
     repeatable: bool = True
     """True if equal states and times have equal outputs."""
 
-    def uncached(self) -> "FullContext":
+    def without_values(self) -> "FullContext":
         """Return the same context without values of the network."""
         return self
 

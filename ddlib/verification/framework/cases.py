@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization
-from ddlib.processes import ForwardProcess, unchanged
+from ddlib.processes import ForwardProcess, identity
 from ddlib.samplers import SamplingContext
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.sampling import sample
@@ -105,7 +105,7 @@ def context(
     """Return the context of a ``sample`` call without a prompt."""
     network = Model(process, denoiser, meaning, compact)
     return SamplingContext(
-        process, network, unchanged, times, torch.ones(*shape, dtype=torch.bool), generator
+        process, network, identity, times, torch.ones(*shape, dtype=torch.bool), generator
     )
 
 

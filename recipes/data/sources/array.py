@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from recipes.data.sequences import Ragged, Sequences, check_ints, check_range, numbered
+from recipes.data.sequences import Ragged, Sequences, check_ints, check_range, number_symbols
 from recipes.data.sources.files import Table, chosen_labels, identity, matching, on_hub, suffix
 
 SUFFIXES = (".npy", ".npz", ".parquet")
@@ -53,7 +53,7 @@ class Array:
     split: str = "train"
 
     def load(self) -> Sequences:
-        parts = {name: self._shaped(name, part) for name, part in self._parts().items()}
+        parts = {name: self._reshape(name, part) for name, part in self._parts().items()}
         shapes = {part.shape for part in parts.values()}
         if len(shapes) > 1:
             raise ValueError(
@@ -87,7 +87,7 @@ class Array:
         shape = shapes.pop()
         return Sequences(
             ids=ids,
-            symbols=numbered(vocab),
+            symbols=number_symbols(vocab),
             shape=shape if len(shape) > 1 else (),
             labels=labels,
             classes=classes,
@@ -157,7 +157,7 @@ class Array:
             )
         return others[0]
 
-    def _shaped(self, place: str, part: ArrayFile) -> ArrayFile:
+    def _reshape(self, place: str, part: ArrayFile) -> ArrayFile:
         """Return the part in the given shape, after checking that every row has it."""
         if self.shape is None:
             return part

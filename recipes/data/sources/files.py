@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from recipes.data.sequences import labelled
+from recipes.data.sequences import index_labels
 from recipes.data.source import Hub, Source, hashes, matches, part
 
 TABLES = {".csv": ",", ".tsv": "\t"}
@@ -158,7 +158,7 @@ def read_labels(path: str, count: int) -> tuple[Int[np.ndarray, " N"], tuple[str
         raise ValueError(
             f"labels={path!r}: holds {len(found)}, must hold one for each of {count} sequences"
         )
-    return labelled(found, f"labels={path!r}")
+    return index_labels(found, f"labels={path!r}")
 
 
 def as_ints(labels: Sequence[str]) -> list[Any]:
@@ -189,4 +189,4 @@ def chosen_labels(
     found = columns(labels)
     if found is None:
         return read_labels(labels, count)
-    return labelled(found, f"labels={labels!r}")
+    return index_labels(found, f"labels={labels!r}")

@@ -65,7 +65,7 @@ class Lines:
         if self.tokenizer is None and RULES.get(self.tokens, self.tokens) is None:
             ids, symbols = _characters(texts)
         else:
-            ids, symbols = _tokens(texts, places, self._cut(), self._rule())
+            ids, symbols = _tokens(texts, places, self._cutter(), self._rule())
         labels, classes = chosen_labels(self.labels, columns, len(texts))
         separator = " " if self.tokens == "words" and self.tokenizer is None else ""
         if not symbols:
@@ -125,7 +125,7 @@ class Lines:
             "" if self.tokens in RULES else f" (a regular expression, none of {names})"
         )
 
-    def _cut(self) -> Callable[[str], list[str]]:
+    def _cutter(self) -> Callable[[str], list[str]]:
         """Return the function that cuts a line into tokens."""
         if self.tokenizer is not None:
             return self.tokenizer

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.data.packaged import check_limit, digests, packaged
+from recipes.data.packaged import check_limit, digests, package_path
 from recipes.data.sequences import Ragged, Sequences
 
 Split = Literal["train", "test", "test_scaffolds"]
@@ -147,6 +147,6 @@ def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
 
 def _file(split: Split) -> Path:
     # its dependencies are those of 2020 and cannot be built today; the data need none of them
-    return packaged(
+    return package_path(
         "moses", f"dataset/data/{split}.csv.gz", "the molecules of MOSES", "--no-deps molsets"
     )

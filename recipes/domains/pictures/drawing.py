@@ -211,7 +211,7 @@ def film(
         Image.fromarray(_sheet(pixels(frame, shape, colours), columns, scale)) for frame in frames
     ]
     if path.suffix == ".gif":
-        sheets = [_indexed(sheet) for sheet in sheets]
+        sheets = [_index_colours(sheet) for sheet in sheets]
     each = max(round(1000 * seconds / len(sheets)), 20)
     times = [each] * (len(sheets) - 1) + [max(each, round(1000 * pause))]
     sheets[0].save(
@@ -224,7 +224,7 @@ def film(
     )
 
 
-def _indexed(sheet: "Image") -> "Image":
+def _index_colours(sheet: "Image") -> "Image":
     """Return a picture with a table of its colours.
 
     Exact for up to 256 of them, without dither for more.

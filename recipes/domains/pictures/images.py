@@ -114,7 +114,9 @@ class Images:
                     "choose one"
                 )
             names = [file.parent.name for file in files]
-            return ((str(file), self._opened(file, file)) for file in files), {FOLDER: names}.get
+            return ((str(file), self._read_values(file, file)) for file in files), {
+                FOLDER: names
+            }.get
         if len(files) > 1:
             raise ValueError(f"files={self.files!r}: {len(files)} files of arrays, must be one")
         if suffix(files[0]) == ".parquet":
@@ -148,7 +150,7 @@ class Images:
                 f"{file}: row {row} holds values {array[row].min()} to {array[row].max()}, must "
                 "lie in 0..255"
             )
-        rows = ((f"{file}, row {row}", self._made(one)) for row, one in enumerate(array))
+        rows = ((f"{file}, row {row}", self._convert(one)) for row, one in enumerate(array))
         return rows, lambda key: arrays[key] if key and key in arrays else None
 
     def _of_rows(
@@ -166,7 +168,7 @@ class Images:
             content = one if isinstance(one, bytes) else (one or {}).get("bytes")
             if content is None:
                 raise ValueError(f"{place}: row {row} of column {name} holds no picture")
-            return self._opened(io.BytesIO(content), f"{place}, row {row}")
+            return self._read_values(io.BytesIO(content), f"{place}, row {row}")
 
         def columns(key: str) -> Sequence[Any] | None:
             if key not in table.column_names:
@@ -187,7 +189,7 @@ class Images:
             raise ValueError(f"column: {place} has {', '.join(names)}, choose one of them")
         return found or ""
 
-    def _opened(self, file: Any, name: Any) -> np.ndarray:
+    def _read_values(self, file: Any, name: Any) -> np.ndarray:
         """Return the values of a picture file."""
         pillow = _pillow()
         try:
@@ -199,11 +201,11 @@ class Images:
                         f"{name}: has values of more than 8 bits, of Pillow's mode {mode}; scale "
                         "them"
                     )
-                return self._made(picture.convert("RGB" if self.colour else "L"))
+                return self._convert(picture.convert("RGB" if self.colour else "L"))
         except OSError as error:
             raise ValueError(f"{name}: cannot be read as a picture: {error}") from error
 
-    def _made(self, picture: Any) -> np.ndarray:
+    def _convert(self, picture: Any) -> np.ndarray:
         """Return the values of a picture in grey or in colour, resized if a size is given."""
         found = np.asarray(picture)
         if self.size is None and self.colour == (found.ndim == 3):

@@ -177,7 +177,7 @@ def train_classifier(
             f"held_out={held_out}: takes {held} of {len(found)} pictures for the test, must take "
             "one and leave two"
         )
-    with _seeded(seed):
+    with _seed(seed):
         model = Classifier(shape, values, classes)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(found), generator=generator)
@@ -342,7 +342,7 @@ def _root(matrix: Float[np.ndarray, "D D"]) -> Float[np.ndarray, "D D"]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed(seed: int) -> Iterator[None]:
     """Seed the global generator for the duration of a block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

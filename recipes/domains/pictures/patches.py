@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.data.packaged import check_limit, digests, packaged
+from recipes.data.packaged import check_limit, digests, package_path
 from recipes.data.sequences import Sequences
 from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
@@ -126,4 +126,4 @@ class Patches:
 
 def _file(name: str) -> Path:
     package, folder, what, distribution, file = PICTURES[name]
-    return packaged(package, f"{folder}/{file}", what, distribution)
+    return package_path(package, f"{folder}/{file}", what, distribution)

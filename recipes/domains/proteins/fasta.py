@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.data.sequences import Ragged, Sequences, labelled
+from recipes.data.sequences import Ragged, Sequences, index_labels
 from recipes.data.sources.files import as_ints, code_points, identity, matching, read_labels
 from recipes.data.sources.files import text_lines as lines_of
 
@@ -66,7 +66,7 @@ class Fasta:
         if self.alphabet == "protein" and (kind := _nucleotides(counts)):
             raise ValueError(
                 f"files={self.files!r}: alphabet='protein', but the letters are those of {kind}: "
-                f"{_listed(counts)}; read them with --alphabet {kind}"
+                f"{_list_letters(counts)}; read them with --alphabet {kind}"
             )
         if sum(odd.values()) > self.unknown * total:
             raise ValueError(
@@ -74,7 +74,7 @@ class Fasta:
                 "letters of "
                 f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most "
                 f"unknown={self.unknown:g} are accepted): "
-                f"{_listed(odd)}"
+                f"{_list_letters(odd)}"
             )
         used = {letter.upper() for letter in counts}
         symbols = tuple(letters) + ((other,) if used - set(letters) else ())
@@ -134,13 +134,13 @@ class Fasta:
                 "(...)"
             )
         found = [pattern.search(header) for header in headers]
-        return labelled(
+        return index_labels(
             as_ints(["" if one is None else one[1] or "" for one in found]),
             f"labels={self.labels!r}",
         )
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _list_letters(counts: Mapping[str, int]) -> str:
     """Return letters with their numbers, the most frequent first."""
     return ", ".join(
         f"{letter!r} ({count:,})"

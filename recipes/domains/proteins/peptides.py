@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.data.packaged import digests, packaged
+from recipes.data.packaged import digests, package_path
 from recipes.data.sequences import Ragged, Sequences
 
 AMINO_ACIDS = tuple("ACDEFGHIKLMNPQRSTVWY")
@@ -89,4 +89,4 @@ def _turns(places: list[np.ndarray], count: int) -> np.ndarray:
 
 
 def _file(table: Table) -> Path:
-    return packaged("modlamp", f"data/{table}.csv", "the peptides of modlamp", "modlamp")
+    return package_path("modlamp", f"data/{table}.csv", "the peptides of modlamp", "modlamp")

@@ -15,7 +15,7 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, noised
+from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, add_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class AlongOrder(Bound):
         output = network.output(raw, rows.observe)
         # every edge counts 1, the rest of the weights is in the measure of the rows
         mode = rows.loss_options(self.mode)["mode"] if self.mode == "edges" else self.mode
-        loss = self.summed(output, noisy, network, scale, dd.weightings.Constant(), mode)
+        loss = self.total(output, noisy, network, scale, dd.weightings.Constant(), mode)
         rows.step(raw.detach(), network.model if network.split else None)
         return loss
 
@@ -224,7 +224,7 @@ class _Part:
             )
             options = NoiseOptions(interval=objective.interval, weigh_times=objective.weigh_times)
             draw = options, objective.density
-            random = noised(shared.process, batch, recipe.seed, step, *draw)
+            random = add_noise(shared.process, batch, recipe.seed, step, *draw)
             rows.z[some] = torch.where(rows.free[some], random.z, batch.x)
             t[some] = random.t.to(t)
             drawn[some] = random.measure.to(drawn)

@@ -52,7 +52,7 @@ class Objective(dd.parts.Part):
     """Objects of the run, from ``begin`` on."""
 
     @classmethod
-    def written_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
+    def write_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
         """Return the plain values of an objective with those that the kind of process decides."""
         return values
 
@@ -116,7 +116,7 @@ class Objective(dd.parts.Part):
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of ``tensors``."""
 
-    def logged(self) -> dict[str, float]:
+    def numbers_to_log(self) -> dict[str, float]:
         """Return further numbers of the last step by name, the same in every process."""
         return {}
 

@@ -17,7 +17,7 @@ from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.non_finite import cause
 from recipes.engine.objectives.base import Objective, Setting
-from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, loss_weights, noised
+from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, add_noise, loss_weights
 from recipes.metrics.conditioned import takes_memory
 
 
@@ -64,7 +64,7 @@ class Bound(Objective):
         dd.sample_times(1, generator=torch.Generator(), interval=self.interval)
 
     @classmethod
-    def written_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
+    def write_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:
         """Write out weighting and density of times, as suits a process.
 
         A process, or the function that returns it, states its weighting as ``training_weighting``.
@@ -141,7 +141,7 @@ class Bound(Objective):
         options = NoiseOptions(self.levels, self.interval, self.weigh_times)
         draw = options, self.density, setting.pace, self.at_once
         return [
-            self.counted(noised(setting.process, batch, setting.recipe.seed, step, *draw))
+            self.counted(add_noise(setting.process, batch, setting.recipe.seed, step, *draw))
             for batch in batches
         ]
 
@@ -161,9 +161,9 @@ class Bound(Objective):
         self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Compute the result of ``loss`` from that of ``network.evaluate``."""
-        return self.summed(network.output(raw), noisy, network, scale, self.rule, self.mode)
+        return self.total(network.output(raw), noisy, network, scale, self.rule, self.mode)
 
-    def summed(
+    def total(
         self, output: Any, noisy: NoisyBatch, network: Network, scale: Tensor, *how: Any
     ) -> tuple[Tensor, Tensor]:
         """Compute the training loss with the weighting and mode in ``how``."""

@@ -80,9 +80,9 @@ class Consistency(Bound):
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         late = super().prepare(batches, step)
-        return [self.bridged(*each, step) for each in zip(late, batches, strict=True)]
+        return [self.bridge(*each, step) for each in zip(late, batches, strict=True)]
 
-    def bridged(self, noisy: NoisyBatch, batch: Batch, step: int) -> Bridged:
+    def bridge(self, noisy: NoisyBatch, batch: Batch, step: int) -> Bridged:
         """Draw the states of a batch at its times and at earlier ones, on one path.
 
         Earlier times and paths depend on (seed, step, example) alone. Where positions have

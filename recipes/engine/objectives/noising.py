@@ -54,7 +54,7 @@ class NoiseOptions:
     weigh_times: bool = True
 
 
-def noised(
+def add_noise(
     process: dd.processes.ForwardProcess,
     batch: Batch,
     seed: int,
@@ -81,7 +81,7 @@ def noised(
     pace = dd.paces.Together() if pace is None else pace
     if batch.cu_seqlens is None:
         noise = dd.KeyedGenerator(seed, step, batch.index)
-        t, measure = _timed(pace, noise, batch.x, options, density, at_once)
+        t, measure = _draw_times(pace, noise, batch.x, options, density, at_once)
         if options.levels == "independent":
             z = process.sample(batch.x, t, noise)
             return NoisyBatch(
@@ -92,7 +92,7 @@ def noised(
             measure = measure * process.importance_weight(batch.x, z, t)
         return NoisyBatch(batch.x, z, t, measure, batch.mask, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
-    piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], options, density)
+    piece_t, piece_measure = _draw_times(pace, keyed, batch.index[:, None], options, density)
     x = batch.x.view(-1, 1)
     owner, noise = packed_tokens(batch, batch.cu_seqlens, seed, step)
     t = piece_t[owner]
@@ -135,7 +135,7 @@ def _turns(batch: Batch) -> Int[Tensor, " N"]:
     return row + piece * _NEXT_PIECE
 
 
-def _timed(
+def _draw_times(
     pace: dd.paces.Pace,
     noise: dd.KeyedGenerator,
     x: Int[Tensor, "B L"],

@@ -194,7 +194,7 @@ class Reward(Objective):
             [torch.as_tensor(part, dtype=torch.float64, device=terms.device) for part in parts]
         )
 
-    def logged(self) -> dict[str, float]:
+    def numbers_to_log(self) -> dict[str, float]:
         rows, *sums = self.setting.world.sum(self._sums).tolist()
         means = [value / rows for value in sums]
         return dict(zip(_LOGGED[1:], means, strict=True))

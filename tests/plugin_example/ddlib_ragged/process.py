@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.hierarchies import Hierarchy, Tree
-from ddlib.processes import ForwardProcess, Hierarchical, unchanged, unsqueeze_times
+from ddlib.processes import ForwardProcess, Hierarchical, identity, unsqueeze_times
 from ddlib.schedules import Geometric, Schedule
 from ddlib.typing import (
     Logits,
@@ -237,7 +237,7 @@ class Ragged(ForwardProcess):
         noise: Sequence[Tensor],
         *,
         force: bool = False,
-        sharpen: Sharpen = unchanged,
+        sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the family of each masked token, then its state with the process of the family."""
         log_p = logits.log_softmax(-1)

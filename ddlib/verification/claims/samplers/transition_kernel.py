@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ddlib.processes import unchanged
+from ddlib.processes import identity
 from ddlib.processes.examples import three
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.model import Model
@@ -55,7 +55,7 @@ def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     everywhere = torch.ones_like(z, dtype=torch.bool)
     generator = torch.Generator().manual_seed(6 + k)
     network = Model(run.process, predict)
-    call = SamplingContext(run.process, network, unchanged, _GRID, everywhere, generator)
+    call = SamplingContext(run.process, network, identity, _GRID, everywhere, generator)
     t = float(_GRID[k])
     s = float(_GRID[k + 1])
     outcomes = run.subject.step(call, State(z, at(t, len(z))), k).z
