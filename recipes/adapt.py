@@ -79,14 +79,14 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
             **changes,
         )
 
-    own = adapted.model | {"parents": parts.RUN}
+    values = adapted.model | {"parents": parts.RUN}
     dit = {"kind": "dit", "dim": 128, "depth": 4, "heads": 4}
     faster = replace(adapted.optimizer, lr=1e-3)
     return {
         "mdlm": ("masked diffusion", adapted),
         "hdlm": (
             "tokens, clusters of the model's own embeddings, the mask",
-            beside("hdlm", process={"kind": "hdlm", "clusters": CLUSTERS}, model=own),
+            beside("hdlm", process={"kind": "hdlm", "clusters": CLUSTERS}, model=values),
         ),
         "scratch": (
             "masked diffusion by a small DiT whose initial weights are from the text's frequencies",
@@ -241,7 +241,7 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
 
     data = recipe.data
     try:
-        found = (
+        loaded = (
             prepare(data.corpus, data.folder, unknown=unknown)
             if made
             else open_prepared(data.folder, data.corpus)
@@ -256,13 +256,13 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
             f"{error}. A second text requires separate folders: repeat the command with {flags}"
         ) from error
     for split in ("train", "validation"):
-        if (tokens := found.manifest[split]["tokens"]) < data.length:
+        if (tokens := loaded.manifest[split]["tokens"]) < data.length:
             raise ValueError(
                 f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} "
                 "text"
             )
-    check_pretrained(recipe, found)
-    return found
+    check_pretrained(recipe, loaded)
+    return loaded
 
 
 def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
@@ -292,19 +292,19 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of this command's arguments besides the flags of a recipe."""
-    own = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
-    own.add_argument("--from", dest="name")
-    own.add_argument("--text")
-    own.add_argument("--held-out", type=int)
-    own.add_argument("--sample-by", choices=tuple(CUTS))
-    own.add_argument("--unknown", type=float)
-    return own
+    known = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
+    known.add_argument("--from", dest="name")
+    known.add_argument("--text")
+    known.add_argument("--held-out", type=int)
+    known.add_argument("--sample-by", choices=tuple(CUTS))
+    known.add_argument("--unknown", type=float)
+    return known
 
 
-def check_prepared(given: argparse.Namespace) -> None:
+def check_prepared(options: argparse.Namespace) -> None:
     """Raise ValueError for arguments of the preparation of text that is prepared already."""
     for flag in ("held_out", "sample_by", "unknown"):
-        if (value := getattr(given, flag)) is not None:
+        if (value := getattr(options, flag)) is not None:
             raise ValueError(
                 f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is "
                 "prepared already; "
@@ -314,9 +314,9 @@ def check_prepared(given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     line = list(sys.argv[1:] if arguments is None else arguments)
-    given, rest = parser().parse_known_args(line)
+    options, rest = parser().parse_known_args(line)
     helped = not {"-h", "--help", ALL}.isdisjoint(rest)
-    if given.name is None:
+    if options.name is None:
         if not helped:
             raise SystemExit(
                 f"{__doc__}\nerror: --from: must name a causal language model, a folder or one on "
@@ -325,23 +325,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
-        recipe, switches = choose(variants(given.name or "FOLDER"), smoke, PROG, rest)
-        made = switches.folder is None or given.text is not None
-        if not made:
-            check_prepared(given)
-        check(given.name, recipe)
-        if made:
+        recipe, switches = choose(variants(options.name or "FOLDER"), smoke, PROG, rest)
+        makes_text = switches.folder is None or options.text is not None
+        if not makes_text:
+            check_prepared(options)
+        check(options.name, recipe)
+        if makes_text:
             revision = recipe.model.get("revision")
             corpus = corpus_for(
-                given.name, given.text or SOTU, given.held_out, given.sample_by or BY_LINE, revision
+                options.name,
+                options.text or SOTU,
+                options.held_out,
+                options.sample_by or BY_LINE,
+                revision,
             )
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        data = text_of(recipe, made, UNKNOWN if given.unknown is None else given.unknown)
+        data = text_of(recipe, makes_text, UNKNOWN if options.unknown is None else options.unknown)
         from recipes.data.summary import table
         from recipes.engine import estimate, train
 
         print(table(data, recipe.data.length))
-        recipe = with_own_clusters(given.name, recipe, data)
+        recipe = with_own_clusters(options.name, recipe, data)
         if switches.estimate is None:
             train(recipe, switches.accept_changes)
         else:

@@ -250,9 +250,9 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
     for estimator in options.estimators:
         reason = next(
             (
-                found
+                entry
                 for each in rows
-                if (found := reason_against(estimator, model, each.x.shape[1]))
+                if (entry := reason_against(estimator, model, each.x.shape[1]))
             ),
             "",
         )
@@ -262,18 +262,18 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
         nats, calls = measure(estimator, rows, options)
         if estimator.name == FIXED:
             fixed = nats
-        found: dict[str, Any] = {"name": estimator.name, "source": estimator.source, "calls": calls}
-        found["nats_per_token"] = value_and_error(dd.Measure.ratio(nats, tokens, "nats/token"))
-        found["less_chain"] = None
+        entry: dict[str, Any] = {"name": estimator.name, "source": estimator.source, "calls": calls}
+        entry["nats_per_token"] = value_and_error(dd.Measure.ratio(nats, tokens, "nats/token"))
+        entry["less_chain"] = None
         if fixed is not None and estimator.name != FIXED:
-            found["less_chain"] = value_and_error(
+            entry["less_chain"] = value_and_error(
                 dd.Measure.ratio(nats - fixed, tokens, "nats/token")
             )
-        found |= judge(estimator, model)
-        result["estimators"].append(found)
+        entry |= judge(estimator, model)
+        result["estimators"].append(entry)
         write(options.path, result)
         console.print(
-            f"{estimator.name}: {found['nats_per_token']['value']:.4f}",
+            f"{estimator.name}: {entry['nats_per_token']['value']:.4f}",
             markup=False,
             highlight=False,
         )
@@ -300,14 +300,14 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_column(
             heading, justify="left" if heading in ("estimator", "verdict") else "right"
         )
-    for found in result["estimators"]:
-        largest = f"{found['largest']:.4f}" if "largest" in found else ""
+    for row in result["estimators"]:
+        largest = f"{row['largest']:.4f}" if "largest" in row else ""
         table.add_row(
-            found["name"],
-            *_numbers(found["nats_per_token"], ".4f"),
-            *_numbers(found["less_chain"], "+.4f"),
-            str(found["calls"]),
-            found["verdict"],
+            row["name"],
+            *_numbers(row["nats_per_token"], ".4f"),
+            *_numbers(row["less_chain"], "+.4f"),
+            str(row["calls"]),
+            row["verdict"],
             largest,
         )
     console.print(table)

@@ -53,10 +53,10 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
 
     Return the requested ones.
     """
-    found: dict[str, Clusters] = {}
+    by_name: dict[str, Clusters] = {}
     for nested in ("up", "down") if len(options.clusters) > 1 else ("up",):
         started = time.perf_counter()
-        found[nested] = semantic_clusters(
+        by_name[nested] = semantic_clusters(
             words.vectors,
             options.clusters,
             metric=options.metric,
@@ -69,7 +69,7 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
         )
         console.print(f"{nested:<10} {time.perf_counter() - started:.1f} s")
     for level, count in enumerate(options.clusters):
-        for nested, clusters in found.items():
+        for nested, clusters in by_name.items():
             sizes = clusters.of_tokens(level).bincount()
             coherence = clusters.coherence[level]
             console.print(
@@ -83,7 +83,7 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
             f"  {count:>5} at random         {'':>11}coherence "
             f"{random_coherence(words, count, options):.3f}"
         )
-    return found[options.nested if len(found) > 1 else "up"]
+    return by_name[options.nested if len(by_name) > 1 else "up"]
 
 
 def random_coherence(words: Words, count: int, options: argparse.Namespace) -> float:
@@ -139,7 +139,7 @@ def place_names(
     frame = axes.get_window_extent()
     renderer = FigureCanvasAgg(figure).get_renderer()
     centres = axes.transData.transform(points)
-    taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [
+    boxes = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [
         axes.get_legend().get_window_extent()
     ]
     for index in order:
@@ -158,9 +158,9 @@ def place_names(
             if (
                 frame.contains(*box.min)
                 and frame.contains(*box.max)
-                and not box.count_overlaps(taken)
+                and not box.count_overlaps(boxes)
             ):
-                taken.append(box)
+                boxes.append(box)
                 break
             name.remove()
 
@@ -188,7 +188,7 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     axes.set(title=f"{len(words.vectors)} tokens in {len(sizes)} clusters")
     axes.legend()
     most = 1 if len(words.vectors) > FEW else 6
-    names = [" ".join(found) for found in typical(words, clusters, 0, most)]
+    names = [" ".join(typical_words) for typical_words in typical(words, clusters, 0, most)]
     with warnings.catch_warnings():
         # a multilingual vocabulary has scripts that the font lacks; they are drawn as boxes
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")

@@ -261,7 +261,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     """
     saved = options.reading.open(options.run, world.device, options.precision)
     length = length_of(saved, options)
-    given = saved.rows == "free"
+    is_free = saved.rows == "free"
     data = open_held_out(saved, options.data)
     check_lengths(data, length, packed=True)
     if cut := saved.rows == "wrapped":
@@ -297,7 +297,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     result: dict[str, Any] = {
         "bound": {
             name: asdict(estimate)
-            for name, estimate in estimates(replicates, data, int(given)).items()
+            for name, estimate in estimates(replicates, data, int(is_free)).items()
         },
         "references": asdict(
             references(
@@ -307,7 +307,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
                 world,
                 sequences=options.sequences,
                 batch=min(options.batch, -(-options.sequences // world.size)),
-                given=given,
+                given=is_free,
             )
         ),
         "by_label": {
@@ -328,7 +328,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             if cut
             else f"one random window each, seed {WINDOWS}",
             "padding": "not counted" if data.ends and not cut else "none",
-            "beginning": "given" if given else "counted",
+            "beginning": "given" if is_free else "counted",
             "pace": repr(pace),
             "times": (
                 "one per block, sequence and replicate, evenly spread over the blocks, stratified "

@@ -149,8 +149,8 @@ class Options:
 
     def sampling(self, cell: Cell) -> Sampling:
         """Return the sampling options of a cell."""
-        own = {name: value for name, value in vars(cell).items() if name != "budget"}
-        return Sampling(**own, top_p=self.top_p, pace=self.pace, memory=self.memory)
+        flags = {name: value for name, value in vars(cell).items() if name != "budget"}
+        return Sampling(**flags, top_p=self.top_p, pace=self.pace, memory=self.memory)
 
     @property
     def path(self) -> Path:
@@ -216,12 +216,12 @@ def measure_cell(
 ) -> dict[str, Any]:
     """Draw and judge the samples of a cell."""
     sampling = options.sampling(cell)
-    with network_calls(saved.model) as made:
+    with network_calls(saved.model) as counter:
         drawn = draw_samples(
             saved, sampling, options.samples, length, options.batch, options.seed, world
         )
     documents = [saved.document(tokens) for tokens in drawn]
-    calls = made.sequences / options.samples
+    calls = counter.sequences / options.samples
     return {
         **vars(cell),
         "calls": calls,
@@ -253,7 +253,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
         else load_scorer(options.scorer, world.device, options.scorer_bos)
     )
     settings = settings_of(saved, options, length, scorer)
-    found, starts = cell_measures.stored_cells(options.path, settings, console)
+    stored, starts = cell_measures.stored_cells(options.path, settings, console)
     starts.append(provenance(saved.plugins))
     real = cell_measures.held_out_documents(saved, length, options.samples)
     result = {
@@ -261,15 +261,15 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
         "held_out": None
         if real is None
         else cell_measures.judge_documents(saved, real, scorer, options.scorer_bos),
-        "cells": found,
+        "cells": stored,
         "starts": starts,
     }
-    there = [{name: one[name] for name in COLUMNS} for one in found]
+    there = [{name: one[name] for name in COLUMNS} for one in stored]
     for cell in cells:
         if vars(cell) not in there:
-            found.append(measure_cell(saved, options, cell, length, scorer, world))
+            stored.append(measure_cell(saved, options, cell, length, scorer, world))
             write(options.path, result)
-            console.print(cell_measures.in_a_line(found[-1]), markup=False, soft_wrap=True)
+            console.print(cell_measures.in_a_line(stored[-1]), markup=False, soft_wrap=True)
     write(options.path, result)
     picture = options.path.with_suffix(".png")
     cell_measures.write_figure(

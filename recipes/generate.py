@@ -147,8 +147,8 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
         object.__setattr__(self, "model", None)  # so that replace() gets one of the two
-        given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
-        object.__setattr__(self, "prompt", given)  # a single prompt may be a plain string
+        texts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
+        object.__setattr__(self, "prompt", texts)  # a single prompt may be a plain string
         limits = {
             name: value
             for name in ("length", "new")
@@ -177,17 +177,17 @@ class Options:
                 raise ValueError(
                     f"length={self.length!r}: not with a regex or a JSON schema, give a number"
                 )
-        if given and self.prompts is not None:
+        if texts and self.prompts is not None:
             raise ValueError(
-                f"prompts={self.prompts}: not with prompt={given[0]!r}, give all prompts by one of "
+                f"prompts={self.prompts}: not with prompt={texts[0]!r}, give all prompts by one of "
                 "them"
             )
         if self.system is not None and not self.chat:
             raise ValueError(f"system={self.system!r}: only with --chat")
-        if self.chat and not given and self.prompts is None:
+        if self.chat and not texts and self.prompts is None:
             raise ValueError("chat: requires a message, given by --prompt")
         check_text("system", self.system or "")
-        for text in given:
+        for text in texts:
             check_prompt(text, self.chat)
 
     @property
@@ -216,10 +216,10 @@ class Options:
         """
         if self.prompts is None:
             return self.prompt or (None,)
-        found = read_prompts(self.prompts)
-        for text in found:
+        lines = read_prompts(self.prompts)
+        for text in lines:
             check_prompt(text, self.chat)
-        return found
+        return lines
 
     def rows(self, saved: LoadedModel, texts: Sequence[str | None]) -> list[Row]:
         """Return the row of each of these prompts, after checking that the model supports it.
@@ -233,9 +233,11 @@ class Options:
         length = (
             self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
         )
-        found = [row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts]
-        found = found if self.constraint is None else [begun(saved, one) for one in found]
-        for length in dict.fromkeys(one.length - one.lead for one in found):
+        result = [
+            row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts
+        ]
+        result = result if self.constraint is None else [begun(saved, one) for one in result]
+        for length in dict.fromkeys(one.length - one.lead for one in result):
             pace = self.sampling.course(saved, length)
             if self.html is not None and pace.block is None and own_times(pace, length):
                 raise ValueError(
@@ -243,7 +245,7 @@ class Options:
                     "time; --trajectory "
                     "supports any pace"
                 )
-        return found
+        return result
 
 
 def draw_all(
@@ -335,7 +337,7 @@ def generate(options: Options, console: Console) -> list[str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
     if (
-        own := options.out is not None
+        to_file := options.out is not None
         and saved.layout is not None
         and options.out.suffix in SUFFIXES
     ):
@@ -355,7 +357,9 @@ def generate(options: Options, console: Console) -> list[str]:
         rows = list({id(one.row): one.row for one in samples}.values())
         constraint = options.constraint.checked(saved, options.sampling, rows)
     with (
-        nullcontext(NetworkCalls()) if options.found is None else network_calls(saved.model) as made
+        nullcontext(NetworkCalls())
+        if options.found is None
+        else network_calls(saved.model) as counter
     ):
         draw_all(saved, options, samples, console, constraint)
     texts = [one.text(saved) for one in samples]
@@ -364,7 +368,7 @@ def generate(options: Options, console: Console) -> list[str]:
         console.print(text, markup=False)
     if options.found is not None:
         sizes = [len(one.shown(saved)) for one in samples]
-        calls = made.sequences / len(samples)
+        calls = counter.sequences / len(samples)
         console.print(
             f"tokens: {', '.join(map(str, sizes))}; network calls per sample: {calls:.1f}",
             soft_wrap=True,
@@ -373,11 +377,11 @@ def generate(options: Options, console: Console) -> list[str]:
         page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        if own:
-            found = [np.array(one.shown(saved)) for one in samples]
+        if to_file:
+            arrays = [np.array(one.shown(saved)) for one in samples]
             films = [one.film for one in samples if one.film]
             files = write_samples(
-                options.out, found, symbols, saved.layout, process=saved.process, films=films
+                options.out, arrays, symbols, saved.layout, process=saved.process, films=films
             )
             console.print(f"samples: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
         else:

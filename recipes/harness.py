@@ -224,12 +224,12 @@ class DiffusionLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the metadata that ``lm_eval`` writes beside its results."""
-        own = {
+        info = {
             "likelihood": self.likelihood,
             "samples": self.samples,
             "is_greedy": "not computed, always False",
         }
-        return protocol(self.saved, self.sampling, self.seed, self.length) | own
+        return protocol(self.saved, self.sampling, self.seed, self.length) | info
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
@@ -296,14 +296,14 @@ class DiffusionLM(LM):
 
     @torch.no_grad()
     def _bounds(self, rows: Sequence[Row], disable_tqdm: bool) -> list[float]:
-        found = [0.0] * len(rows)
+        values = [0.0] * len(rows)
         groups = list(batches(rows, lambda row: len(row.words), self.batch_size))
         for group in tqdm(groups, disable=disable_tqdm):
             for number, nats in zip(
                 group, self._bound([rows[n] for n in group]).tolist(), strict=True
             ):
-                found[number] = nats
-        return found
+                values[number] = nats
+        return values
 
     def _bound(self, rows: Sequence[Row]) -> Float[Tensor, " N"]:
         """Return the bounds of rows of equal length, in nats: the mean over the samples."""

@@ -191,8 +191,8 @@ def measure_row(name: str, recipe: Recipe, options: Options, console: Console) -
         ),
         console,
     )["cells"]
-    own = {"row": name, **asdict(ROWS[name]), "steps": recipe.steps, "seed": recipe.seed}
-    return own | {
+    entry = {"row": name, **asdict(ROWS[name]), "steps": recipe.steps, "seed": recipe.seed}
+    return entry | {
         "bound": bound["bound"]["nats_per_token"],
         "cells": cells,
         "provenance": provenance([]),
@@ -227,10 +227,10 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _show(found: Mapping[str, float | None] | None) -> str:
-    if found is None:
+def _show(entry: Mapping[str, float | None] | None) -> str:
+    if entry is None:
         return "-"
-    return f"{found['value']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
+    return f"{entry['value']:.3f}" + ("" if entry["error"] is None else f" ± {entry['error']:.3f}")
 
 
 def rows_made(options: Options) -> Iterator[dict[str, Any]]:
@@ -261,9 +261,9 @@ def settings(options: Options) -> dict[str, Any]:
 
 def tables(options: Options, console: Console) -> list[dict[str, Any]]:
     """Train and measure every row that the result file lacks; write and return all rows."""
-    found = list(rows_made(options))
+    finished = list(rows_made(options))
     write_one_cluster(options)
-    there = {row["row"] for row in found}
+    there = {row["row"] for row in finished}
     for name in dict.fromkeys(options.rows):
         if name in there:
             continue
@@ -271,11 +271,11 @@ def tables(options: Options, console: Console) -> list[dict[str, Any]]:
         if not train(recipe):
             console.print("stopped; the same command continues", soft_wrap=True)
             break
-        found.append(measure_row(name, recipe, options, console))
-        write(options.out / RESULT, {"settings": settings(options), "rows": found})
-        (options.out / TABLE).write_text(as_markdown(found), encoding="utf-8")
-    console.print(as_markdown(found), markup=False, soft_wrap=True)
-    return found
+        finished.append(measure_row(name, recipe, options, console))
+        write(options.out / RESULT, {"settings": settings(options), "rows": finished})
+        (options.out / TABLE).write_text(as_markdown(finished), encoding="utf-8")
+    console.print(as_markdown(finished), markup=False, soft_wrap=True)
+    return finished
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

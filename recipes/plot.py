@@ -224,16 +224,16 @@ def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
     shown: list[Line] = []
     dashes: dict[str, str] = {}
     for number, run in enumerate(runs):
-        for level, found in run.levels.items():
+        for level, series in run.levels.items():
             if not np.nan_to_num(
-                found.value
+                series.value
             ).any():  # the loss is zero at a level whose tokens are known
                 continue
             dash = dashes.setdefault(level, DASHES[len(dashes) % len(DASHES)])
-            loss = smooth_curve(found.value, smooth)
+            loss = smooth_curve(series.value, smooth)
             colour = COLOURS[number % len(COLOURS)]
-            axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=dash)
-            shown.append((run, found.step, loss))
+            axes.plot(place(run, series.step), loss, color=colour, linewidth=1, linestyle=dash)
+            shown.append((run, series.step, loss))
     axes.set(title="training loss by level of the noise", ylabel="nats per token of the level")
     if not shown:
         return
@@ -303,10 +303,10 @@ def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plot the runs of the command line."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     with plain_errors():
-        write_plot(given.out, collect(given.runs), given.x, given.smooth)
-    print(given.out)
+        write_plot(options.out, collect(options.runs), options.x, options.smooth)
+    print(options.out)
 
 
 def _decay(text: str) -> float:

@@ -50,15 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare the text of the command line and print a summary."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with plain_errors():
-        given = _parser(words).parse_args(words)
-        if given.corpus in CORPORA:
+        options = _parser(words).parse_args(words)
+        if options.corpus in CORPORA:
             prepared = prepare(
-                CORPORA[given.corpus](given), given.out, given.workers, given.unknown
+                CORPORA[options.corpus](options), options.out, options.workers, options.unknown
             )
         else:
-            prepared = prepare(_symbols(given), given.out)
-    print(table(prepared, getattr(given, "length", 0)))
-    print(advice(given.corpus, given.out, prepared))
+            prepared = prepare(_symbols(options), options.out)
+    print(table(prepared, getattr(options, "length", 0)))
+    print(advice(options.corpus, options.out, prepared))
 
 
 def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
@@ -123,15 +123,15 @@ def _of_weights(prepared: Prepared, place: str, output: str) -> str:
     return start if words else ""
 
 
-def _local(given: argparse.Namespace) -> Corpus:
-    held_out = given.held_out if given.validation is None else given.validation
+def _local(options: argparse.Namespace) -> Corpus:
+    held_out = options.held_out if options.validation is None else options.validation
     if held_out is None:
         held_out = twentieth(
-            Source(path=given.files, column=given.column, sample_by=given.sample_by)
+            Source(path=options.files, column=options.column, sample_by=options.sample_by)
         )
-    corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
-    pad = corpus.pad if given.pad is None else given.pad
-    return replace(corpus, bos=given.bos, eos=given.eos, pad=pad)
+    corpus = local(options.files, options.tokenizer, held_out, options.column, options.sample_by)
+    pad = corpus.pad if options.pad is None else options.pad
+    return replace(corpus, bos=options.bos, eos=options.eos, pad=pad)
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
@@ -151,33 +151,33 @@ SOURCE = "source"
 """The command that takes the name of a source, or its path package.module:object."""
 
 
-def _symbols(given: argparse.Namespace) -> SymbolCorpus:
+def _symbols(options: argparse.Namespace) -> SymbolCorpus:
     """Return the corpus of a source, of the values of its flags."""
-    values = {"kind": given.kind} | {
+    values = {"kind": options.kind} | {
         name.removeprefix(OPTION): value
-        for name, value in vars(given).items()
+        for name, value in vars(options).items()
         if name.startswith(OPTION)
     }
-    if given.validation is not None and f"{OPTION}files" not in vars(given):
+    if options.validation is not None and f"{OPTION}files" not in vars(options):
         raise ValueError(
-            f"validation={given.validation!r}: {given.kind} has no files; hold out sequences by "
-            "--held-out"
+            f"validation={options.validation!r}: {options.kind} has no files; hold out sequences "
+            "by --held-out"
         )
     labels = values.get("labels")
-    if given.validation is not None and isinstance(labels, str) and Path(labels).is_file():
+    if options.validation is not None and isinstance(labels, str) and Path(labels).is_file():
         raise ValueError(
             f"labels={labels!r}: a file of the training labels, not with "
-            f"validation={given.validation!r}, which has "
+            f"validation={options.validation!r}, which has "
             "other sequences; hold out sequences by --held-out, or call recipes.data.prepare_ids "
             "with both"
         )
-    validation = None if given.validation is None else values | {"files": given.validation}
+    validation = None if options.validation is None else values | {"files": options.validation}
     return SymbolCorpus(
         source=values,
-        held_out=given.held_out,
+        held_out=options.held_out,
         validation=validation,
-        shuffle=given.shuffle,
-        ends=given.ends,
+        shuffle=options.shuffle,
+        ends=options.ends,
     )
 
 
@@ -193,10 +193,10 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add a flag for every argument of a source, and those of its hold-out."""
     described = arguments_of(registry.find("sources", kind))
     keys = parts.keys("sources", kind)
-    if taken := [name for name in keys if name in OWN]:
+    if reserved := [name for name in keys if name in OWN]:
         raise ValueError(
-            f"{kind}: has an argument {taken[0]}, which is an option of prepare; give it another "
-            "name"
+            f"{kind}: has an argument {reserved[0]}, which is an option of prepare; give it "
+            "another name"
         )
     for key in keys.values():
         flag = f"--{key.name.replace('_', '-')}"

@@ -207,14 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> Result:
         action="store_true",
         help="the whole pipeline, tiny: seconds, and numbers without meaning",
     )
-    given = parser.parse_args(arguments)
-    size = SMOKE if given.smoke else Size()
-    if given.steps is not None:
-        if given.steps < 1:
-            parser.error(f"--steps {given.steps}: must be at least 1")
-        size = replace(size, steps=given.steps)
+    options = parser.parse_args(arguments)
+    size = SMOKE if options.smoke else Size()
+    if options.steps is not None:
+        if options.steps < 1:
+            parser.error(f"--steps {options.steps}: must be at least 1")
+        size = replace(size, steps=options.steps)
     with plain_errors():
-        return run(size, given.out, given.seed, make_console())
+        return run(size, options.out, options.seed, make_console())
 
 
 if __name__ == "__main__":

@@ -69,15 +69,15 @@ def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[regi
     """Return the origins of a part and the parts within it, without duplicates and without
     ddlib.
     """
-    found = [registry.origin(group, values["kind"])]
+    kinds = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
         value = values.get(key.name)
         for part in value if key.many and isinstance(value, list) else [value]:
             if key.group and isinstance(part, Mapping):
-                found += origins(key.group, part, run)
+                kinds += origins(key.group, part, run)
         if key.function and isinstance(value, str):
-            found.append(registry.origin(group, value))
-    return [one for one in dict.fromkeys(found) if one.package != "ddlib"]
+            kinds.append(registry.origin(group, value))
+    return [one for one in dict.fromkeys(kinds) if one.package != "ddlib"]
 
 
 def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> Any:
@@ -144,10 +144,10 @@ def _function(value: Any, key: Key) -> Any:
 
     None if None is the default.
     """
-    found = registry.at(value) if isinstance(value, str) else value
-    if not (callable(found) or (found is None and key.default is None)):
+    target = registry.at(value) if isinstance(value, str) else value
+    if not (callable(target) or (target is None and key.default is None)):
         raise ValueError(f"must be a function, or package.module:object of one, got {value!r}")
-    return found
+    return target
 
 
 def _build(group: str, values: Any, run: Any, place: str) -> Any:
@@ -184,7 +184,7 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
                 raise ValueError(where + str(error).removeprefix(where)) from error
     try:
         with _with_numbers(group):
-            found = target(**arguments)
+            result = target(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}: {error}") from error
     except RuntimeError as error:
@@ -195,11 +195,11 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
                 f"{place}: {error}",
             )  # the same object: its traceback shows whether it is a refusal or a bug
         raise
-    if not _is_one(group, found):
+    if not _is_one(group, result):
         wanted = registry.base_of(group)
         what = "callable" if wanted is None else f"a {registry.package_of(group)}.{wanted.__name__}"
-        raise TypeError(f"{place}: {values['kind']} returns {found!r}, must be {what}")
-    return found
+        raise TypeError(f"{place}: {values['kind']} returns {result!r}, must be {what}")
+    return result
 
 
 def _with_numbers(group: str) -> AbstractContextManager[Any]:

@@ -43,17 +43,17 @@ class Part(ABC):  # noqa: B024 # its subclasses, the bases of the kinds, have ab
         """
         declared = vars(self).get("_declared", {})
         maker = maker_of(self)
-        found = {}
+        values = {}
         for name in _parameters(maker):
             if name not in declared and not hasattr(self, name):
-                made = type(self).__name__
+                cls = type(self).__name__
                 raise TypeError(
-                    f"{made} has no attribute {name!r}, must have one for each argument of "
-                    f"{maker.__name__}: create it by {made}(...), which stores {name} under its "
+                    f"{cls} has no attribute {name!r}, must have one for each argument of "
+                    f"{maker.__name__}: create it by {cls}(...), which stores {name} under its "
                     "name or passes it to self.declare"
                 )
-            found[name] = declared[name] if name in declared else getattr(self, name)
-        return found
+            values[name] = declared[name] if name in declared else getattr(self, name)
+        return values
 
 
 def record_maker(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:

@@ -169,7 +169,7 @@ def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
 def _import(path: str) -> Any:
     """Return the object at ``package.module:object`` if its module is loaded, else None."""
     module, _, name = path.partition(":")
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        target = getattr(target, part, None)
+    return target

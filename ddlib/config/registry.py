@@ -203,12 +203,12 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     """
     if ":" not in name:
         return _load(kind, name, claims(kind))
-    found: Callable[..., Any] = at(name)
+    target: Callable[..., Any] = at(name)
     base = base_of(kind)
-    if base is not None and isinstance(found, base) and not isinstance(found, type):
-        return lambda: deepcopy(found)
-    require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
-    return found
+    if base is not None and isinstance(target, base) and not isinstance(target, type):
+        return lambda: deepcopy(target)
+    require(callable(target), f"{name!r} is {target!r}, must be a class or a function")
+    return target
 
 
 def base_of(kind: str) -> type[Any] | None:
@@ -265,16 +265,16 @@ def at(path: str) -> Any:
             f"--trust {module}, or trust=[{module!r}] in Python"
         )
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         near = f"write {module.removesuffix('.py')}:{name}, or " if module.endswith(".py") else ""
         raise ValueError(
             f"{path!r}: {error}; {near}install its package, or add its folder to PYTHONPATH"
         ) from error
     for part in name.split("."):
-        require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
-        found = getattr(found, part)
-    return found
+        require(hasattr(target, part), f"{path!r}: {target!r} has no {part!r}")
+        target = getattr(target, part)
+    return target
 
 
 def claims(kind: str) -> dict[str, list[EntryPoint]]:

@@ -78,17 +78,17 @@ def keys(
         given: given values, which determine which keys the run fills in.
     """
     given = given or {}
-    found = {}
+    result = {}
     for parameter in parameters(registry.find(group, kind)):
         name = parameter.name
         if not fills(parameter, run, given):
-            found[name] = parameter
+            result[name] = parameter
             continue
         if name in given:
-            found[name] = Key(name, Literal["run"], REQUIRED, filled=name)
+            result[name] = Key(name, Literal["run"], REQUIRED, filled=name)
         options = parameters(getattr(_class(run), name))
-        found |= {key.name: replace(key, filled=name) for key in options}
-    return found
+        result |= {key.name: replace(key, filled=name) for key in options}
+    return result
 
 
 def parse(text: str) -> Any:
@@ -147,8 +147,8 @@ def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:
     if not hasattr(_class(run), parameter.name):
         return False
     if parameter.name in values:
-        given = values[parameter.name]
-        return isinstance(given, str) and given == RUN
+        value = values[parameter.name]
+        return isinstance(value, str) and value == RUN
     return parameter.default is REQUIRED or parameter.default is None
 
 

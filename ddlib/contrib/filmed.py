@@ -142,10 +142,10 @@ class Filmed(Sampler):
         if k < 0:
             stands = torch.zeros_like(z, dtype=torch.bool) if t.ndim == 1 else t[: self.most] == 0
             stands[:, self._window] = ~self._run.free[: self.most]
-            given = stands.tolist()
+            prompted = stands.tolist()
             self._texts = [
                 Film(start, [i for i, stands in enumerate(row) if stands])
-                for start, row in zip(z.tolist(), given, strict=True)
+                for start, row in zip(z.tolist(), prompted, strict=True)
             ]
         else:
             self._keep(t, z)

@@ -52,10 +52,10 @@ class StepOutputs:
             row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
             row[predictions.b, predictions.i] = torch.arange(len(predictions.b), device=b.device)
             mine = row[b, i]
-            found = left & (mine >= 0) & (predictions.z[mine.clamp_min(0)] != state)
-            if bool(found.any()):
-                yield found, predictions.take(mine[found])
-                left = left & ~found
+            changed = left & (mine >= 0) & (predictions.z[mine.clamp_min(0)] != state)
+            if bool(changed.any()):
+                yield changed, predictions.take(mine[changed])
+                left = left & ~changed
 
 
 class Listening(Model):

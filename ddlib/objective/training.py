@@ -99,19 +99,19 @@ class LossOptions:
         self, process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> PerToken:
         """Compute the loss of every token, (B, L) nats, from the logits of the network."""
-        given = cavity_logits(process, logits, z, t, self.parameterization)
+        cavity = cavity_logits(process, logits, z, t, self.parameterization)
         if self.name == "edges":
             weight, divergence = process.edges_weighted_divergence(
-                given, x, z, t, self.edge_weights
+                cavity, x, z, t, self.edge_weights
             )
         elif self.name == "hard":
-            weight, divergence = process.hard_weighted_divergence(given, x, z, t)
+            weight, divergence = process.hard_weighted_divergence(cavity, x, z, t)
         elif self.weighting is None or self.weighting.bound:
-            return process.integrand(given, x, z, t)
+            return process.integrand(cavity, x, z, t)
         else:
-            weight, divergence = process.integrand_parts(given, x, z, t)
+            weight, divergence = process.integrand_parts(cavity, x, z, t)
         weight = loss_weights(self.weighting, process, weight, x, z, t)
-        return (weight.to(divergence.dtype) * divergence).to(given.dtype)
+        return (weight.to(divergence.dtype) * divergence).to(cavity.dtype)
 
 
 @dataclass(frozen=True)

@@ -281,13 +281,13 @@ class Children:
     def check(self, parents: Sequence[Tensor]) -> None:
         """Raise ValueError unless an output layer made for these parents is one for this tree."""
         expected = [edge.parents for edge in self.tree.maps[:-1]]
-        made = digest(*parents)
+        digests = digest(*parents)
         wanted = digest(*expected)
         require(
-            made == wanted,
+            digests == wanted,
             f"the output layer was made for a tree with {[len(level) for level in parents]} "
             "children by level and "
-            f"parents={made}, parameterization has {[len(level) for level in expected]} and "
+            f"parents={digests}, parameterization has {[len(level) for level in expected]} and "
             f"parents={wanted}",
         )
 
@@ -311,15 +311,15 @@ class Children:
         an accelerator.
         """
         if noise not in self._levels:
-            found: list[int | None] = [0]
+            levels: list[int | None] = [0]
             for level in range(1, noise.depth):
                 above = noise.between(0, level)
                 trees = range(1, self.tree.depth)
                 same = (
                     j for j in trees if torch.equal(self.tree.between(0, j).parents, above.parents)
                 )
-                found.append(next(same, None) if isinstance(above, Map) else None)
-            self._levels[noise] = (*found, self.tree.depth)
+                levels.append(next(same, None) if isinstance(above, Map) else None)
+            self._levels[noise] = (*levels, self.tree.depth)
         return self._levels[noise]
 
     def __repr__(self) -> str:

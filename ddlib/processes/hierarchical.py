@@ -99,8 +99,8 @@ class Hierarchical(LevelProcess):
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         tokens = one_hot(x, self.vocab_size).to(torch.float64)
-        given = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
-        return self._join_levels(self.occupancies(t), given).to(t.dtype)
+        rows = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
+        return self._join_levels(self.occupancies(t), rows).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.level_probs(p))
@@ -265,8 +265,8 @@ class Hierarchical(LevelProcess):
         level = self.level_of(z)
         below = level[..., None] > torch.arange(n, device=z.device)
         if edge_weights is not None:
-            given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
-            return torch.where(below, given, 0.0)
+            factors = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
+            return torch.where(below, factors, 0.0)
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
         share = quotient(self._inflow(t)[..., 1:], reached)
         weight = gather_last(self.weights(t), level)[..., None]
@@ -279,8 +279,8 @@ class Hierarchical(LevelProcess):
         """
         other = type(self).__new__(type(self))
         Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedules)
-        made: Self = record_maker(other, reduction, process=self, vocab_size=vocab_size)
-        return made
+        copy: Self = record_maker(other, reduction, process=self, vocab_size=vocab_size)
+        return copy
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -145,7 +145,7 @@ def _by_level(
     counts = (level[:, None] == torch.arange(hierarchy.depth + 1, device=z.device)).sum(0).tolist()
     noisy = level.argsort(stable=True)[counts[0] :]
     log_p = logits.flatten(0, -2).index_select(0, noisy).log_softmax(-1)
-    found = [log_p[:0].sum(-1)]  # a gradient of 0, not none, if all states are tokens
+    terms = [log_p[:0].sum(-1)]  # a gradient of 0, not none, if all states are tokens
     for j, (here, log_probs) in enumerate(
         zip(noisy.split(counts[1:]), log_p.split(counts[1:]), strict=True), start=1
     ):
@@ -167,8 +167,8 @@ def _by_level(
             token,
             local,
         )
-        found.append(combine(kl, None if factors is None else factors.flatten(0, -2)[here]))
-    joined = torch.cat(found)
+        terms.append(combine(kl, None if factors is None else factors.flatten(0, -2)[here]))
+    joined = torch.cat(terms)
     return joined.new_zeros(level.shape).index_put((noisy,), joined).view(z.shape)
 
 
@@ -229,11 +229,11 @@ def _members_term(
     lower = hierarchy.between(0, i)
     if lower.plain:
         return -log_probs.gather(-1, lower.parents[x][..., None]).squeeze(-1)
-    given, part, column, log_probs = lower.at_parents(
+    family, part, column, log_probs = lower.at_parents(
         x, hierarchy.between(i, j).column(local), log_probs
     )
     pi = column * part / torch.where(u_z > 0, u_z, 1.0)[..., None]
     ratio = torch.where(
-        pi > 0, given.log().to(log_probs.dtype) - log_probs, 0.0
+        pi > 0, family.log().to(log_probs.dtype) - log_probs, 0.0
     )  # other members have no part
     return (pi.to(log_probs.dtype) * ratio).sum(-1)

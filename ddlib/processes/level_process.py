@@ -295,8 +295,8 @@ class LevelProcess(ForwardProcess):
             return False
         mixed = target > 0 and not self.hierarchy.between(0, target).plain
         route = self.hierarchy.between(target, level)
-        kept = level == self._depth or route.plain or (force and isinstance(route, Map))
-        return kept and not mixed
+        by_children = level == self._depth or route.plain or (force and isinstance(route, Map))
+        return by_children and not mixed
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """True at the mask, and at clusters that tokens of other clusters may enter."""

@@ -126,12 +126,12 @@ class _Derived:
     def at(self, sigma: float) -> Float64[Tensor, "n n"]:
         """Return exp(sigma G), from the latest results where it is among them."""
         recent = dict(self.recent)
-        found = recent.pop(sigma, None)
-        if found is None:
-            found = self.compute(sigma)
-        most = max(1, min(_RECENT_MATRICES, _RECENT_BYTES // (8 * found.numel())))
-        self.recent = dict([*recent.items(), (sigma, found)][-most:])
-        return found
+        power = recent.pop(sigma, None)
+        if power is None:
+            power = self.compute(sigma)
+        most = max(1, min(_RECENT_MATRICES, _RECENT_BYTES // (8 * power.numel())))
+        self.recent = dict([*recent.items(), (sigma, power)][-most:])
+        return power
 
     def compute(self, sigma: float) -> Float64[Tensor, "n n"]:
         scaled = sigma * self.fastest

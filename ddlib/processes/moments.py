@@ -153,7 +153,7 @@ def dense_moments(
     x = _some_tokens(size, t.device)
     believed = logits_that_pay(nats, x, size)[0].softmax(-1)
     tokens = torch.eye(size, dtype=torch.float64, device=t.device)[None]
-    found = []
+    moments = []
     for time in t:
         marginals = process.predictive(tokens, time[None])[0]
         rates = process.rate_matrix(time)
@@ -170,19 +170,19 @@ def dense_moments(
         # rounding
         mass = torch.where(reached, truth, 0.0)
         integrand = integrand.clamp_min(0)
-        found.append(
+        moments.append(
             torch.stack([(mass * integrand).sum(-1).mean(), (mass * integrand**2).sum(-1).mean()])
         )
-    mean, square = torch.stack(found, 1)
+    mean, square = torch.stack(moments, 1)
     return mean, square
 
 
 def _some_tokens(vocab_size: int, device: torch.device) -> Int64[Tensor, "N"]:
     """Return all tokens, or 64 evenly spaced ones of a larger vocabulary."""
-    found = torch.linspace(
+    some = torch.linspace(
         0, vocab_size - 1, min(vocab_size, _TOKENS), dtype=torch.float64, device=device
     )
-    return found.round().long()
+    return some.round().long()
 
 
 def _check(given: Sequence[float], wanted: int, rule: str) -> list[float]:

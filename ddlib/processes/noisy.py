@@ -81,8 +81,8 @@ class Noisy(ResamplingProcess):
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         tokens = one_hot(x, self.vocab_size).to(torch.float64)
-        given = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
-        return self._mix_levels(self.shares(t), given).to(t.dtype)
+        rows = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
+        return self._mix_levels(self.shares(t), rows).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         return self._mix_levels(self.shares(t), self.hierarchy.level_probs(p))
@@ -210,12 +210,12 @@ class Noisy(ResamplingProcess):
         small = self.hierarchy.small_copy(vocab_size)
         frequency = self.frequency
         if frequency is not None:
-            kept = (
+            tokens = (
                 torch.linspace(0, self.vocab_size - 1, small.vocab_size, dtype=torch.float64)
                 .round()
                 .long()
             )
-            frequency = frequency.sort().values[kept.to(frequency.device)]
+            frequency = frequency.sort().values[tokens.to(frequency.device)]
             frequency = frequency + (frequency.sum() == 0)
         return type(self)(small, self.schedule, self.p_uniform, frequency)
 

@@ -84,8 +84,8 @@ class PerWord(ForwardProcess):
     def small_copy(self, vocab_size: int) -> Self:
         """Return a process with this many of the powers, evenly spaced in order of size."""
         size = min(vocab_size, self.vocab_size)
-        kept = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
-        powers = self.powers.cpu().sort().values[kept]
+        tokens = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
+        powers = self.powers.cpu().sort().values[tokens]
         return type(self)(self.schedule, powers.tolist())
 
     @classmethod

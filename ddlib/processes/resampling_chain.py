@@ -137,22 +137,22 @@ def check_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
     """Return one share for each level below the mask."""
     if isinstance(p_uniform, Tensor):
         p_uniform = p_uniform.tolist()
-    given = (
+    shares = (
         list(p_uniform)
         if isinstance(p_uniform, Iterable) and not isinstance(p_uniform, str)
         else None
     )
-    if given is None:
+    if shares is None:
         tokens = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, _SHARE)
         return (tokens, *[0.0] * (depth - 1))
     require(
-        len(given) == depth,
-        f"p_uniform has {len(given)} entries, must be one number, for tokens, or have {depth}: one "
-        "per level below the "
-        "mask",
+        len(shares) == depth,
+        f"p_uniform has {len(shares)} entries, must be one number, for tokens, or have {depth}: "
+        "one per level below the mask",
     )
     return tuple(
-        check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, _SHARE) for i, share in enumerate(given)
+        check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, _SHARE)
+        for i, share in enumerate(shares)
     )
 
 

@@ -261,12 +261,12 @@ class ResamplingProcess(ForwardProcess):
         """
         log_probs = float32_or_wider(logits).log_softmax(-1)
         level = self.level_of(z)
-        found = torch.zeros_like(log_probs[..., 0])
+        total = torch.zeros_like(log_probs[..., 0])
         for i in range(self._depth + 1):
             log_probs = log_probs if i == 0 else self.hierarchy.maps[i - 1].log_push(log_probs)
             log_prob = log_probs.gather(-1, self.hierarchy.local(z, i)[..., None])[..., 0]
-            found = torch.where(level == i, log_prob, found)
-        return found.to(torch.float64).exp()
+            total = torch.where(level == i, log_prob, total)
+        return total.to(torch.float64).exp()
 
     def _resample(self, noise: Iterator[Tensor]) -> Tokens:
         """Draw tokens from pi."""

@@ -244,8 +244,8 @@ def block_runs(
     for start in range(0, length, size):
         here = slice(start, start + size)
         later = slice(start + size, None)
-        own = free[:, here]
-        fewest, most = (int(end) for end in own.sum(-1).aminmax())
+        free_here = free[:, here]
+        fewest, most = (int(end) for end in free_here.sum(-1).aminmax())
         require(
             not order.guarantees.by_times
             or steps is not None
@@ -261,7 +261,7 @@ def block_runs(
         )
         if call.pace.block is None:
             block = call.network
-        elif not bool(own.any()):
+        elif not bool(free_here.any()):
             continue
         else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
             behind, after = (
@@ -274,7 +274,10 @@ def block_runs(
         # init consumes random numbers although the prior is deterministic: a separate generator for
         # them
         generator = torch.Generator(x.device)
-        yield here, SamplingContext(process, block, identity, times.to(x.device), own, generator)
+        yield (
+            here,
+            SamplingContext(process, block, identity, times.to(x.device), free_here, generator),
+        )
 
 
 def ancestors_of(run: SamplingContext, x: Tokens) -> Int64[Tensor, "n B L"]:

@@ -174,9 +174,9 @@ class Confidence(Ordered):
         state = super().init(run)
         edges = len(run.process.levels) - 1
         if isinstance(self.threshold, tuple):
-            found = len(self.threshold)
+            count = len(self.threshold)
             require(
-                found == edges, f"threshold has {found} entries, must have {edges}: one per edge"
+                count == edges, f"threshold has {count} entries, must have {edges}: one per edge"
             )
         if isinstance(self.per_step, int):
             edges = int(levels(run, state.z).sum(-1).max())

@@ -55,16 +55,16 @@ def step_by_guidance(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tok
     moves = run.free & (target != process.level_of(z)) if with_levels else run.free
     if not bool(moves.any()):
         return z
-    kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
-    log_probs = run.network.step_log_probs(z, t, s, kept)
-    moving = moves[kept]
+    rows = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
+    log_probs = run.network.step_log_probs(z, t, s, rows)
+    moving = moves[rows]
     if with_levels:
         level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
-        log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
-    drawn = z[kept]
+        log_probs = log_probs.masked_fill(level != target[rows][..., None], -torch.inf)
+    drawn = z[rows]
     result = z.clone()
-    drawn[moving] = draw_logits(log_probs[moving], u[kept][moving])
-    result[kept] = drawn
+    drawn[moving] = draw_logits(log_probs[moving], u[rows][moving])
+    result[rows] = drawn
     return result
 
 

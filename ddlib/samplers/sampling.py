@@ -423,25 +423,25 @@ def _prompt(
     )
     if prompt.shape[-1] == 0:
         return fixed, free
-    given = prompt[None] if prompt.ndim == 1 else prompt
-    check_tokens("prompt", given, process.num_states, "states")
+    rows = prompt[None] if prompt.ndim == 1 else prompt
+    check_tokens("prompt", rows, process.num_states, "states")
     require(
-        given.shape[1] <= shape[1],
-        f"prompt has {given.shape[1]} tokens, must have at most {shape[1]}, the length of the "
+        rows.shape[1] <= shape[1],
+        f"prompt has {rows.shape[1]} tokens, must have at most {shape[1]}, the length of the "
         "sequence",
     )
     check_shape(
         "prompt",
-        given.expand(shape[0], -1) if len(given) == 1 else given,
+        rows.expand(shape[0], -1) if len(rows) == 1 else rows,
         (shape[0], None),
         "(P,) or (B, P)",
     )
-    tokens = given < process.vocab_size
+    tokens = rows < process.vocab_size
     require(
-        bool((tokens | (given == process.num_states - 1)).all()),
+        bool((tokens | (rows == process.num_states - 1)).all()),
         "prompt holds clusters or another mask, must be tokens, or the last mask "
         f"{process.num_states - 1} where a token is drawn",
     )
-    fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
-    free[:, : given.shape[1]] = ~tokens
+    fixed[:, : rows.shape[1]] = torch.where(tokens, rows, 0)
+    free[:, : rows.shape[1]] = ~tokens
     return fixed, free

@@ -34,17 +34,21 @@ def recipe_yaml(recipe: Recipe) -> str:
     it.
     """
     values = TypeAdapter(Recipe).dump_python(recipe, mode="json")
-    if found := plugins(recipe):
-        values[PLUGINS] = found
+    if origins := plugins(recipe):
+        values[PLUGINS] = origins
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     """Return package and version of every part that is not in ddlib, by its kind."""
     named = ((group, part(recipe, place), run) for place, (group, run) in PARTS.items())
-    found = (parts.origins(group, value, run) for group, value, run in named if value is not None)
+    packages = (
+        parts.origins(group, value, run) for group, value, run in named if value is not None
+    )
     return {
-        one.kind: {"package": one.package, "version": one.version} for many in found for one in many
+        one.kind: {"package": one.package, "version": one.version}
+        for many in packages
+        for one in many
     }
 
 

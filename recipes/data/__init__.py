@@ -66,6 +66,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
+    target = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = target
+    return target

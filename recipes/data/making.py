@@ -75,12 +75,12 @@ def twentieth(source: Source) -> int:
     """
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
-        found = load_documents(source, Path(cache))
-        count = max(len(found) // 20, 2)
-        filled = sum(bool((text or "").strip()) for text in found[-count:]["text"])
-        while filled < 2 and count < len(found):
+        whole = load_documents(source, Path(cache))
+        count = max(len(whole) // 20, 2)
+        filled = sum(bool((text or "").strip()) for text in whole[-count:]["text"])
+        while filled < 2 and count < len(whole):
             count += 1
-            filled += bool((found[len(found) - count]["text"] or "").strip())
+            filled += bool((whole[len(whole) - count]["text"] or "").strip())
         return count
 
 

@@ -66,16 +66,16 @@ def count_shared(
     known, counts = np.unique(_digests(train), return_counts=True)
     common = np.isin(_digests(validation), known)
     repeated = int(counts[counts > 1].sum())
-    found = {"documents": int(common.sum()), "repeated": repeated}
+    overlap = {"documents": int(common.sum()), "repeated": repeated}
     if limited and common.mean() > repeated / len(train) + LARGEST:
         raise ValueError(
-            f"validation: {found['documents']:,} of {len(validation):,} documents are in train "
+            f"validation: {overlap['documents']:,} of {len(validation):,} documents are in train "
             "too, "
             f"the first is number {int(common.argmax())}; must be other documents. At most "
             f"{LARGEST:.0%} are accepted beyond the share that repeats within train, "
             f"{repeated:,} of {len(train):,}"
         )
-    return found
+    return overlap
 
 
 def _digests(documents: Sequence[np.ndarray]) -> UInt64[np.ndarray, " N"]:

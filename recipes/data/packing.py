@@ -55,11 +55,11 @@ def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> PackedDocume
                 new = -(-len(group) // (length // size))
                 with_space[space] = np.arange(num_rows, num_rows + new)
                 num_rows += new
-            taken = with_space[space][: len(group)]
+            chosen = with_space[space][: len(group)]
             with_space[space] = with_space[space][len(group) :]
-            row[group[: len(taken)]] = taken
-            group = group[len(taken) :]
-            with_space[space - size] = np.concatenate([with_space[space - size], taken])
+            row[group[: len(chosen)]] = chosen
+            group = group[len(chosen) :]
+            with_space[space - size] = np.concatenate([with_space[space - size], chosen])
     row_of = row[longest_first]
     order = longest_first[np.argsort(row_of, kind="stable")]
     begins = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=num_rows))])

@@ -104,9 +104,9 @@ def find_poetry() -> Path:
 def load_lines(content: IO[bytes]) -> Sequence[str]:
     """Return the lines of verse of the package's file, in their order."""
     with gzip.GzipFile(fileobj=content) as file:
-        found = unpickle(file)
+        arrays = unpickle(file)
     return next(
-        row for array in found if array.dtype == object and array.ndim == 2 for row in array
+        row for array in arrays if array.dtype == object and array.ndim == 2 for row in array
     )
 
 
@@ -147,13 +147,13 @@ def verse(text: Sequence[str]) -> str:
         words = re.findall(r"[^\W\d_]+", " ".join(lines[first : first + BLOCK]).lower())
         if sum(word in COMMON for word in words) < COMMON_SHARE * len(words):
             drop[first : first + BLOCK] = b"\1" * len(lines[first : first + BLOCK])
-    kept = []
+    verses = []
     gap = False
     for line, dropped in zip(lines, drop, strict=True):
         if not dropped:
-            kept.append("\n" * bool(gap and kept) + line + "\n")
+            verses.append("\n" * bool(gap and verses) + line + "\n")
         gap = bool(dropped)
-    return "".join(kept)
+    return "".join(verses)
 
 
 def _key(line: str) -> int:

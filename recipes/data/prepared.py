@@ -287,9 +287,9 @@ def _expand(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str, A
     """
     values = asdict(corpus)
     for name in ("source", "validation"):
-        given = values.get(name)
-        if isinstance(corpus, SymbolCorpus) and given is not None and given != there.get(name):
-            values[name] = parts.read("sources", given, place=name)
+        entry = values.get(name)
+        if isinstance(corpus, SymbolCorpus) and entry is not None and entry != there.get(name):
+            values[name] = parts.read("sources", entry, place=name)
     return values
 
 
@@ -297,15 +297,15 @@ def changes(
     there: dict[str, Any], wanted: dict[str, Any], place: str = ""
 ) -> list[tuple[str, Any, Any]]:
     """Yield the differences of two nested dictionaries: the name, and the value in each."""
-    found = []
+    listed = []
     for key in sorted({*there, *wanted}):
         left = there.get(key)
         right = wanted.get(key)
         if isinstance(left, dict) and isinstance(right, dict):
-            found += changes(left, right, f"{place}{key}.")
+            listed += changes(left, right, f"{place}{key}.")
         elif left != right:
-            found.append((f"{place}{key}", left, right))
-    return found
+            listed.append((f"{place}{key}", left, right))
+    return listed
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -337,13 +337,13 @@ def _manifest(folder: Path) -> dict[str, Any]:
             f"{SYMBOLS_FORMAT}: prepare the text "
             "again"
         )
-    found = sizes(folder)
+    present = sizes(folder)
     for name, size in manifest["files"].items():
-        if name not in found:
+        if name not in present:
             raise FileNotFoundError(f"{folder / name} is missing: prepare the text again")
-        if found[name] != size:
+        if present[name] != size:
             raise ValueError(
-                f"{folder / name} has {found[name]} bytes, was written with {size}: prepare the "
+                f"{folder / name} has {present[name]} bytes, was written with {size}: prepare the "
                 "text again"
             )
     return manifest

@@ -251,12 +251,12 @@ class Layout:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":
         """Return the layout of plain values, as in the file ``manifest.json``."""
-        found = {
+        parts = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
-        lengths = {int(length): count for length, count in (found.get("lengths") or {}).items()}
-        return cls(**found | {"lengths": lengths})
+        lengths = {int(length): count for length, count in (parts.get("lengths") or {}).items()}
+        return cls(**parts | {"lengths": lengths})
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for ``read``."""
@@ -288,10 +288,10 @@ class Layout:
             (min(length, most or length), count)
             for length, count in sorted((self.lengths or {}).items())
         ]
-        kept = [(length, count) for length, count in cut if length >= least and count]
-        if not kept:
+        allowed = [(length, count) for length, count in cut if length >= least and count]
+        if not allowed:
             return least
-        lengths, counts = (np.array(column) for column in zip(*kept, strict=True))
+        lengths, counts = (np.array(column) for column in zip(*allowed, strict=True))
         share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
         return int(lengths[np.searchsorted(counts.cumsum(), share * counts.sum(), side="right")])
 
@@ -349,8 +349,8 @@ def number_symbols(vocab: int) -> tuple[str, ...]:
 
 def count_lengths(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
     """Yield each length and the number of its sequences, the shortest first."""
-    found, counts = np.unique(lengths, return_counts=True)
-    yield from zip(found.tolist(), counts.tolist(), strict=True)
+    values, counts = np.unique(lengths, return_counts=True)
+    yield from zip(values.tolist(), counts.tolist(), strict=True)
 
 
 def names_of(tokenizer: Any, ends: bool) -> list[str]:

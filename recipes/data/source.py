@@ -126,12 +126,12 @@ class Files:
         # not load_dataset, which contacts the hub at every call
         read = getattr(datasets.Dataset, f"from_{builder}")
         try:
-            found = read([str(file) for file in files], cache_dir=cache, **options)
+            dataset = read([str(file) for file in files], cache_dir=cache, **options)
             marked = builder == "text" and any(map(_has_mark, files))
             return (
-                found.map(lambda row: {"text": row["text"].removeprefix("\ufeff")})
+                dataset.map(lambda row: {"text": row["text"].removeprefix("\ufeff")})
                 if marked
-                else found
+                else dataset
             )
         except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
             cause = error.__cause__ or "it is empty"
@@ -197,22 +197,22 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
         ValueError: a file that is not UTF-8, or of a kind that cannot be read; no such column; a
             split that takes more documents than there are, or none.
     """
-    found = place(source).load(source, cache)
-    if len(found) == 0:
+    loaded = place(source).load(source, cache)
+    if len(loaded) == 0:
         raise ValueError(f"{source.path} is empty: it has no documents")
-    if source.column not in found.column_names:
+    if source.column not in loaded.column_names:
         raise ValueError(
             f"column={source.column!r}: {source.path} has the columns "
-            f"{', '.join(found.column_names)}"
+            f"{', '.join(loaded.column_names)}"
         )
-    kind = found.features[source.column]
+    kind = loaded.features[source.column]
     if getattr(kind, "dtype", None) not in ("string", "large_string"):
         raise ValueError(
             f"column={source.column!r} of {source.path} holds {kind}: must hold strings"
         )
-    found = found.select_columns(source.column)
-    found = found if source.column == "text" else found.rename_column(source.column, "text")
-    return found.select(part(source, len(found)))
+    loaded = loaded.select_columns(source.column)
+    loaded = loaded if source.column == "text" else loaded.rename_column(source.column, "text")
+    return loaded.select(part(source, len(loaded)))
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:
@@ -247,10 +247,10 @@ def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
 def matches(path: str) -> list[Path]:
     """Return all files of a path, a folder or a pattern, sorted."""
     if Path(path).is_dir():
-        found: Iterable[Path] = Path(path).rglob("*")
+        paths: Iterable[Path] = Path(path).rglob("*")
     else:
-        found = map(Path, [path] if Path(path).exists() else glob.glob(path, recursive=True))
-    return sorted(file for file in found if file.is_file())
+        paths = map(Path, [path] if Path(path).exists() else glob.glob(path, recursive=True))
+    return sorted(file for file in paths if file.is_file())
 
 
 def find_files(path: str) -> list[Path]:
@@ -299,11 +299,11 @@ def check_file(file: Path) -> int:
     with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
         while True:
             chunk = content.read(2**20)
-            kept = len(decoder.getstate()[0])
+            pending = len(decoder.getstate()[0])
             try:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
-                at = read - kept + error.start
+                at = read - pending + error.start
                 raise ValueError(
                     f"{file} is not UTF-8 at byte {at}: convert it, e.g. with iconv"
                 ) from error
@@ -349,11 +349,11 @@ def part(source: Source, count: int) -> Sequence[int]:
     parts = SPLIT.fullmatch(source.split)
     first, last = (None if parts[name] is None else int(parts[name]) for name in ("first", "last"))
     fits = all(bound is None or abs(bound) <= count for bound in (first, last))
-    taken = range(count)[slice(first, last)]
-    if not fits or not taken:
+    rows = range(count)[slice(first, last)]
+    if not fits or not rows:
         files = map(str, find_files(source.path)) if is_cut(source) else ()
         fault = f"contains none of the {count} documents of {source.path}"
         fault = fault if fits else f"{source.path} has only {count} documents"
         cut = cutting(source.sample_by, files)
         raise ValueError(f"split={source.split!r}: {fault}{cut and f': {cut}'}")
-    return taken
+    return rows

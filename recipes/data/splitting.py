@@ -21,24 +21,24 @@ def split(
     read = {}
     empty = dict.fromkeys(SPLITS, 0)
     for name, source in sources.items():
-        found = source.load()
-        if not isinstance(found, Sequences):
+        corpora = source.load()
+        if not isinstance(corpora, Sequences):
             raise TypeError(
-                f"{name}: {source!r} loads {type(found).__name__}, must be recipes.data.Sequences"
+                f"{name}: {source!r} loads {type(corpora).__name__}, must be recipes.data.Sequences"
             )
-        rows = np.flatnonzero(found.ragged.lengths)
-        empty[name] = len(found) - len(rows)
+        rows = np.flatnonzero(corpora.ragged.lengths)
+        empty[name] = len(corpora) - len(rows)
         if not len(rows):
-            raise ValueError(f"{name}: all {len(found)} sequences are empty")
-        read[name] = found if empty[name] == 0 else found.select(rows)
+            raise ValueError(f"{name}: all {len(corpora)} sequences are empty")
+        read[name] = corpora if empty[name] == 0 else corpora.select(rows)
     whole = read["train"]
     if corpus.ends and whole.shape:
         raise ValueError(
             f"ends=True: not for sequences of one shape, here {whole.shape}, which all end at one "
             "place"
         )
-    if corpus.ends and (taken := {*ENDS} & set(whole.symbols)):
-        raise ValueError(f"ends=True: {taken.pop()!r} is the name of a symbol already")
+    if corpus.ends and (reserved := {*ENDS} & set(whole.symbols)):
+        raise ValueError(f"ends=True: {reserved.pop()!r} is the name of a symbol already")
     order = np.arange(len(whole))
     if corpus.shuffle is not None:
         order = np.random.Generator(np.random.Philox(corpus.shuffle)).permutation(order)

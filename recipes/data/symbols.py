@@ -119,14 +119,14 @@ def prepare_ids(
         separator = "" if all(len(name) == 1 for name in names) else " "
     splits = {"train": train} | ({} if isinstance(validation, int) else {"validation": validation})
     columns = _columns(labels, list(splits))
-    found = {}
-    for name, given in splits.items():
-        ids, own = _rows(name, given, vocab_size)
-        size = tuple(shape) if shape is not None else own
+    parts = {}
+    for name, rows in splits.items():
+        ids, row_shape = _rows(name, rows, vocab_size)
+        size = tuple(shape) if shape is not None else row_shape
         marks, classes = (
             (None, ()) if columns is None else index_labels(columns[name], f"labels of {name}")
         )
-        found[name] = Sequences(
+        parts[name] = Sequences(
             ids=ids,
             symbols=names,
             shape=size,
@@ -137,20 +137,20 @@ def prepare_ids(
         )
     corpus = SymbolCorpus(
         source={"kind": IDS},
-        validation={"kind": IDS, "split": "validation"} if len(found) > 1 else None,
-        held_out=validation if len(found) == 1 else None,
+        validation={"kind": IDS, "split": "validation"} if len(parts) > 1 else None,
+        held_out=validation if len(parts) == 1 else None,
         shuffle=shuffle,
         ends=ends,
     )
-    return _prepare(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
+    return _prepare(corpus, Path(folder), {name: InMemory(one) for name, one in parts.items()})
 
 
 def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     """Write the sequences of a corpus; see ``recipes.data.prepare``."""
-    given = {"source": corpus.source} | (
+    values = {"source": corpus.source} | (
         {} if corpus.validation is None else {"validation": corpus.validation}
     )
-    read = {name: parts.read("sources", value, place=name) for name, value in given.items()}
+    read = {name: parts.read("sources", value, place=name) for name, value in values.items()}
     sources = {
         "train" if name == "source" else name: dd.build("sources", one, place=name)
         for name, one in read.items()
@@ -258,9 +258,11 @@ def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Datase
         last = max(
             int(np.searchsorted(offsets, offsets[first] + CHUNK, side="right")) - 1, first + 1
         )
-        own = offsets[first : last + 1]
-        part = pa.array(values[own[0] : own[-1]])
-        chunks.append(pa.ListArray.from_arrays(pa.array((own - own[0]).astype(np.int32)), part))
+        bounds = offsets[first : last + 1]
+        part = pa.array(values[bounds[0] : bounds[-1]])
+        chunks.append(
+            pa.ListArray.from_arrays(pa.array((bounds - bounds[0]).astype(np.int32)), part)
+        )
         first = last
     columns = {"tokens": pa.chunked_array(chunks)}
     if sequences.labels is not None:
@@ -289,11 +291,11 @@ def _rows(name: str, given: Any, vocab: int) -> tuple[Ragged, tuple[int, ...]]:
             )
         check_ints(array, name)
         size = int(np.prod(array.shape[1:]))
-        found = Ragged(np.ascontiguousarray(array).reshape(-1), np.arange(len(array) + 1) * size)
+        ragged = Ragged(np.ascontiguousarray(array).reshape(-1), np.arange(len(array) + 1) * size)
     else:
-        found = Ragged.of(given, name)
-    check_range(found, vocab, name)
-    return found, array.shape[1:] if array is not None and array.ndim > 2 else ()
+        ragged = Ragged.of(given, name)
+    check_range(ragged, vocab, name)
+    return ragged, array.shape[1:] if array is not None and array.ndim > 2 else ()
 
 
 def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:

@@ -110,8 +110,8 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> SpecialIds:
             special tokens of the tokenizer; ids that are not 0..V-1.
     """
     roles = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
-    found = {role: _find(tokenizer, *names) for role, names in roles.items()}
-    if missing := [role for role, number in found.items() if number is None]:
+    by_role = {role: _find(tokenizer, *names) for role, names in roles.items()}
+    if missing := [role for role, number in by_role.items() if number is None]:
         raise ValueError(_missing(tokenizer, {role: roles[role] for role in missing}))
     if tokenizer.token_to_id(corpus.pad) is None:
         tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
@@ -122,7 +122,7 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> SpecialIds:
             f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be "
             f"0..{size - 1}"
         )
-    return SpecialIds(tokenizer.token_to_id(corpus.pad), **found)
+    return SpecialIds(tokenizer.token_to_id(corpus.pad), **by_role)
 
 
 def id_dtype(vocab_size: int) -> str:
@@ -161,14 +161,14 @@ def tokenize(
     def encode(rows: dict[str, list[str | None]]) -> dict[str, list[object]]:
         texts = [clean(text) for text in rows["text"] if text and not text.isspace()]
         read = [(text, *one) for text, one in zip(texts, symbols.read(texts), strict=True)]
-        kept = [one for one in read if one[1] or one[2]]
+        nonempty = [one for one in read if one[1] or one[2]]
         return {
             "tokens": [
                 np.array([special.bos, *ids, special.eos] if ids else [], dtype=kind)
-                for _, ids, _ in kept
+                for _, ids, _ in nonempty
             ],
-            "bytes": [len(text.encode()) for text, _, _ in kept],
-            "unknown": [unknown for _, _, unknown in kept],
+            "bytes": [len(text.encode()) for text, _, _ in nonempty],
+            "unknown": [unknown for _, _, unknown in nonempty],
         }
 
     features = {"tokens": datasets.List(datasets.Value(kind)), "bytes": datasets.Value("int64")}
@@ -214,8 +214,8 @@ def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
         token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
     }
     vocabulary = tokenizer.get_vocab()
-    found = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
-    return sorted(found, key=vocabulary.__getitem__)[:most]
+    marked_tokens = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
+    return sorted(marked_tokens, key=vocabulary.__getitem__)[:most]
 
 
 def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Tokenizer:

@@ -60,16 +60,16 @@ class Symbols:
         A text that cannot be encoded has no ids.
         """
         try:
-            found = [
+            entries = [
                 one.ids
                 for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             ]
         except Exception:  # tokenizers raises no narrower class where the unknown token is missing
             if self.reads_all:
                 raise
-            found = [self._ids(text) for text in texts]
+            entries = [self._ids(text) for text in texts]
         return [
-            (ids or [], self._unknown(text, ids)) for text, ids in zip(texts, found, strict=True)
+            (ids or [], self._unknown(text, ids)) for text, ids in zip(texts, entries, strict=True)
         ]
 
     def unknown(self, text: str) -> list[str]:
@@ -96,9 +96,9 @@ class Symbols:
             return []
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         spans = zip(encoded.ids, encoded.offsets, strict=True)
-        found = [text[begin:end] for number, (begin, end) in spans if number == self._id]
+        pieces = [text[begin:end] for number, (begin, end) in spans if number == self._id]
         return [
-            symbol for symbol in found if symbol != self.token
+            symbol for symbol in pieces if symbol != self.token
         ]  # a text may contain the token itself
 
     def _is_left_out(self, letter: str) -> bool:

@@ -36,12 +36,12 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     if not clusters_there(wanted, data):
         if _is_list(wanted):
             parents, names = csv_parents(str(wanted), data.tokenizer.get_vocab())
-            found = complete_clusters(unit_vectors(data), parents, data.fingerprint, names)
+            completed = complete_clusters(unit_vectors(data), parents, data.fingerprint, names)
         else:
-            found = semantic_clusters(
+            completed = semantic_clusters(
                 unit_vectors(data), wanted, nested="up", fingerprint=data.fingerprint
             )
-        save_clusters(path, found)
+        save_clusters(path, completed)
     elif isinstance(wanted, str) and not Path(f"{path}.json").exists():
         raise FileNotFoundError(
             f"clusters is {wanted!r}, must be the path of {wanted}.json and {wanted}.safetensors, "
@@ -55,8 +55,8 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
 
 def clusters_there(wanted: int | list[int] | str, data: Prepared) -> bool:
     """Return whether ``clusters_for`` only has to read; it reports a missing path itself."""
-    made = not isinstance(wanted, str) or _is_list(wanted)
-    return not made or Path(f"{_path(wanted, data)}.json").exists()
+    computed = not isinstance(wanted, str) or _is_list(wanted)
+    return not computed or Path(f"{_path(wanted, data)}.json").exists()
 
 
 def complete_clusters(

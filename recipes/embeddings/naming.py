@@ -32,8 +32,8 @@ def cluster_names(
     """
     numbers = [f"c{n}" for n in range(sum(process.levels[1:-1]))]
     if process.hierarchy is not None and (members := process.hierarchy.names.members):
-        given = [name for level in members for name in level]
-        return given if len(given) == len(numbers) else numbers
+        all_names = [name for level in members for name in level]
+        return all_names if len(all_names) == len(numbers) else numbers
     weight = getattr(getattr(model, "embedding", None), "weight", None)
     if clusters is None or not isinstance(weight, Tensor):
         return numbers

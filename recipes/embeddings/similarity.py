@@ -101,11 +101,11 @@ class Similarity:
                 "of the vocabulary's "
                 f"{len(wanted)}: {', '.join(map(repr, missing[:LISTED]))}"
             )
-        found = np.full((len(tokens), len(tokens)), np.nan)
+        similarities = np.full((len(tokens), len(tokens)), np.nan)
         here = [index for index, token in enumerate(tokens) if token in places]
         rows = [places[tokens[index]] for index in here]
-        found[np.ix_(here, here)] = self.matrix[np.ix_(rows, rows)]
-        return found
+        similarities[np.ix_(here, here)] = self.matrix[np.ix_(rows, rows)]
+        return similarities
 
 
 def read_similarity(source: str) -> Similarity:
@@ -142,13 +142,13 @@ def similarity_vectors(matrix: Float64[np.ndarray, "V V"]) -> tuple[Float[Tensor
     """
     there = ~np.isnan(matrix).all(1)
     values, vectors = np.linalg.eigh(matrix[np.ix_(there, there)])
-    kept = values > 1e-9 * max(float(np.abs(values).max()), 1e-300)
-    if not kept.any():
+    large = values > 1e-9 * max(float(np.abs(values).max()), 1e-300)
+    if not large.any():
         raise ValueError("similarity: has no positive eigenvalue; of a distance take the negative")
-    found = np.zeros((len(matrix), int(kept.sum())))
-    found[there] = vectors[:, kept] * np.sqrt(values[kept])
-    left_out = float(np.abs(values[~kept]).sum() / np.abs(values).sum())
-    return torch.from_numpy(found.astype(np.float32)), left_out
+    coordinates = np.zeros((len(matrix), int(large.sum())))
+    coordinates[there] = vectors[:, large] * np.sqrt(values[large])
+    left_out = float(np.abs(values[~large]).sum() / np.abs(values).sum())
+    return torch.from_numpy(coordinates.astype(np.float32)), left_out
 
 
 def _table(path: Path, delimiter: str) -> Similarity:
@@ -179,10 +179,10 @@ def _table(path: Path, delimiter: str) -> Similarity:
 
 
 def _array(path: Path) -> Similarity:
-    found = np.load(path, allow_pickle=False)
-    if found.dtype.kind not in "biuf":
-        raise ValueError(f"similarity={str(path)!r}: is of {found.dtype}, must be of numbers")
-    return Similarity(str(path), found.astype(np.float64))
+    array = np.load(path, allow_pickle=False)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"similarity={str(path)!r}: is of {array.dtype}, must be of numbers")
+    return Similarity(str(path), array.astype(np.float64))
 
 
 NAMED: dict[str, Callable[[], Similarity]] = {

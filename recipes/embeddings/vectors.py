@@ -78,12 +78,12 @@ def spelled_vectors(
 ) -> Float[Tensor, "V dim"]:
     """Return the vector of each token's lower-case text, zeros where there is none."""
     index = {word: row for row, word in enumerate(words)}
-    found = torch.zeros(tokenizer.get_vocab_size(), vectors.shape[1])
-    for token in range(len(found)):
+    result = torch.zeros(tokenizer.get_vocab_size(), vectors.shape[1])
+    for token in range(len(result)):
         row = index.get(tokenizer.decode([token]).strip().lower())
         if row is not None:
-            found[token] = torch.from_numpy(vectors[row])
-    return found
+            result[token] = torch.from_numpy(vectors[row])
+    return result
 
 
 def model_vectors(source: str, revision: str | None = None) -> Model:
@@ -114,12 +114,12 @@ def table_name(names: Iterable[str]) -> str:
     Raises:
         ValueError: if none has a known name.
     """
-    given = list(names)
+    listed = list(names)
     for ending in TABLES:
-        for name in given:
+        for name in listed:
             if f".{name}".endswith(f".{ending}"):
                 return name
-    raise ValueError(f"vectors: no tensor is called {' or '.join(TABLES)}, only {given[:5]}...")
+    raise ValueError(f"vectors: no tensor is called {' or '.join(TABLES)}, only {listed[:5]}...")
 
 
 def first_rows(table: Float[Tensor, "rows dim"], vocab_size: int) -> Float[Tensor, "V dim"]:

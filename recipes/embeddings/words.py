@@ -59,14 +59,14 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
     tokenizer = tokenizer if data is None else data.tokenizer
     table: Tensor | None = None
     if source is not None and not vectors.is_word_list(source):
-        table, own = vectors.model_vectors(source)
-        if tokenizer is not None and own is not None:
+        table, model_tokenizer = vectors.model_vectors(source)
+        if tokenizer is not None and model_tokenizer is not None:
             given = (
                 Vocabulary(str(options.tokenizer), tokenizer.get_vocab())
                 if data is None
                 else data.vocabulary
             )
-            vocabulary = own.get_vocab()
+            vocabulary = model_tokenizer.get_vocab()
             padding = None if data is None or data.pad_id in vocabulary.values() else data.pad_id
             advice = "Use prepared text, or --tokenizer, of that model"
             size = tokenizer.get_vocab_size()
@@ -74,7 +74,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
             check_same_tokens(
                 f"--vectors {source}", given, model, advice, size=size, padding=padding
             )
-        tokenizer = tokenizer or own
+        tokenizer = tokenizer or model_tokenizer
         if tokenizer is None:
             raise ValueError(
                 f"--vectors {source} has no tokenizer beside it: give --tokenizer tokenizer.json"

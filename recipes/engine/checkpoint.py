@@ -81,9 +81,9 @@ class TrainingState:
         }
         if self.average is not None:
             state["average"] = self.average.weights
-        own = self.objective.tensors()
-        if own:
-            state["objective"] = own
+        extra = self.objective.tensors()
+        if extra:
+            state["objective"] = extra
         return state
 
     def load(self, state: dict[str, Any]) -> None:

@@ -290,12 +290,12 @@ def lengths(run: Run) -> dict[int, list[int]]:
     count = run.recipe.output.samples
     length = run.recipe.data.length
     layout = run.data.layout
-    found: dict[int, list[int]] = {}
+    by_length: dict[int, list[int]] = {}
     for number in range(count):
-        own = (
+        indices = (
             layout.draw_length(run.recipe.seed, number, most=length)
             if layout and run.data.ragged
             else length
         )
-        found.setdefault(own, []).append(number)
-    return found
+        by_length.setdefault(indices, []).append(number)
+    return by_length

@@ -256,7 +256,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
     objective = run.state.objective
     objective.losses = cutting(objective.losses)
     run.network.predict = cutting(run.network.predict)
-    found = []
+    growths = []
     scale = torch.ones((), device=run.world.device)
     for rows in (few, 2 * few):
         run.recipe = replace(
@@ -264,12 +264,12 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
         )
         objective.begin(run.setting)
         batches = [batch.to(run.world.device) for batch in next(run.batches())]
-        (given,) = objective.prepare(batches, 0)
+        (prepared,) = objective.prepare(batches, 0)
         run.network.zero_grad()
-        passed = [measured(lambda given=given: trained(given)) for _ in range(2)]
+        passed = [measured(lambda prepared=prepared: trained(prepared)) for _ in range(2)]
         run.network.zero_grad()
-        found.append([*passed, measured(run.validate)])
-    return tuple(Growth.of(few, *both) for both in zip(*found, strict=True))
+        growths.append([*passed, measured(run.validate)])
+    return tuple(Growth.of(few, *both) for both in zip(*growths, strict=True))
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
@@ -310,11 +310,11 @@ def _gathered_bytes(model: nn.Module, half: bool) -> float:
     return (outside + 2 * block + outside + block) / (2 if half else 1)
 
 
-def table(found: list[Layout]) -> str:
+def table(layouts: list[Layout]) -> str:
     """Format the bytes of every layout in MB."""
     rows = [
-        ("MB of each device", [one.name for one in found]),
-        ("rows of a pass", [f"{one.rows:,}" for one in found]),
+        ("MB of each device", [one.name for one in layouts]),
+        ("rows of a pass", [f"{one.rows:,}" for one in layouts]),
     ]
     named = {
         "average": "average of the weights",
@@ -323,7 +323,7 @@ def table(found: list[Layout]) -> str:
     }
     named |= {"training": "peak of a training step", "validation": "peak of validation"}
     rows += [
-        (named.get(name, name), [f"{getattr(one, name) / 1e6:,.1f}" for one in found])
+        (named.get(name, name), [f"{getattr(one, name) / 1e6:,.1f}" for one in layouts])
         for name in Layout._fields[2:]
     ]
     return "\n".join(

@@ -93,9 +93,9 @@ class Average:
     def swap(self) -> None:
         """Exchange average and weights; a second call exchanges them back."""
         for name, weight in self._weights.items():
-            kept = weight.detach().clone()
+            last = weight.detach().clone()
             weight.copy_(self.weights[name])
-            self.weights[name].copy_(kept)
+            self.weights[name].copy_(last)
 
     @torch.no_grad()
     def restart(self) -> None:

@@ -106,8 +106,10 @@ class Run:
         rows = wrap(data, recipe.data.length) if recipe.data.wrap else data
         check_lengths(data, recipe.data.length, recipe.data.packed)
         skipped: list[str] = []
-        found = newest(recipe.output.folder / CHECKPOINTS, skipped.append) if writes else iter(())
-        if (earlier := next(found, None)) is None:
+        checkpoints = (
+            newest(recipe.output.folder / CHECKPOINTS, skipped.append) if writes else iter(())
+        )
+        if (earlier := next(checkpoints, None)) is None:
             check_start(recipe, data)
         check_pretrained(recipe, data)
         check_sequences(
@@ -215,17 +217,17 @@ class Run:
         norm = _full(
             nn.utils.clip_grad_norm_(self.network.parameters(), recipe.optimizer.max_grad_norm)
         )
-        own = loss.isfinite() & norm.isfinite()
+        finite = loss.isfinite() & norm.isfinite()
         stopping = torch.full_like(loss, stop)
         summed = world.sum(
-            torch.cat([torch.stack([loss, (~own).double(), stopping]), sums.flatten()])
+            torch.cat([torch.stack([loss, (~finite).double(), stopping]), sums.flatten()])
         )
         # the only synchronisation with the host: before the optimizer, so that a NaN never reaches
         # the weights
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read
         if bad:
-            why = "" if bool(own) else objective.cause(noisy, per_token)
+            why = "" if bool(finite) else objective.cause(noisy, per_token)
             self._refuse(noisy, why)
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):

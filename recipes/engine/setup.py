@@ -70,15 +70,15 @@ class FromText(RunContext):
             )
             clusters_for(clusters, self._data)
         self._world.barrier()
-        found = clusters_for(clusters, self._data)
+        assigned = clusters_for(clusters, self._data)
         if self._asked not in (None, clusters):
             raise ValueError(
                 f"clusters={clusters!r}: must be the same in all parts of a process, another part "
                 f"has {self._asked!r}"
             )
         self._asked = clusters
-        self.clusters = found
-        return list(found.parents)
+        self.clusters = assigned
+        return list(assigned.parents)
 
     def names(self) -> dict[str, list[str]] | list[list[str]]:
         return super().names() if self.clusters is None else self.clusters.names.plain()

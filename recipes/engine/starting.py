@@ -58,9 +58,9 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
         return
     folder = published_folder(recipe)
     check_manifest(folder)
-    own = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
+    mine = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
     advice = f"Prepare data for it: {prepare_with(folder, layout_of(folder))}"
-    check_same_tokens(f"start={recipe.start!r}", data.vocabulary, own, advice)
+    check_same_tokens(f"start={recipe.start!r}", data.vocabulary, mine, advice)
 
 
 def check_pretrained(recipe: Recipe, data: Prepared) -> None:
@@ -195,10 +195,10 @@ def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:
         names = (ours.keys() & theirs.keys()) - {"kind"}
 
     def values(given: dict[str, Any]) -> dict[str, Any]:
-        found = {name: given.get(name, defaults.get(name)) for name in sorted(names - FREE)}
+        result = {name: given.get(name, defaults.get(name)) for name in sorted(names - FREE)}
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in found.items()
+            for name, value in result.items()
         }
 
     if not (other := parts.difference(values(theirs), values(ours), "model")):

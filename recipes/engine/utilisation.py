@@ -35,8 +35,8 @@ def peak(name: str, half: bool = True) -> float | None:
         name: name of the device.
         half: whether matrix products are in bfloat16, else in float32.
     """
-    found = [values for part, values in PEAKS.items() if part in name]
-    return found[0][0 if half else 1] * 1e12 if found else None
+    peaks = [values for part, values in PEAKS.items() if part in name]
+    return peaks[0][0 if half else 1] * 1e12 if peaks else None
 
 
 def device_peak(hardware: Hardware, device: torch.device) -> float | None:

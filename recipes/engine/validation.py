@@ -213,7 +213,7 @@ def over(
     )
     with closing(stream):
         # equal numbers of batches everywhere: sharded weights are gathered in every pass
-        own = measured(
+        share = measured(
             part.to(world.device) for part in islice(stream, -(-count // (batch * world.size)))
         )
-    return Terms.join(world.gather(own)).first(count)
+    return Terms.join(world.gather(share)).first(count)

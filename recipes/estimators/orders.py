@@ -75,7 +75,7 @@ def chain(
     """
     blocks = model.pace.block
     size = None if group is None else min(group, blocks or x.shape[1])
-    found = dd.likelihood(
+    estimate = dd.likelihood(
         model.process,
         model.network,
         x,
@@ -85,7 +85,7 @@ def chain(
         parameterization=model.parameterization,
         pace=None if blocks is None else model.pace,
     )
-    return SequenceEstimate(-found.log_likelihood, found.calls)
+    return SequenceEstimate(-estimate.log_likelihood, estimate.calls)
 
 
 def several(
@@ -163,13 +163,13 @@ def coupled_pairs(
     position = torch.arange(length, device=x.device)
     mask = model.process.num_states - 1
     nats = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for own in range(length):
-        known = (position // 2 <= own // 2) & (position != own)
+    for column in range(length):
+        known = (position // 2 <= column // 2) & (position != column)
         shown = known | ~free
         z = torch.where(shown, x, mask)
         log_p = model.logits(z, _times(model, (~shown).long(), 1, free)).double().log_softmax(-1)
-        term = log_p[:, own].gather(-1, x[:, own, None])[:, 0]
-        nats -= torch.where(free[:, own], term, 0.0)
+        term = log_p[:, column].gather(-1, x[:, column, None])[:, 0]
+        nats -= torch.where(free[:, column], term, 0.0)
     return SequenceEstimate(nats, length)
 
 

@@ -153,11 +153,11 @@ def exact(
     terms = over(
         data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured
     )
-    found = in_units(Estimate.of(terms.term(0), []), data, int(free))
+    units = in_units(Estimate.of(terms.term(0), []), data, int(free))
     if group is not None:
         for number, name in enumerate(COSTS, start=1):
-            found[name] = Estimate.of(terms.term(number), [])
-    return {name: asdict(estimate) for name, estimate in found.items()} | {
+            units[name] = Estimate.of(terms.term(number), [])
+    return {name: asdict(estimate) for name, estimate in units.items()} | {
         "protocol": {
             "order": repr(order),
             "steps": steps or ("one per edge" if group is None else f"one per {group} edges"),

@@ -54,9 +54,9 @@ def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) ->
     if any(len(tokens) for tokens in documents):
         entropy = mean_entropy(documents)
     measures = {"nats": nats, "entropy": entropy}
-    found = {name: None if one is None else value_and_error(one) for name, one in measures.items()}
+    result = {name: None if one is None else value_and_error(one) for name, one in measures.items()}
     shares = {str(n): distinct_share(documents, n) for n in N_GRAMS}
-    return found | {"distinct": None if None in shares.values() else shares}
+    return result | {"distinct": None if None in shares.values() else shares}
 
 
 def distinct_share(documents: Sequence[Sequence[int]], n: int) -> float | None:
@@ -85,8 +85,8 @@ def judge_documents(
         bos: see ``score``.
     """
     texts = [] if scorer is None else [saved.tokenizer.decode(tokens) for tokens in documents]
-    found = quality(documents, None if scorer is None else score(scorer, texts, bos))
-    return {**found, "samples": len(documents), "empty": sum(not tokens for tokens in documents)}
+    result = quality(documents, None if scorer is None else score(scorer, texts, bos))
+    return {**result, "samples": len(documents), "empty": sum(not tokens for tokens in documents)}
 
 
 def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list[int]] | None:
@@ -167,9 +167,9 @@ def in_a_line(cell: Mapping[str, Any]) -> str:
         f"{curve_name(cell):<24} {cell['budget']:>4} calls allowed, {cell['calls']:>6.1f} made"
     ]
     for name in ("nats", "entropy"):
-        if (found := cell[name]) is not None:
-            error = "" if found["error"] is None else f" ± {found['error']:.3f}"
-            parts.append(f"{name} {found['value']:.3f}{error}")
+        if (entry := cell[name]) is not None:
+            error = "" if entry["error"] is None else f" ± {entry['error']:.3f}"
+            parts.append(f"{name} {entry['value']:.3f}{error}")
     if cell["distinct"] is not None:
         parts.append(f"distinct 2-grams {cell['distinct']['2']:.3f}")
     return ", ".join(parts)

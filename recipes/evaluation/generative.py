@@ -71,22 +71,22 @@ def generate_and_judge(
     """
     documents = [saved.document(tokens) for tokens in drawn]
     texts = [saved.tokenizer.decode(tokens) for tokens in documents]
-    found = generative(score(scorer, texts, bos, batch), documents)
-    per_token = Estimate.of(found.per_token, [])
+    result = generative(score(scorer, texts, bos, batch), documents)
+    per_token = Estimate.of(result.per_token, [])
     if math.isnan(per_token.error):
         raise ValueError(
-            f"only 1 of the {found.samples} samples has text to score, so there is no standard "
+            f"only 1 of the {result.samples} samples has text to score, so there is no standard "
             "error: draw more samples"
         )
     apart = len(saved.beginning) if saved.leads else 0  # not part of what is drawn at the pace
     return {
         "perplexity": asdict(per_token.perplexity("per scorer token")),
         "nats_per_token": asdict(per_token),
-        "entropy": asdict(Estimate.of(found.entropy, [])),
-        "samples": found.samples,
-        "empty_samples": found.empty,
-        "samples_cut_by_scorer": found.cut,
-        "scored_tokens": found.scored_tokens,
+        "entropy": asdict(Estimate.of(result.entropy, [])),
+        "samples": result.samples,
+        "empty_samples": result.empty,
+        "samples_cut_by_scorer": result.cut,
+        "scored_tokens": result.scored_tokens,
         "protocol": protocol(saved, sampling, seed, len(drawn[0]) - apart)
         | {
             "scorer": scorer.name,

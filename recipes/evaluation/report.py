@@ -20,14 +20,14 @@ from recipes.metrics import References, basis
 from recipes.model_io import WEIGHTS
 
 
-def value_and_error(found: Measure) -> dict[str, float | None]:
+def value_and_error(measure: Measure) -> dict[str, float | None]:
     """Return an estimate for a JSON file.
 
     ``value`` and its standard ``error``, None where a single sample has none.
     """
     return {
-        "value": found.value,
-        "error": None if math.isnan(found.standard_error) else found.standard_error,
+        "value": measure.value,
+        "error": None if math.isnan(measure.standard_error) else measure.standard_error,
     }
 
 
@@ -38,21 +38,19 @@ def show(result: dict[str, Any], console: Console) -> None:
     for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
         table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
     rows = dict(result["bound"])
-    rows |= {f"label {name}": found for name, found in result["by_label"].items()}
+    rows |= {f"label {name}": row for name, row in result["by_label"].items()}
     if (likely := result["likelihood"]) is not None:
-        rows |= {
-            f"likelihood {name}": found for name, found in likely.items() if name != "protocol"
-        }
+        rows |= {f"likelihood {name}": row for name, row in likely.items() if name != "protocol"}
     if (generative := result["generative"]) is not None:
         rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
-    for name, found in rows.items():
-        noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
+    for name, row in rows.items():
+        noise = "" if row["noise"] is None else f"{row['noise']:.4f}"
         table.add_row(
             name.replace("_", " "),
-            f"{found['value']:.4f}",
-            f"{found['error']:.4f}",
+            f"{row['value']:.4f}",
+            f"{row['error']:.4f}",
             noise,
-            found["unit"],
+            row["unit"],
         )
     for name, value in result["references"].items():
         table.add_row(f"{name} model", f"{value:.4f}", "", "", "nats/token")

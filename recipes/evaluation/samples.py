@@ -41,19 +41,21 @@ def draw_samples(
     pace = sampling.named(saved)
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, pace, length + before)
-    own = range(count)[world.rank :: world.size]
+    indices = range(count)[world.rank :: world.size]
     rows = [
-        drawn_length(saved, start, seed, number) if saved.draws_lengths else start for number in own
+        drawn_length(saved, start, seed, number) if saved.draws_lengths else start
+        for number in indices
     ]
     drawn = dict[int, list[int]]()
     for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
         states, longest, lengths = stack(saved, [rows[place] for place in group])
-        index = torch.tensor([own[place] for place in group], device=world.device)
+        index = torch.tensor([indices[place] for place in group], device=world.device)
         tokens = draw(
             saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead
         )
         drawn |= {
-            own[place]: tokens[n, : rows[place].length].tolist() for n, place in enumerate(group)
+            indices[place]: tokens[n, : rows[place].length].tolist()
+            for n, place in enumerate(group)
         }
     everything = {number: tokens for part in world.gather(drawn) for number, tokens in part.items()}
     return [everything[number] for number in range(count)]
@@ -80,9 +82,9 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
         return None
     if name is None and data.layout.kind not in registry.available("metrics"):
         return None
-    found = dd.build("metrics", name or data.layout.kind, place="metrics")
-    found.check(data)
-    return found
+    metric = dd.build("metrics", name or data.layout.kind, place="metrics")
+    metric.check(data)
+    return metric
 
 
 def measure(

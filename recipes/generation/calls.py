@@ -32,13 +32,13 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
     Args:
         model: the network, or an adapter of one.
     """
-    made = NetworkCalls()
+    calls = NetworkCalls()
     depth = [0]
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def called(z: Any, *others: Any, **options: Any) -> Any:
-            made.sequences += (
+            calls.sequences += (
                 len(z) if depth[0] == 0 and z.numel() else 0
             )  # no tokens: the first block's cache
             depth[0] += 1
@@ -50,12 +50,12 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
         return called
 
     def watch(network: nn.Module) -> list[str]:
-        found = [
+        networks = [
             name
             for name in METHODS
             if callable(getattr(network, name, None)) and name not in vars(network)
         ]
-        for name in found:
+        for name in networks:
             setattr(network, name, counting(getattr(network, name)))
         if callable(
             after := getattr(network, "after", None)
@@ -67,12 +67,12 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
                 return other
 
             setattr(network, "after", moved)  # noqa: B010
-            found.append("after")
-        return found
+            networks.append("after")
+        return networks
 
     names = watch(model)
     try:
-        yield made
+        yield calls
     finally:
         for name in names:
             delattr(model, name)

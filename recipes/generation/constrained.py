@@ -210,18 +210,20 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
     if saved.symbols is not None and saved.symbols.token is not None:
         entries = {word: entry for word, entry in entries.items() if entry != saved.symbols.token}
     if "ByteLevel" in kinds:
-        found = {
+        bytes_of = {
             word: _from_byte_level(entry) for word, entry in entries.items() if word not in added
         }
     elif kinds & {"ByteFallback", "Metaspace"}:
-        found = {
+        bytes_of = {
             word: _from_sentence_piece(entry)
             for word, entry in entries.items()
             if word not in added
         }
     else:
-        found = {word: tokenizer.decode([word]).encode() for word in entries if word not in added}
-        if tokenizer.decode(list(found)).encode() != b"".join(found.values()):
+        bytes_of = {
+            word: tokenizer.decode([word]).encode() for word in entries if word not in added
+        }
+        if tokenizer.decode(list(bytes_of)).encode() != b"".join(bytes_of.values()):
             raise ValueError(
                 f"{saved.name}: its tokenizer decodes tokens jointly, for example with spaces "
                 "between them, so a "
@@ -230,8 +232,8 @@ def pieces(saved: LoadedModel) -> dict[int, bytes]:
                 "or be one of symbols; in Python dd.contrib.Constraint takes an Automaton over "
                 "tokens"
             )
-    found |= {word: text.encode() for word, text in added.items() if word in entries}
-    return {word: piece for word, piece in found.items() if piece}
+    bytes_of |= {word: text.encode() for word, text in added.items() if word in entries}
+    return {word: piece for word, piece in bytes_of.items() if piece}
 
 
 def _kinds(decoder: Any) -> set[str]:
@@ -249,11 +251,11 @@ def _bytes_of_characters() -> dict[str, int]:
         *range(ord("®"), ord("ÿ") + 1),
     ]
     others = [byte for byte in range(256) if byte not in plain]
-    found = {chr(byte): byte for byte in plain} | {
+    table = {chr(byte): byte for byte in plain} | {
         chr(256 + place): byte for place, byte in enumerate(others)
     }
-    assert found.keys() == set(ByteLevel.alphabet())
-    return found
+    assert table.keys() == set(ByteLevel.alphabet())
+    return table
 
 
 _BYTES = _bytes_of_characters()
@@ -335,16 +337,16 @@ def _transitions(
     """
     mark = size + 1
     index = _index(name, f"(?:{pattern}){END}", {**tokens, END.encode(): [mark]}, size)
-    found = index.get_transitions()
+    table = index.get_transitions()
     transitions = {
         state: {token: to for token, to in row.items() if token < size}
-        for state, row in found.items()
+        for state, row in table.items()
     }
     matches = index.get_final_states()
     return (
         transitions,
         index.get_initial_state(),
-        {state for state, row in found.items() if row.get(mark) in matches},
+        {state for state, row in table.items() if row.get(mark) in matches},
     )
 
 

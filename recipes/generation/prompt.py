@@ -74,13 +74,13 @@ def check_prompt(text: str, chat: bool = False) -> None:
         ValueError: no text; a gap in another spelling, of no token, or in a message of a chat.
     """
     check_text("prompt", text)
-    if found := LIKE_A_GAP.search(GAP.sub("", text)):
+    if match := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(
-            f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
+            f"prompt: {match[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
         )
-    if chat and (found := GAP.search(text)):
+    if chat and (match := GAP.search(text)):
         raise ValueError(
-            f"prompt: {found[0]} is a gap, which a message cannot contain: leave out --chat or the "
+            f"prompt: {match[0]} is a gap, which a message cannot contain: leave out --chat or the "
             "gap"
         )
     for gap in GAP.finditer(text):
@@ -101,17 +101,17 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
         ValueError: naming the first ten symbols.
     """
     tokenizer = saved.symbols
-    found = Counter[str]()
+    counts = Counter[str]()
     if tokenizer is None or (allowed and tokenizer.reads_all):
         return
     for part in GAP.split(text)[::2]:
-        found.update(tokenizer.unknown(part))
-    if found:
+        counts.update(tokenizer.unknown(part))
+    if counts:
         accept = "; --unknown accepts them" if tokenizer.reads_all else ""
         raise ValueError(
-            f"{name}: {found.total()} symbols are not in the tokenizer of {saved.name} and "
+            f"{name}: {counts.total()} symbols are not in the tokenizer of {saved.name} and "
             f"{tokenizer.become}: "
-            f"{list_symbols(dict(found.most_common(LISTED)))}{accept}"
+            f"{list_symbols(dict(counts.most_common(LISTED)))}{accept}"
         )
 
 
@@ -164,7 +164,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
     states += saved.encode(text[end:])
-    given = len(states)
+    count = len(states)
     if end and not has_mask(saved):
         raise ValueError(f"prompt: has gaps, but {saved.process!r} has no mask for them")
     if end and saved.special.eos is not None:
@@ -177,7 +177,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
             f"prompt: has {len(states)} symbols and gaps, must have {length}, the length of a "
             "sequence"
         )
-    return torch.tensor(states, dtype=torch.int64), given
+    return torch.tensor(states, dtype=torch.int64), count
 
 
 def has_mask(saved: LoadedModel) -> bool:
@@ -224,11 +224,11 @@ def row(
     block = pace.block or 1
     check_length(saved, length)
     if text is not None and GAP.search(text):
-        states, given = prompt_states(saved, text, length or saved.length)
+        states, count = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning), prompted=given)
+        return Row(text, states, len(states), len(saved.beginning), prompted=count)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
@@ -322,10 +322,14 @@ def together(
     pads = saved.leaves_out and has_mask(saved) and sampler.guarantees.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
-        own = rows[number].length
+        row_length = rows[number].length
         tokens = bool((states[number] < saved.process.vocab_size).any())
         # noise is split between blocks, where there are several
-        return (0, int(own == block)) if pads and tokens else (1, own, len(states[number]))
+        return (
+            (0, int(row_length == block))
+            if pads and tokens
+            else (1, row_length, len(states[number]))
+        )
 
     by_length = sorted(range(len(rows)), key=lambda number: rows[number].length)
     for group in batches(by_length, alike, size):
@@ -340,8 +344,15 @@ def stack(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
     if bool((lengths == longest).all()):
         return Batch(torch.stack(states) if len(states[0]) else None, longest, None)
     filled = [
-        torch.cat([own, own[own < saved.process.vocab_size][:1].expand(longest - len(own))])
-        for own in states
+        torch.cat(
+            [
+                states_of_row,
+                states_of_row[states_of_row < saved.process.vocab_size][:1].expand(
+                    longest - len(states_of_row)
+                ),
+            ]
+        )
+        for states_of_row in states
     ]
     return Batch(torch.stack(filled), longest, lengths)
 

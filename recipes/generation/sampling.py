@@ -237,7 +237,7 @@ class Sampling:
         Raises:
             ValueError: a rule on its end, and the model has no end token.
         """
-        found = list[dd.controls.Ending]()
+        parts = list[dd.controls.Ending]()
         last = self.end == "last"
         if last or self.min_tokens:
             ends = saved.special.ends
@@ -246,14 +246,14 @@ class Sampling:
                     f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of "
                     "text"
                 )
-            found += [
+            parts += [
                 dd.controls.EndOfText(
                     token, self.min_tokens, last=last, fill=saved.behind if last else None
                 )
                 for token in ends
             ]
         return (
-            found if self.stop_entropy is None else [*found, dd.controls.Settled(self.stop_entropy)]
+            parts if self.stop_entropy is None else [*parts, dd.controls.Settled(self.stop_entropy)]
         )
 
     def condition(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:

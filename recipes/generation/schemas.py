@@ -117,31 +117,31 @@ def adapt_schema(schema: Any, quotable: Callable[[dict[str, Any]], bool], place:
                 place, key, value, allowed, first or f"type {' or '.join(map(str, types))}"
             )
     _check_together(place, schema, first, types)
-    found = dict(schema)
-    if first is None and not found.keys().isdisjoint(BOUNDS):
-        return {"enum": integers(found, types, place)} | {
-            key: found[key] for key in DEFINITIONS if key in found
+    result = dict(schema)
+    if first is None and not result.keys().isdisjoint(BOUNDS):
+        return {"enum": integers(result, types, place)} | {
+            key: result[key] for key in DEFINITIONS if key in result
         }
     for key in ("pattern", "format"):
-        if key in found and not quotable({"type": "string", key: found[key]}):
+        if key in result and not quotable({"type": "string", key: result[key]}):
             raise ValueError(
-                f"{place}/{key} is {found[key]!r}: allows quotes, backslashes or control "
+                f"{place}/{key} is {result[key]!r}: allows quotes, backslashes or control "
                 "characters, which end or "
                 r'break a string of JSON; in a pattern write [^"\\\x00-\x1f] in place of a dot'
             )
-    for key in found.keys() & {*DEFINITIONS, "properties"}:
-        found[key] = {
+    for key in result.keys() & {*DEFINITIONS, "properties"}:
+        result[key] = {
             name: adapt_schema(one, quotable, f"{place}/{key}/{name}")
-            for name, one in found[key].items()
+            for name, one in result[key].items()
         }
-    for key in found.keys() & {"anyOf", "prefixItems"}:
-        found[key] = [
+    for key in result.keys() & {"anyOf", "prefixItems"}:
+        result[key] = [
             adapt_schema(one, quotable, f"{place}/{key}/{number}")
-            for number, one in enumerate(found[key])
+            for number, one in enumerate(result[key])
         ]
-    for key in found.keys() & {"items", "additionalProperties"}:
-        found[key] = adapt_schema(found[key], quotable, f"{place}/{key}")
-    return found
+    for key in result.keys() & {"items", "additionalProperties"}:
+        result[key] = adapt_schema(result[key], quotable, f"{place}/{key}")
+    return result
 
 
 def _check_keyword(place: str, key: str, value: Any, allowed: frozenset[str], what: str) -> None:

@@ -51,11 +51,11 @@ class Metrics:
     """
 
     def __init__(self, path: Path, start: int) -> None:
-        found = list(read_metrics(path)) if path.exists() else []
-        self.kept = [record for _, record in found if record["step"] <= start]
+        records = list(read_metrics(path)) if path.exists() else []
+        self.kept = [record for _, record in records if record["step"] <= start]
         temporary = path.with_name(path.name + ".tmp")
         with temporary.open("wb") as file:
-            file.writelines(line for line, record in found if record["step"] <= start)
+            file.writelines(line for line, record in records if record["step"] <= start)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

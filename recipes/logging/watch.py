@@ -92,8 +92,8 @@ class Watch:
         makers = chosen_boards(recipe)
         folder = recipe.output.folder
         with ExitStack() as stack:
-            kept = start or -1  # the values before the first step are measured again
-            self._metrics = stack.enter_context(Metrics(folder / METRICS, kept))
+            known = start or -1  # the values before the first step are measured again
+            self._metrics = stack.enter_context(Metrics(folder / METRICS, known))
             self._before = max(
                 (record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0
             )

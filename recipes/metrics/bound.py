@@ -46,10 +46,10 @@ class Terms:
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
         """Concatenate all parts, in the order of the corpus."""
         parts = list(parts)
-        given = {name: [getattr(part, name) for part in parts] for name in COLUMNS}
+        columns = {name: [getattr(part, name) for part in parts] for name in COLUMNS}
         whole = {
             name: None if any(v is None for v in values) else torch.cat(values)
-            for name, values in given.items()
+            for name, values in columns.items()
         }
         return cls(**whole, draws=parts[0].draws).at(whole["index"].argsort(stable=True))
 

@@ -70,16 +70,16 @@ def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str,
     Bits per byte are those of text alone.
     """
     name, unit = bits(data)
-    found = {
+    result = {
         "nats_per_token": per_token,
         name: per_token.scale(1 / math.log(2), unit),
         "perplexity": per_token.perplexity("per token"),
     }
     if data.is_text:
-        found["bits_per_byte"] = per_token.scale(
+        result["bits_per_byte"] = per_token.scale(
             data.validation.bits_per_byte(1.0, given), "bits/byte"
         )
-    return found
+    return result
 
 
 def by_label(replicates: Sequence[Terms], data: "Prepared") -> dict[str, Estimate]:
@@ -88,20 +88,22 @@ def by_label(replicates: Sequence[Terms], data: "Prepared") -> dict[str, Estimat
     Empty without labels.
     """
     labels = replicates[0].labels
-    found = {}
+    result = {}
     for number, name in enumerate(() if labels is None else data.classes):
         if int((mine := labels == number).sum()) > 1:
-            own = [one.at(mine) for one in replicates]
-            found[name] = Estimate.of(Terms.average(own).per_token, [one.per_token for one in own])
-    return found
+            of_label = [one.at(mine) for one in replicates]
+            result[name] = Estimate.of(
+                Terms.average(of_label).per_token, [one.per_token for one in of_label]
+            )
+    return result
 
 
 def estimates(replicates: Sequence[Terms], data: "Prepared", given: int = 0) -> dict[str, Estimate]:
     """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
     whole = Terms.average(replicates)
-    found = in_units(
+    result = in_units(
         Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given
     )
     for number, name in enumerate(_TERMS):
-        found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
-    return found
+        result[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
+    return result

@@ -53,10 +53,10 @@ def read(
     parts = []
     most = 0
     for batch in batches:
-        own = batch.index < wanted
-        x = batch.x[own]
-        mask = batch.mask[own]
-        index = batch.index[own]
+        wanted_rows = batch.index < wanted
+        x = batch.x[wanted_rows]
+        mask = batch.mask[wanted_rows]
+        index = batch.index[wanted_rows]
         tokens = mask.sum(1)
         nats = torch.zeros(len(x), 1 if group is None else 3, dtype=torch.float64)
         lengths = tokens if packed or alone else torch.full_like(tokens, x.shape[1])
@@ -66,7 +66,7 @@ def read(
             mask[:, 0] = False
         conditional = batch.labels is not None and takes_labels(denoiser)
         # a call takes some of the rows, so all rows of a call have one label
-        labels = batch.labels[own] if conditional else torch.zeros_like(lengths)
+        labels = batch.labels[wanted_rows] if conditional else torch.zeros_like(lengths)
         for length, label in torch.stack([lengths, labels], 1).unique(dim=0).tolist():
             rows = (lengths == length) & (labels == label)
             text = x[rows, :length]

@@ -26,11 +26,11 @@ class References:
 
     def beside(self, bound: float) -> str:
         """Return both as text, and whether a bound is above one of them."""
-        found = f"uniform model {self.uniform:.4f}, unigram model {self.unigram:.4f}"
+        line = f"uniform model {self.uniform:.4f}, unigram model {self.unigram:.4f}"
         if bound <= min(self.uniform, self.unigram):
-            return found
+            return line
         return (
-            f"{found}: the bound is above the "
+            f"{line}: the bound is above the "
             f"{'uniform' if bound > self.uniform else 'unigram'} model"
         )
 

@@ -27,12 +27,12 @@ def as_function(model: nn.Module, half: bool, by: Denoiser | None = None) -> Den
 
         return telling(denoiser, model)
 
-    found = wrapped(model if by is None else by)
+    function = wrapped(model if by is None else by)
     if by is None and takes_memory(model):  # samplers call only its features with memory
-        found.features = wrapped(model.features)
-        found.output_weights = model.output_weights
-        found.takes_memory = True
-    return found
+        function.features = wrapped(model.features)
+        function.output_weights = model.output_weights
+        function.takes_memory = True
+    return function
 
 
 def with_padding(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:

@@ -154,8 +154,8 @@ def open_saved(
                 f"{str(source)!r}"
             )
     folder = Path(source)
-    own = (folder / WEIGHTS).is_dir()
-    if own:
+    has_weights = (folder / WEIGHTS).is_dir()
+    if has_weights:
         folder = folder / WEIGHTS
     if folder.is_file():
         raise FileNotFoundError(f"{source} is a file, must be the folder of a run or of a model")
@@ -194,7 +194,9 @@ def open_saved(
             f"has no {CONFIG} of a "
             "third-party model either"
         )
-    if not own and not any((folder / name).exists() for name in (MANIFEST, "model.safetensors")):
+    if not has_weights and not any(
+        (folder / name).exists() for name in (MANIFEST, "model.safetensors")
+    ):
         raise FileNotFoundError(
             f"{folder} has a {RECIPE} and no weights: the run has not saved yet, as it does every "
             "output.save_every "
@@ -214,7 +216,7 @@ def open_saved(
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     layout = layout_of(folder)
     context = Published(folder, tokenizer, layout)
-    with nullcontext() if own else registry.trusting(trust):
+    with nullcontext() if has_weights else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
         process = dd.build("processes", recipe.process, context, "process").to(device)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
@@ -281,9 +283,9 @@ def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module
         ValueError: weights that do not fit, each by name.
     """
     target = registry.find("backbones", recipe.model["kind"])
-    made = target if isinstance(target, type) else get_type_hints(target).get("return")
-    if isinstance(made, type) and issubclass(made, Pretrained):
-        return made.from_pretrained(folder)
+    cls = target if isinstance(target, type) else get_type_hints(target).get("return")
+    if isinstance(cls, type) and issubclass(cls, Pretrained):
+        return cls.from_pretrained(folder)
     model = dd.build("backbones", recipe.network, known, "model")
     fill(model, folder / "model.safetensors")
     return model

@@ -93,10 +93,15 @@ def publish(
         >>> publish("runs/mine", network, process, "data/digits")  # doctest: +SKIP
     """
     folder = Path(folder)
-    found = _describe(folder, data, packed, {"bos": bos, "eos": eos, "pad": pad})
-    rows = _length(found.layout, length)
+    description = _describe(folder, data, packed, {"bos": bos, "eos": eos, "pad": pad})
+    rows = _length(description.layout, length)
     values = {
-        "data": {"corpus": found.corpus, "folder": found.folder, "length": rows, "packed": packed},
+        "data": {
+            "corpus": description.corpus,
+            "folder": description.folder,
+            "length": rows,
+            "packed": packed,
+        },
         "process": process_values(process),
         "pace": pace if isinstance(pace, str) else dict(pace),
         "model": model_values(network, model),
@@ -108,15 +113,15 @@ def publish(
         "steps": 1,
     }
     recipe = with_full_attention(recipe_of(_merge(values, training or {}), "publish"), network)
-    if found.prepared is not None:
-        check_lengths(found.prepared, rows, packed)
+    if description.prepared is not None:
+        check_lengths(description.prepared, rows, packed)
     fitting(recipe.order(), rows)
-    dd.check_vocabulary(process, found.tokenizer.get_vocab())
-    blank = rebuilt(recipe, process, network, Given(found.tokenizer, found.layout))
+    dd.check_vocabulary(process, description.tokenizer.get_vocab())
+    blank = rebuilt(recipe, process, network, Given(description.tokenizer, description.layout))
     record = Record(
         recipe=recipe,
-        tokenizer=found.tokenizer,
-        layout=found.layout,
+        tokenizer=description.tokenizer,
+        layout=description.layout,
     )
     _check_folder(folder, record)
     about = (
@@ -172,7 +177,7 @@ def _describe(
         train=train, validation=held_out, tokenizer=str(folder / WEIGHTS / TOKENIZER), **named
     )
     lacks_padding = tokenizer.token_to_id(corpus.pad) is None
-    found = add_special(
+    ids = add_special(
         Tokenizer.from_str(tokenizer.to_str()), corpus
     )  # a copy, to which padding may be added
     if lacks_padding and (named.get("pad") is not None or not packed):
@@ -182,7 +187,7 @@ def _describe(
             "that of the network"
         )
     if lacks_padding:
-        corpus = replace(corpus, pad=tokenizer.id_to_token(found.eos))
+        corpus = replace(corpus, pad=tokenizer.id_to_token(ids.eos))
     return _Data(corpus, folder / "data", tokenizer)
 
 
@@ -222,9 +227,9 @@ def _check_folder(folder: Path, record: Record) -> None:
 def _merge(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a recipe with those of the training."""
     fixed: Sequence[str] = ("data", "process", "pace", "model", "output", "start")
-    if taken := sorted(more.keys() & set(fixed)):
+    if twice := sorted(more.keys() & set(fixed)):
         raise ValueError(
-            f"training: has the keys {', '.join(taken)}, which do not describe the training"
+            f"training: has the keys {', '.join(twice)}, which do not describe the training"
         )
     return {
         name: {**values[name], **more[name]}

@@ -126,10 +126,10 @@ def rebuilt(
             "as a compiled network, give the network inside"
         )
     weights = network.state_dict()
-    own = model.state_dict()
+    expected = model.state_dict()
     there, wanted = (
         {name: tuple(getattr(one, "shape", ())) for name, one in each.items()}
-        for each in (own, weights)
+        for each in (expected, weights)
     )
     faults = [
         f"{name} is {wanted.get(name, 'missing')}, in the built network "

@@ -50,19 +50,19 @@ class Record:
 
     def files(self) -> dict[str, bytes | str]:
         """Return the contents of the files by name."""
-        found: dict[str, bytes | str] = {
+        written: dict[str, bytes | str] = {
             RECIPE: recipe_yaml(self.recipe),
             TOKENIZER: self.tokenizer.to_str(),
         }
         if self.layout is not None:
-            found[SYMBOLS] = json.dumps(self.layout.plain())
+            written[SYMBOLS] = json.dumps(self.layout.plain())
         if self.counts is not None:
-            found[COUNTS] = save({"counts": self.counts})
+            written[COUNTS] = save({"counts": self.counts})
         if self.clusters is not None:
             with tempfile.TemporaryDirectory() as folder:
                 save_clusters(Path(folder) / CLUSTERS, self.clusters)
-                found |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-        return found
+                written |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return written
 
 
 def write_model(model: nn.Module, folder: Path, record: Record, title: str, about: str) -> None:

@@ -43,16 +43,16 @@ def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recip
     whole = replace(
         whole, data=replace(whole.data, wrap=True), loss=whole.loss | {"count_padding": False}
     )
-    found = {BEGIN: ("masks, what the blocks below start from", whole)}
+    variants = {BEGIN: ("masks, what the blocks below start from", whole)}
     start = str(recipe.output.folder / BEGIN)
     for size, interval in INTERVALS.items():
         loss = whole.loss | {"interval": interval, "weigh_times": False}
-        own = replace(whole, pace=f"blocks:size={size}", loss=loss, steps=150_000, start=start)
-        found[f"bd3lm-{size}"] = (
+        variant = replace(whole, pace=f"blocks:size={size}", loss=loss, steps=150_000, start=start)
+        variants[f"bd3lm-{size}"] = (
             f"masks by blocks of {size} tokens, from the weights of {start} (--start)",
-            own,
+            variant,
         )
     return {
         name: (text, replace(one, output=replace(one.output, folder=one.output.folder / name)))
-        for name, (text, one) in found.items()
+        for name, (text, one) in variants.items()
     }

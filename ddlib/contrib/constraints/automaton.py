@@ -210,8 +210,10 @@ class Automaton:
         Args:
             z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
         """
-        given = z[..., None] == torch.arange(self.vocab_size, device=z.device)
-        return self.possible(z)[..., self.token_class] & (given | (z >= self.vocab_size)[..., None])
+        is_token = z[..., None] == torch.arange(self.vocab_size, device=z.device)
+        return self.possible(z)[..., self.token_class] & (
+            is_token | (z >= self.vocab_size)[..., None]
+        )
 
     def possible(self, z: Tokens) -> Bool[Tensor, "B L C"]:
         """Return the classes of tokens at each position with which a sequence still has an accepted
@@ -222,18 +224,18 @@ class Automaton:
         """
         classes = self.classes(z)
         (rows, length) = z.shape
-        found = torch.zeros(rows, length, self.num_classes, dtype=torch.bool, device=z.device)
+        allowed = torch.zeros(rows, length, self.num_classes, dtype=torch.bool, device=z.device)
         after = [self.ending(0).expand(rows, -1)]
         for column in range(length - 1, min(self.skip, length) - 1, -1):
             after.append(self.precede(after[-1], classes[:, column]))
         states = self.start_sets(rows)
         possible = after[-1][:, 0].isfinite()
-        found[:, : self.skip] = possible[:, None, None]
+        allowed[:, : self.skip] = possible[:, None, None]
         for column in range(min(self.skip, length), length):
             here = self.scores(states, after[length - 1 - column]).isfinite()
-            found[:, column] = here & self.groups[(-1 - classes[:, column]).clamp_min(0)]
+            allowed[:, column] = here & self.groups[(-1 - classes[:, column]).clamp_min(0)]
             states = self.follow(states, classes[:, column])
-        return torch.where((classes >= 0)[..., None], possible[:, None, None], found)
+        return torch.where((classes >= 0)[..., None], possible[:, None, None], allowed)
 
     def classes(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Return the class of each token.
@@ -311,12 +313,12 @@ class Automaton:
         """
         known = (classes >= 0)[:, None]
         target, exists = self._next(classes)
-        found = torch.where(exists & known, values.gather(1, target), -torch.inf)
+        score = torch.where(exists & known, values.gather(1, target), -torch.inf)
         if not bool(known.all()):
             before, after, exists = self._moves(classes)
             best = torch.where(exists, values[:, after], -torch.inf)
-            found.scatter_reduce_(1, before.expand(len(values), -1), best, "amax")
-        return found
+            score.scatter_reduce_(1, before.expand(len(values), -1), best, "amax")
+        return score
 
     def scores(
         self, states: Bool[Tensor, "B K"], after: Float64[Tensor, "B K"]
@@ -331,10 +333,10 @@ class Automaton:
         """
         sources, classes, targets = self.edges
         values = torch.where(states[:, sources], after[:, targets], -torch.inf)
-        found = values.new_full((len(states), self.num_classes), -torch.inf)
-        found.scatter_reduce_(1, classes.expand(len(states), -1), values, "amax")
-        found[:, :-1][:, ~self.is_open] = -torch.inf
-        return found
+        log_sums = values.new_full((len(states), self.num_classes), -torch.inf)
+        log_sums.scatter_reduce_(1, classes.expand(len(states), -1), values, "amax")
+        log_sums[:, :-1][:, ~self.is_open] = -torch.inf
+        return log_sums
 
     def weighed(
         self, values: Float64[Tensor, "B K"], weights: Float64[Tensor, "B C"]

@@ -32,11 +32,11 @@ def number_transitions(
     require(
         bool(final), "accepting is empty, must hold a state: no sequence satisfies the constraint"
     )
-    for name, given in (("end", end), ("fill", fill)):
-        if given is not None:
+    for name, special in (("end", end), ("fill", fill)):
+        if special is not None:
             require(
-                check_count(name, given, 0) < vocab_size,
-                f"{name} is {given}, must be in [0, {vocab_size})",
+                check_count(name, special, 0) < vocab_size,
+                f"{name} is {special}, must be in [0, {vocab_size})",
             )
     number: dict[Hashable, int] = {start: 0}
     for state in chain(transitions, *(row.values() for row in transitions.values()), final):
@@ -144,6 +144,6 @@ def token_classes(
     numbers[used] = which
     first = np.zeros(vocab_size, bool)
     first[np.flatnonzero(used)[members]] = True
-    kept = first[tokens]  # the transitions of one member of each class
-    found = [torch.from_numpy(part[kept]) for part in (sources, numbers[tokens], targets)]
-    return torch.from_numpy(numbers), len(distinct), found
+    selected = first[tokens]  # the transitions of one member of each class
+    parts = [torch.from_numpy(part[selected]) for part in (sources, numbers[tokens], targets)]
+    return torch.from_numpy(numbers), len(distinct), parts

@@ -115,14 +115,14 @@ def token_ancestors(process: ForwardProcess) -> Int64[Tensor, "V n"]:
     that is supported.
     """
     assert isinstance(process, LevelProcess)
-    found = torch.zeros(process.vocab_size, 0, dtype=torch.int64, device=process.device)
+    ancestors = torch.zeros(process.vocab_size, 0, dtype=torch.int64, device=process.device)
     for level in range(1, process.hierarchy.depth):
         above = (
             cast(Map, process.hierarchy.between(0, level)).parents
             + process.hierarchy.offsets[level]
         )
-        found = torch.cat([found, above[:, None]], 1)
-    return found
+        ancestors = torch.cat([ancestors, above[:, None]], 1)
+    return ancestors
 
 
 def _check_satisfiable(constraint: Automaton, states: Tokens) -> None:
@@ -137,10 +137,10 @@ def _check_satisfiable(constraint: Automaton, states: Tokens) -> None:
         return
     row = int((~possible).nonzero()[0])
     length = states.shape[1]
-    given = (states[row, constraint.skip :] < constraint.vocab_size).any()
-    beside = f" with the tokens that row {row} of the prompt gives" if given else ""
+    prompted = (states[row, constraint.skip :] < constraint.vocab_size).any()
+    beside = f" with the tokens that row {row} of the prompt gives" if prompted else ""
     raise ValueError(
         f"constraint is {constraint!r}, which no sequence of length {length} satisfies{beside}: "
         "use another "
-        f"length{', prompt' if given else ''} or constraint, or fewer forbidden tokens"
+        f"length{', prompt' if prompted else ''} or constraint, or fewer forbidden tokens"
     )

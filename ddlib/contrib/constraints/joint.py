@@ -99,9 +99,9 @@ class JointDraw:
                 place = torch.full_like(here, column)
                 scores = self.log_probs(rows[here], place)
                 if column >= automaton.skip:
-                    found = automaton.scores(states[here], after[column][here])
-                    found = found - found.amax(-1, keepdim=True)
-                    scores = scores + found[:, automaton.token_class].to(scores.dtype)
+                    log_weights = automaton.scores(states[here], after[column][here])
+                    log_weights = log_weights - log_weights.amax(-1, keepdim=True)
+                    scores = scores + log_weights[:, automaton.token_class].to(scores.dtype)
                 empty = ~(scores.amax(-1) > -torch.inf)
                 require(
                     not bool(empty.any()),
@@ -125,13 +125,13 @@ class JointDraw:
         first = torch.where(drawn & (column >= automaton.skip), column, length).amin(1)
         columns = drawn.any(0).tolist()
         lowest = int(first.min())
-        given = ((classes != -1) | drawn).any(0).nonzero()[:, 0]
-        stop = int(given[-1]) + 1  # all positions behind are masks
+        stops = ((classes != -1) | drawn).any(0).nonzero()[:, 0]
+        stop = int(stops[-1]) + 1  # all positions behind are masks
         values = automaton.ending(length - stop).expand(len(rows), -1)
-        found = dict[int, Tensor]()
+        after_column = dict[int, Tensor]()
         for i in range(stop - 1, lowest - 1, -1):
             if columns[i]:
-                found[i] = values
+                after_column[i] = values
             if i == lowest:
                 break
             before = automaton.precede(values, classes[:, i])
@@ -140,7 +140,7 @@ class JointDraw:
                 if len(here):
                     before[here] = automaton.weighed(values[here], self._weights(rows[here], i))
             values = before
-        return found
+        return after_column
 
     def _weights(self, rows: Int64[Tensor, "n"], column: int) -> Float64[Tensor, "n C"]:
         """Return the log-probabilities of the classes of tokens at a column."""

@@ -46,9 +46,9 @@ class RaggedContext(FullContext):
             mine = lengths == length
             some = mine if self.compact else torch.ones_like(mine)
             at = None if positions is None else positions[some].clamp_max(length - 1)
-            found = call(z[some, :length], t[some], at)
+            result = call(z[some, :length], t[some], at)
             if output is None:
-                output = found.new_zeros(len(z), width, found.shape[-1])
-            output[mine, : found.shape[1]] = found if self.compact else found[mine]
+                output = result.new_zeros(len(z), width, result.shape[-1])
+            output[mine, : result.shape[1]] = result if self.compact else result[mine]
         assert output is not None  # the model is called where there are positions to draw
         return output

@@ -116,9 +116,11 @@ class EndOfText(Ending):
         return super().needs | (Needs.TOKEN_DISTRIBUTIONS if self.least else Needs.NOTHING)
 
     def check(self, call: SamplingCall) -> None:
-        for name, given in (("token", self.token), ("fill", self.fill)):
+        for name, number in (("token", self.token), ("fill", self.fill)):
             size = call.process.vocab_size
-            require(given < size, f"{name} of {self!r} is {given}, must be a token in [0, {size})")
+            require(
+                number < size, f"{name} of {self!r} is {number}, must be a token in [0, {size})"
+            )
 
     def select_finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any

@@ -76,11 +76,11 @@ class Array:
         ids = Ragged(values, np.concatenate([[0], lengths.cumsum()]))
 
         def columns(name: str) -> Sequence[Any] | None:
-            found = [part.columns(name) for part in parts.values()]
+            by_part = [part.columns(name) for part in parts.values()]
             return (
                 None
-                if any(one is None for one in found)
-                else [x for one in found for x in np.asarray(one).tolist()]
+                if any(one is None for one in by_part)
+                else [x for one in by_part for x in np.asarray(one).tolist()]
             )
 
         labels, classes = chosen_labels(self.labels, columns, len(ids))

@@ -75,8 +75,8 @@ class Table:
     def read(self) -> Any:
         """Return the split, or its slice."""
         source = Source(path=self.path, split=self.split)
-        found = Hub().load(source, None)
-        return found.select(part(source, len(found)))
+        dataset = Hub().load(source, None)
+        return dataset.select(part(source, len(dataset)))
 
     def identity(self) -> dict[str, str]:
         """Return the commit of the data set."""
@@ -149,16 +149,16 @@ def read_labels(path: str, count: int) -> tuple[Int[np.ndarray, " N"], tuple[str
             "file of the sequences, or a file with one label on each line (.txt) or in an array "
             "(.npy)"
         )
-    found: Any = (
+    values: Any = (
         np.load(file, allow_pickle=False)
         if file.suffix == ".npy"
         else as_ints(list(text_lines(file)))
     )
-    if len(found) != count:
+    if len(values) != count:
         raise ValueError(
-            f"labels={path!r}: holds {len(found)}, must hold one for each of {count} sequences"
+            f"labels={path!r}: holds {len(values)}, must hold one for each of {count} sequences"
         )
-    return index_labels(found, f"labels={path!r}")
+    return index_labels(values, f"labels={path!r}")
 
 
 def as_ints(labels: Sequence[str]) -> list[Any]:
@@ -186,7 +186,7 @@ def chosen_labels(
     """
     if labels is None:
         return None, ()
-    found = columns(labels)
-    if found is None:
+    columns_of = columns(labels)
+    if columns_of is None:
         return read_labels(labels, count)
-    return index_labels(found, f"labels={labels!r}")
+    return index_labels(columns_of, f"labels={labels!r}")

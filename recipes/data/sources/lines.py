@@ -158,9 +158,9 @@ def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
     codes, offsets = code_points(texts)
     places = np.zeros(0x110000, dtype=np.int32)
     places[codes] = 1
-    found = np.flatnonzero(places)
-    places[found] = np.arange(len(found))
-    return Ragged(places[codes], offsets), tuple(map(chr, found.tolist()))
+    ends = np.flatnonzero(places)
+    places[ends] = np.arange(len(ends))
+    return Ragged(places[codes], offsets), tuple(map(chr, ends.tolist()))
 
 
 def _tokens(
@@ -203,8 +203,8 @@ def _rest(text: str, tokens: Sequence[str]) -> str:
     """
     at = 0
     for token in tokens:
-        found = text.find(token, at)
-        if gap := text[at:found].strip():
+        place = text.find(token, at)
+        if gap := text[at:place].strip():
             return gap[0]
-        at = found + len(token)
+        at = place + len(token)
     return text[at:].strip()[:1]

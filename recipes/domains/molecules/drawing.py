@@ -47,17 +47,17 @@ def draw(
         raise ValueError(
             f"captions has {len(captions)} entries, must have {len(smiles)}: one for each molecule"
         )
-    found = [molecule(one) for one in smiles]
+    parsed = [molecule(one) for one in smiles]
     columns = min(columns, len(smiles))
     whole = Draw.MolsToGridImage(
-        [Chem.Mol() if one is None else one for one in found],
+        [Chem.Mol() if one is None else one for one in parsed],
         molsPerRow=columns,
         subImgSize=size,
         legends=list(captions) or None,
         returnPNG=False,
     )
     pen = ImageDraw.Draw(whole)
-    for number, one in enumerate(found):
+    for number, one in enumerate(parsed):
         if one is None:  # rdkit leaves the place empty, the caption too
             place = (number % columns * size[0] + 8, number // columns * size[1] + 8)
             pen.multiline_text(

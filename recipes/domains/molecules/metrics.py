@@ -57,8 +57,8 @@ def canonical(smiles: Sequence[str]) -> list[str | None]:
     for number, one in enumerate(smiles):
         if not isinstance(one, str):
             raise ValueError(f"molecule {number} is {one!r}: must be a string")
-    found = map(molecule, smiles)
-    return [None if one is None else Chem.MolToSmiles(one) for one in found]
+    molecules = map(molecule, smiles)
+    return [None if one is None else Chem.MolToSmiles(one) for one in molecules]
 
 
 def validity(smiles: Sequence[str]) -> float:
@@ -68,8 +68,8 @@ def validity(smiles: Sequence[str]) -> float:
         ModuleNotFoundError: rdkit is not installed.
         ValueError: no molecules.
     """
-    found = canonical(_some(smiles))
-    return sum(one is not None for one in found) / len(found)
+    names = canonical(_some(smiles))
+    return sum(one is not None for one in names) / len(names)
 
 
 def uniqueness(smiles: Sequence[str], first: int | None = None) -> float:
@@ -159,7 +159,7 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
     nothing = {name: np.array([np.nan]) for name in PROPERTIES}
     of_samples = _properties(valid) if valid else nothing
     of_data = _properties(known)
-    found = {
+    result = {
         "validity": len(valid) / len(smiles),
         "uniqueness": len(different) / len(valid) if valid else np.nan,
         "novelty": len(different - set(train)) / len(different) if valid else np.nan,
@@ -169,9 +169,9 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
     for name in PROPERTIES:
         left = of_samples[name]
         right = of_data[name]
-        found |= {f"{name}_mean": float(left.mean()), f"{name}_mean_of_data": float(right.mean())}
-        found[f"{name}_distance"] = float(wasserstein_distance(left, right)) if valid else np.nan
-    return found
+        result |= {f"{name}_mean": float(left.mean()), f"{name}_mean_of_data": float(right.mean())}
+        result[f"{name}_distance"] = float(wasserstein_distance(left, right)) if valid else np.nan
+    return result
 
 
 def _some(smiles: Sequence[str]) -> Sequence[str]:
@@ -210,6 +210,6 @@ def _properties(valid: Sequence[str]) -> dict[str, Float[np.ndarray, " N"]]:
     from rdkit.Chem import Crippen, Descriptors
     from rdkit.Chem.QED import qed
 
-    found = [molecule(one) for one in valid]
+    parsed = [molecule(one) for one in valid]
     functions = zip(PROPERTIES, (qed, Crippen.MolLogP, Descriptors.MolWt), strict=True)
-    return {name: np.array([function(one) for one in found]) for name, function in functions}
+    return {name: np.array([function(one) for one in parsed]) for name, function in functions}

@@ -136,13 +136,13 @@ def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
     ends = np.flatnonzero(codes == ord("\n"))
     lengths = np.diff(ends, prepend=-1) - 1
     codes = np.delete(codes, ends)
-    found = table[codes]
-    if (bad := np.flatnonzero(found < 0)).size:
+    encoded = table[codes]
+    if (bad := np.flatnonzero(encoded < 0)).size:
         row = int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
         raise ValueError(
             f"molecule {row}, {smiles[row]!r}: {chr(codes[bad[0]])!r} is not in the alphabet"
         )
-    return Ragged(found, np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged(encoded, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _file(split: Split) -> Path:

@@ -47,8 +47,8 @@ def intervals(
         for notes in _notes(sequences, symbols, voices)
         if len(notes) > 1
     ]
-    found = np.concatenate(steps) if steps else np.array([], dtype=np.int64)
-    return _shares(np.clip(found, -WIDEST, WIDEST) + WIDEST, 2 * WIDEST + 1, "intervals")
+    values = np.concatenate(steps) if steps else np.array([], dtype=np.int64)
+    return _shares(np.clip(values, -WIDEST, WIDEST) + WIDEST, 2 * WIDEST + 1, "intervals")
 
 
 def durations(
@@ -119,7 +119,7 @@ def _notes(
     sequences: Sequence[Int[np.ndarray, " L"]], symbols: Sequence[str], voices: int
 ) -> list[list[tuple[int, int]]]:
     """Return the notes of each voice of each piece as (pitch, duration in steps)."""
-    found = []
+    events = []
     for number, ids in enumerate(sequences):
         ids = np.asarray(ids)
         if ids.size and ids.max() >= len(symbols):
@@ -132,10 +132,10 @@ def _notes(
             ends = np.flatnonzero((begins == 1) | (pitches < 0))
             ends = np.append(ends, len(pitches))
             following = ends[np.searchsorted(ends, starts, side="right")]
-            found.append(
+            events.append(
                 list(zip(pitches[starts].tolist(), (following - starts).tolist(), strict=True))
             )
-    return found
+    return events
 
 
 def _shares(entries: Int[np.ndarray, " n"], size: int, what: str) -> Float[np.ndarray, " m"]:

@@ -114,8 +114,8 @@ def pixels(
     if ids.size and not 0 <= ids.min() <= ids.max() < len(colours):
         worst = ids.max() if ids.max() >= len(colours) else ids.min()
         raise ValueError(f"ids contain the state {worst}, must be in 0..{len(colours) - 1}")
-    found = colours[ids].reshape(len(ids), height, width, channels, 3)
-    return found[:, :, :, 0] if channels == 1 else found[..., range(3), range(3)]
+    rgb = colours[ids].reshape(len(ids), height, width, channels, 3)
+    return rgb[:, :, :, 0] if channels == 1 else rgb[..., range(3), range(3)]
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -232,21 +232,21 @@ def _index_colours(sheet: "Image") -> "Image":
     from PIL import Image
 
     rgb = np.asarray(sheet).astype(np.int64)
-    found, index = np.unique(rgb @ (65536, 256, 1), return_inverse=True)
-    if len(found) > 256:
+    palette, index = np.unique(rgb @ (65536, 256, 1), return_inverse=True)
+    if len(palette) > 256:
         return sheet.quantize(256, dither=Image.Dither.NONE)
     result = Image.fromarray(index.reshape(rgb.shape[:2]).astype(np.uint8), mode="P")
     result.putpalette(
-        np.stack([found >> 16, found >> 8 & 255, found & 255], 1).astype(np.uint8).tobytes()
+        np.stack([palette >> 16, palette >> 8 & 255, palette & 255], 1).astype(np.uint8).tobytes()
     )
     return result
 
 
 def _sheet(
-    found: UInt8[np.ndarray, "N H W 3"], columns: int | None, scale: int | None
+    tiles: UInt8[np.ndarray, "N H W 3"], columns: int | None, scale: int | None
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Return the pictures on one sheet, enlarged, with a margin between them."""
-    count, height, width, _ = found.shape
+    count, height, width, _ = tiles.shape
     if not count:
         raise ValueError("there are no samples: must be at least one")
     columns = math.ceil(math.sqrt(count)) if columns is None else columns
@@ -265,7 +265,7 @@ def _sheet(
         dtype=np.uint8,
     )
     sheet[:] = PAPER
-    for number, one in enumerate(found):
+    for number, one in enumerate(tiles):
         top = number // columns * (height * scale + gap) + gap
         left = number % columns * (width * scale + gap) + gap
         large = one.repeat(scale, 0).repeat(scale, 1)

@@ -58,7 +58,7 @@ class Images:
             raise ValueError(f"size={self.size}: must be height and width")
 
     def load(self) -> Sequences:
-        found, columns = self._pictures()
+        loaded, columns = self._pictures()
         if self.labels == FOLDER and columns(FOLDER) is None:
             raise ValueError(
                 f"labels={FOLDER!r}: takes the folder of each picture file, and {self.files} holds "
@@ -66,7 +66,7 @@ class Images:
                 "be a column or another array of the file, or a file with one label on each line"
             )
         pictures: list[Int[np.ndarray, "H W *C"]] = []
-        for name, picture in found:
+        for name, picture in loaded:
             if pictures and picture.shape != pictures[0].shape:
                 sizes = " and ".join(
                     f"{one.shape[0]} x {one.shape[1]}" for one in (picture, pictures[0])
@@ -207,10 +207,10 @@ class Images:
 
     def _convert(self, picture: Any) -> np.ndarray:
         """Return the values of a picture in grey or in colour, resized if a size is given."""
-        found = np.asarray(picture)
-        if self.size is None and self.colour == (found.ndim == 3):
-            return found.astype(np.int64)
-        image = _pillow().fromarray(found.astype(np.uint8)).convert("RGB" if self.colour else "L")
+        array = np.asarray(picture)
+        if self.size is None and self.colour == (array.ndim == 3):
+            return array.astype(np.int64)
+        image = _pillow().fromarray(array.astype(np.uint8)).convert("RGB" if self.colour else "L")
         if self.size is not None and image.size != (self.size[1], self.size[0]):
             image = image.resize((self.size[1], self.size[0]))
         return np.asarray(image).astype(np.int64)

@@ -84,9 +84,9 @@ class Classifier(nn.Module):
 
     @torch.no_grad()
     def _over(self, ids: Int[np.ndarray | Tensor, "N L"], function: nn.Module) -> Tensor:
-        found = check_pictures(ids, self.shape, len(self.values))
+        pictures = check_pictures(ids, self.shape, len(self.values))
         device = self.values.device
-        return torch.cat([function(part.to(device)).double().cpu() for part in found.split(512)])
+        return torch.cat([function(part.to(device)).double().cpu() for part in pictures.split(512)])
 
 
 def _stage(inner: int, outer: int) -> tuple[nn.Module, ...]:
@@ -102,21 +102,21 @@ def check_pictures(
         ValueError: no pictures, of another length, no integers, or outside of the tokens; with the
             first such picture.
     """
-    found = _array(ids)
+    array = _array(ids)
     length = int(np.prod(shape))
-    if found.ndim != 2 or found.shape[1] != length or not len(found):
+    if array.ndim != 2 or array.shape[1] != length or not len(array):
         raise ValueError(
-            f"ids have the shape {found.shape}, must be (N, {length}) with N at least 1"
+            f"ids have the shape {array.shape}, must be (N, {length}) with N at least 1"
         )
-    if not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"ids are {found.dtype}, must be integers")
-    if (bad := np.argwhere((found < 0) | (found >= vocab_size))).size:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"ids are {array.dtype}, must be integers")
+    if (bad := np.argwhere((array < 0) | (array >= vocab_size))).size:
         row, column = bad[0]
         raise ValueError(
-            f"picture {row} contains id {found[row, column]} at {column}, must be in "
+            f"picture {row} contains id {array[row, column]} at {column}, must be in "
             f"0..{vocab_size - 1}"
         )
-    return torch.from_numpy(found.astype(np.int64))  # a copy: arrays of Arrow are read-only
+    return torch.from_numpy(array.astype(np.int64))  # a copy: arrays of Arrow are read-only
 
 
 def _array(ids: Int[np.ndarray | Tensor, "*n"]) -> Int[np.ndarray, "*n"]:
@@ -157,11 +157,11 @@ def train_classifier(
             outside of the classes; fewer than one epoch or two pictures per step; a share that
             takes no picture, or leaves fewer than two.
     """
-    found = check_pictures(ids, shape, len(values))
+    checked = check_pictures(ids, shape, len(values))
     target = torch.from_numpy(_array(labels).astype(np.int64))
-    if target.shape != (len(found),):
+    if target.shape != (len(checked),):
         raise ValueError(
-            f"labels have the shape {tuple(target.shape)}, must be ({len(found)},): one for each "
+            f"labels have the shape {tuple(target.shape)}, must be ({len(checked)},): one for each "
             "picture"
         )
     classes = int(target.max()) + 1 if classes is None else classes
@@ -171,16 +171,16 @@ def train_classifier(
         )
     if epochs < 1 or batch < 2:
         raise ValueError(f"epochs={epochs}, batch={batch}: must be at least 1 and 2")
-    held = round(held_out * len(found))
-    if not 0 < held < len(found) - 1:
+    held = round(held_out * len(checked))
+    if not 0 < held < len(checked) - 1:
         raise ValueError(
-            f"held_out={held_out}: takes {held} of {len(found)} pictures for the test, must take "
+            f"held_out={held_out}: takes {held} of {len(checked)} pictures for the test, must take "
             "one and leave two"
         )
     with _seed(seed):
         model = Classifier(shape, values, classes)
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(found), generator=generator)
+    order = torch.randperm(len(checked), generator=generator)
     tested = order[:held]
     trained = order[held:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
@@ -195,12 +195,12 @@ def train_classifier(
             ):
                 optimizer.zero_grad(set_to_none=True)
                 functional.cross_entropy(
-                    model(found[rows]), target[rows], label_smoothing=0.05
+                    model(checked[rows]), target[rows], label_smoothing=0.05
                 ).backward()
                 optimizer.step()
                 schedule.step()
     model.eval().requires_grad_(False)
-    model.accuracy = class_accuracy(model, found[tested], target[tested])
+    model.accuracy = class_accuracy(model, checked[tested], target[tested])
     return model
 
 
@@ -320,7 +320,7 @@ def measure(
     shuffled = compared[
         np.random.default_rng(0).permutation(len(compared))
     ]  # the order may go by class
-    found = {
+    result = {
         "classifier_frechet": frechet(of_samples, compared),
         "classifier_frechet_of_data": frechet(shuffled[::2], shuffled[1::2]),
         "classifier_accuracy": classifier.accuracy,
@@ -329,9 +329,9 @@ def measure(
         "class_entropy": class_entropy(classifier, samples),
     }
     return (
-        found
+        result
         if labels is None
-        else found | {"class_accuracy": class_accuracy(classifier, samples, labels)}
+        else result | {"class_accuracy": class_accuracy(classifier, samples, labels)}
     )
 
 

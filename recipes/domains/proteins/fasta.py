@@ -133,9 +133,9 @@ class Fasta:
                 f"labels={self.labels!r}: must be a file, or a regular expression with one group "
                 "(...)"
             )
-        found = [pattern.search(header) for header in headers]
+        matches = [pattern.search(header) for header in headers]
         return index_labels(
-            as_ints(["" if one is None else one[1] or "" for one in found]),
+            as_ints(["" if one is None else one[1] or "" for one in matches]),
             f"labels={self.labels!r}",
         )
 

@@ -96,8 +96,8 @@ class AlongOrder(Bound):
             self.count_padding and setting.padded,
             world.device,
         )
-        own = torch.arange(world.rank, recipe.batch, world.size)
-        self._parts = [_Part(shared, numbers) for numbers in own.split(setting.micro)]
+        rows = torch.arange(world.rank, recipe.batch, world.size)
+        self._parts = [_Part(shared, numbers) for numbers in rows.split(setting.micro)]
 
     def batches(self, stream: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
         """Yield the examples of the next step, a batch for each micro-batch."""

@@ -60,9 +60,9 @@ class Auxiliary(Bound):
                 return lost
             total, losses = self.losses(features, noisy, network, scale)
         nats = cluster_loss(self.setting.process, clusters.float(), noisy)
-        own = torch.where(noisy.mask, nats, 0.0)
-        own = own * unsqueeze_times(noisy.measure).to(own.dtype)
-        return total + scale * self.weight * own.sum(), losses + self.weight * own.detach()
+        term = torch.where(noisy.mask, nats, 0.0)
+        term = term * unsqueeze_times(noisy.measure).to(term.dtype)
+        return total + scale * self.weight * term.sum(), losses + self.weight * term.detach()
 
     def terms(self) -> list[str]:
         return [*super().terms(), f"{self.weight:g} x that of clusters added"]

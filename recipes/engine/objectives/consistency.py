@@ -120,8 +120,8 @@ class Consistency(Bound):
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, Taught)
         total, losses = super().losses(raw, noisy, network, scale)
-        own = self.weight * torch.where(noisy.mask, self.divergences(raw, noisy, network), 0.0)
-        return total + scale * own.sum(), losses + own.detach()
+        term = self.weight * torch.where(noisy.mask, self.divergences(raw, noisy, network), 0.0)
+        return total + scale * term.sum(), losses + term.detach()
 
     def divergences(self, raw: Tensor, noisy: Taught, network: Network) -> Float[Tensor, "B L"]:
         """Compute the consistency loss of every token, some sequences at a time, whose logits the
