@@ -13,7 +13,7 @@ import ddlib_models
 from ddlib.typing import AXES
 
 HERE = Path(__file__).parent
-ROTATE = "rotate(torch.ones(1, {positions}, 2, 4), torch.ones(5, 2))"
+ROTATE = "rotate(torch.ones(1, {positions}, 2, 4), torch.ones(2, 5, 2))"
 LINEAR = "Linear().rate({time})"
 
 
@@ -23,7 +23,7 @@ LINEAR = "Linear().rate({time})"
         (
             ROTATE.format(positions=5),
             ROTATE.format(positions=3),
-            ["layers.rotate", "parameter 'angles'", "f32[5,2]", "L=3"],
+            ["layers.rotate", "parameter 'rotation'", "f32[2,5,2]", "L=3"],
         ),
         (
             LINEAR.format(time="torch.zeros(1)"),

@@ -94,18 +94,25 @@ def turns(place: Int[Tensor, " L"], width: int, base: float = 1e4) -> Float[Tens
     return place.to(torch.float32)[:, None] * base**-exponent
 
 
+def cos_sin(angles: Float[Tensor, "L half"] | None) -> Float[Tensor, "2 L half"] | None:
+    """Compute the cosines and sines of all positions, once for all blocks; None for no angles."""
+    return None if angles is None else torch.stack([angles.cos(), angles.sin()])
+
+
 def rotate(
-    x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None
+    x: Float[Tensor, "B L H K"], rotation: Float[Tensor, "2 L half"] | None
 ) -> Float[Tensor, "B L H K"]:
     """Turn queries or keys by the angles of their positions, half-split.
 
     Dimensions k and k + K/2 form a plane.
 
-    None leaves them as they are.
+    Args:
+        x: queries or keys.
+        rotation: ``cos_sin`` of the angles; None leaves ``x`` as it is.
     """
-    if angles is None:
+    if rotation is None:
         return x
-    cos, sin = (rearrange(turn, "l half -> l 1 half") for turn in (angles.cos(), angles.sin()))
+    cos, sin = rearrange(rotation, "part l half -> part l 1 half")
     first, second = widen(x).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
@@ -227,14 +234,14 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        angles: Float[Tensor, "L half"] | None,
+        rotation: Float[Tensor, "2 L half"] | None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
         slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
-        q = pick(rotate(q, angles), positions)
-        k = rotate(k, angles)
+        q = pick(rotate(q, rotation), positions)
+        k = rotate(k, rotation)
         if slot is not None:
             k, v = slot.join(k, v)
         y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends accept zero queries
@@ -286,14 +293,14 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B L D"],
         condition: Float[Tensor, "*batch C"] | None,
-        angles: Float[Tensor, "L half"] | None,
+        rotation: Float[Tensor, "2 L half"] | None,
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
         slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
-        y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)
+        y = self.attention(modulate(self.norm1(x), shift1, scale1), rotation, mask, positions, slot)
         gate1, shift2, scale2, gate2 = (
             pick_per_position(each, positions) for each in (gate1, shift2, scale2, gate2)
         )

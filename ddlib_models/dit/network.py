@@ -20,6 +20,7 @@ from ddlib_models.dit.layers import (
     MemoryInput,
     Modulation,
     TimeEmbedding,
+    cos_sin,
     modulate,
     pick,
 )
@@ -530,11 +531,11 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         if memory is not None:
             _check_memory(memory, x.shape, self.memory is not None, clean is None and cache is None)
             x = x + self.memory(memory)
-        angles = self.positions.angles(inputs.index)
+        rotation = cos_sin(self.positions.angles(inputs.index))
         *layers, (last, slot) = zip(self.blocks, inputs.slots, strict=True)
         for layer, layer_slot in layers:
-            x = layer(x, condition, angles, inputs.owner, inputs.mask, None, layer_slot)
-        x = last(x, condition, angles, inputs.owner, inputs.last_mask, inputs.positions, slot)
+            x = layer(x, condition, rotation, inputs.owner, inputs.mask, None, layer_slot)
+        x = last(x, condition, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot)
         per_position = condition is not None and condition.ndim == 3
         return Trunk(
             x, pick(condition, inputs.positions) if per_position else condition, inputs.owner

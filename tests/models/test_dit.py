@@ -4,12 +4,14 @@ import pytest
 import torch
 from refusals import refused_with, refuses
 from tiny import STATES, WORDS, build, inputs, trained
+from torch.overrides import TorchFunctionMode
 
 from ddlib_models.dit.layers import (
     GELU,
     LayerNorm,
     SelfAttention,
     TimeEmbedding,
+    cos_sin,
     rotary_angles,
     rotate,
 )
@@ -87,26 +89,43 @@ def test_attention_turns_with_the_sequence():
     near = rotary_angles(6, 8, q.device)
     far = rotary_angles(106, 8, q.device)[100:]
     scores = [
-        torch.einsum("bihk,bjhk->bhij", rotate(q, angles), rotate(k, angles))
-        for angles in (near, far)
+        torch.einsum("bihk,bjhk->bhij", rotate(q, rotation), rotate(k, rotation))
+        for rotation in (cos_sin(near), cos_sin(far))
     ]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
 
 
 def test_rotation_is_the_half_split_one():
     x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 3, 1, 4)
-    turned = rotate(x, rotary_angles(3, 4, x.device))[0, :, 0]
+    turned = rotate(x, cos_sin(rotary_angles(3, 4, x.device)))[0, :, 0]
     position = torch.arange(3.0)
     torch.testing.assert_close(
         turned, torch.stack([position.cos(), 0 * position, position.sin(), 0 * position], -1)
     )
 
 
+def test_cosines_are_computed_once_for_all_blocks():
+    model = trained()
+    z, t = inputs()
+
+    class Cosines(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            self.count += function is torch.Tensor.cos
+            return function(*arguments, **(options or {}))
+
+    with Cosines() as cosines:
+        model(z, t)
+    assert len(model.blocks) > 1
+    assert cosines.count == 2  # of positions and of times
+
+
 def test_without_rotation_attention_is_equivariant():
     layer = SelfAttention(16, 2)
     x = torch.randn(2, 6, 16)
     order = torch.randperm(6)
-    still = torch.zeros(6, 4)
+    still = cos_sin(torch.zeros(6, 4))
     torch.testing.assert_close(layer(x, still)[:, order], layer(x[:, order], still))
 
 

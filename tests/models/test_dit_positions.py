@@ -15,7 +15,7 @@ from tiny import STATES, WORDS, build, inputs, trained
 
 import ddlib as dd
 from ddlib_models import DiT
-from ddlib_models.dit.layers import rotary_angles, rotate
+from ddlib_models.dit.layers import cos_sin, rotary_angles, rotate
 from ddlib_models.dit.positions import Learned, Rotary, Rotary2D
 from ddlib_models.hf.auto import DiTModel
 
@@ -31,8 +31,8 @@ def picture(batch=2, shape=SHAPE):
 
 def scores(positions, q, k):
     """Inner products of queries and keys of all pairs of positions."""
-    angles = positions.angles(torch.arange(q.shape[1]))
-    return torch.einsum("bihk,bjhk->bhij", rotate(q, angles), rotate(k, angles))
+    rotation = cos_sin(positions.angles(torch.arange(q.shape[1])))
+    return torch.einsum("bihk,bjhk->bhij", rotate(q, rotation), rotate(k, rotation))
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.sampled_from([2, 4, 8]))
