@@ -26,6 +26,7 @@ from recipes.engine.checkpoint import CHECKPOINTS
 from recipes.engine.distribution import check_sharding
 from recipes.engine.export import publish
 from recipes.engine.folder import hold
+from recipes.engine.launched import Launched
 from recipes.engine.optimizer import check_decay
 from recipes.engine.parallel import join
 from recipes.engine.profiling import profile_steps
@@ -110,32 +111,77 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measure(run, watch)
             draw_samples(run, watch)
         trace = stack.enter_context(profile_steps(recipe, world, watch.aside))
-        first = run.facts.step + 1
-        diverged = False
+        report = Report(run, watch)
         for batches in run.batches():
-            result = run.step(batches, signals.requested)
-            watch.step(run.facts.step, result)
-            for message in run.remarks() if run.facts.step == first else []:
-                watch.say(message)
-            if not diverged and (
-                diverged := watch.loss > DIVERGED * math.log(max(run.process.vocab_size, 2))
-            ):
-                watch.say(
-                    f"step {run.facts.step}: the loss is {watch.loss:.3g}, more than {DIVERGED} "
-                    "times that of the "
-                    "uniform model: training diverges; a lower optimizer.lr than "
-                    f"{recipe.optimizer.lr:g} may help"
-                )
+            report.add(run.launch(batches, signals.requested))
             trace()
-            attend(run, watch, result.stop)
-            if result.stop:
+            if report.stop or due(run):
+                report.finish()
+                attend(run, watch, report.stop)
+            if report.stop:
                 watch.say(
                     f"stopping at a signal: saved after step {run.facts.step}; the same command "
                     "resumes from there"
                 )
-            if result.stop or run.facts.step == recipe.steps:
+            if report.stop or run.facts.step == recipe.steps:
                 break
         return run.facts.step >= recipe.steps
+
+
+class Report:
+    """Reads the results of steps, each after the next one was launched, and shows them.
+
+    Args:
+        run: the run.
+        watch: its display and records.
+    """
+
+    stop = False
+    """Whether any process received a signal to stop."""
+
+    def __init__(self, run: Run, watch: Watch) -> None:
+        self.run = run
+        self.watch = watch
+        self._first = run.facts.step
+        self._waiting: Launched | None = None
+        self._diverged = False
+
+    def add(self, launched: Launched) -> None:
+        """Take a step that was just launched, and show the one before.
+
+        Raises:
+            NonFiniteError: the loss or gradient of the step before is not finite.
+        """
+        self.finish()
+        self._waiting = launched
+        if launched.step == self._first:  # the remarks are about its batch
+            self.finish()
+            for message in self.run.remarks():
+                self.watch.say(message)
+
+    def finish(self) -> None:
+        """Show the step that was not shown yet, if there is one.
+
+        Raises:
+            NonFiniteError: its loss or gradient is not finite.
+        """
+        launched = self._waiting
+        self._waiting = None
+        if launched is None:
+            return
+        result = self.run.finish(launched)
+        number = launched.step + 1
+        self.stop = self.stop or result.stop
+        self.watch.step(number, result)
+        limit = DIVERGED * math.log(max(self.run.process.vocab_size, 2))
+        if self._diverged or self.watch.loss <= limit:
+            return
+        self._diverged = True
+        self.watch.say(
+            f"step {number}: the loss is {self.watch.loss:.3g}, more than {DIVERGED} times that of "
+            "the uniform model: training diverges; a lower optimizer.lr than "
+            f"{self.run.recipe.optimizer.lr:g} may help"
+        )
 
 
 def header(run: Run) -> str:
@@ -158,6 +204,14 @@ def header(run: Run) -> str:
         "the vocabulary; "
         f"{recipe.output.folder}"
     )
+
+
+def due(run: Run) -> bool:
+    """Return whether the bound, samples or a checkpoint are due after the last step."""
+    output = run.recipe.output
+    periods = (output.validate_every, output.sample_every, output.save_every)
+    number = run.facts.step
+    return number == run.recipe.steps or any(number % period == 0 for period in periods)
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:

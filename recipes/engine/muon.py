@@ -16,6 +16,9 @@ class Muon(torch.optim.Muon):
     computes such products 20 to 30 times slower than float32's: more than half of the time of a
     step of a small network.
 
+    As in torch's fused optimizers, weights and momenta stay as they are where the attribute
+    ``found_inf``, a number on the device, is 1.
+
     Args:
         weights: matrices.
         lr: learning rate of AdamW, whose root mean square an update has (Liu et al. 2025, arXiv
@@ -28,6 +31,7 @@ class Muon(torch.optim.Muon):
 
     def __init__(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(weights, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.found_inf = torch.zeros((), device=weights[0].device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -36,8 +40,10 @@ class Muon(torch.optim.Muon):
         Matrices of one shape are orthogonalised together.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
+        broken = self.found_inf > 0
         for group in self.param_groups:
             ahead = dict[torch.Size, dict[Tensor, Tensor]]()
+            decay = 1 - (~broken).double() * (group["lr"] * group["weight_decay"])
             for weight in group["params"]:
                 if weight.grad is not None:
                     ahead.setdefault(weight.shape, {})[weight] = self._momentum(
@@ -49,14 +55,19 @@ class Muon(torch.optim.Muon):
                     stack, group["ns_coefficients"], group["ns_steps"], group["eps"]
                 )
                 for weight, direction in zip(some, turned, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(direction, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
+                    weight.mul_(decay)
+                    weight.add_(
+                        torch.where(broken, 0.0, direction),
+                        alpha=-0.2 * group["lr"] * max(shape) ** 0.5,
+                    )
         return loss
 
     def _momentum(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
+        # a momentum that moves towards itself stays as it is
+        gradient = torch.where(self.found_inf > 0, state["momentum_buffer"], gradient)
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         return gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from recipes.config import Optimizer
@@ -58,9 +59,19 @@ def check_decay(config: Optimizer, steps: int) -> list[str]:
     ]
 
 
-def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
-    """Take a step of all optimizers at a learning rate, and clear the gradients."""
+def update(
+    optimizers: Iterable[torch.optim.Optimizer], rate: float, broken: Float[Tensor, ""]
+) -> None:
+    """Take a step of all optimizers at a learning rate, and clear the gradients.
+
+    Args:
+        optimizers: AdamW and Muon, which leave weights and states as they are where their attribute
+            ``found_inf`` is 1. It is read on the device.
+        rate: the learning rate.
+        broken: 1 where a gradient is not finite, else 0.
+    """
     for optimizer in optimizers:
+        optimizer.found_inf = broken  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
@@ -84,10 +95,12 @@ class Average:
         }
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Update the average with the weights after step 0, 1, ..."""
+    def update(self, step: int, broken: Float[Tensor, ""]) -> None:
+        """Update the average with the weights after step 0, 1, ..., unless ``broken`` is 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.weights.values()), list(self._weights.values()), 1 - decay)
+        share = (1 - broken.double()) * (1 - decay)
+        for name, average in self.weights.items():
+            average.lerp_(self._weights[name], share.to(average.dtype))
 
     @torch.no_grad()
     def swap(self) -> None:

@@ -21,6 +21,7 @@ from recipes.data import Batch, Prepared, examples, open_prepared, wrap
 from recipes.data.agreement import check_lengths
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
 from recipes.engine.distribution import accumulating, gather_again, spread
+from recipes.engine.launched import HostCopy, Launched
 from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
@@ -63,6 +64,8 @@ class Run:
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
     padded: bool = True
     """Whether the vocabulary has padding, which the loss may count."""
+    broken: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """1 on the device once a loss or gradient was not finite, else 0."""
     last: NoisyBatch | None = None
     """Last noisy input of the network."""
     earlier: tuple[Path, Facts] | None = None
@@ -145,6 +148,7 @@ class Run:
             facts,
             pace,
             padded=padded,
+            broken=torch.zeros((), device=world.device),
             earlier=earlier,
             skipped=skipped,
         )
@@ -182,10 +186,18 @@ class Run:
         return self.state.objective.batches(steps)
 
     def step(self, batches: list[Batch], stop: bool) -> Step:
-        """Take one optimizer step.
+        """Take one optimizer step and wait for it.
 
         Raises:
-            NonFiniteError: on every process, after the processes concerned saved the batch.
+            NonFiniteError: as ``finish``.
+        """
+        return self.finish(self.launch(batches, stop))
+
+    def launch(self, batches: list[Batch], stop: bool) -> Launched:
+        """Launch one optimizer step without waiting for the device.
+
+        A loss or gradient that is not finite leaves weights, optimizers and averages as they are,
+        in this step and in all further ones: ``finish`` raises the error.
         """
         recipe = self.recipe
         world = self.world
@@ -222,30 +234,38 @@ class Run:
         summed = world.sum(
             torch.cat([torch.stack([loss, (~finite).double(), stopping]), sums.flatten()])
         )
-        # the only synchronisation with the host: before the optimizer, so that a NaN never reaches
-        # the weights
-        read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
-        length, tokens, loss_sum, bad, stopping, *by_level = read
-        if bad:
-            why = "" if bool(finite) else objective.cause(noisy, per_token)
-            self._refuse(noisy, why)
+        self.broken = torch.maximum(self.broken, (summed[1] > 0).float())
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):
-            update(self.state.optimizers, value)
+            update(self.state.optimizers, value, self.broken)
             if self.state.average is not None:
-                self.state.average.update(number)
+                self.state.average.update(number, self.broken)
         numbers = objective.numbers_to_log()
         objective.after()
         self.facts = replace(self.facts, step=number + 1)
-        levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
+        own = torch.stack([norm.double(), total.double(), (~finite).double()])
+        values = HostCopy(torch.cat([own, summed]))
+        return Launched(number, values, value, noisy, per_token, numbers)
+
+    def finish(self, launched: Launched) -> Step:
+        """Wait for a step and return its results.
+
+        Raises:
+            NonFiniteError: on every process, after the processes concerned saved the batch.
+        """
+        norm, tokens, bad, loss, any_bad, stopping, *by_level = launched.values.read()
+        if any_bad:
+            noisy = [*launched.noisy]
+            objective = self.state.objective
+            self._refuse(launched, objective.cause(noisy, [*launched.losses]) if bad else "")
         return Step(
-            loss_sum / tokens,
-            length,
-            value,
-            levels,
+            loss / tokens,
+            norm,
+            launched.rate,
+            torch.tensor(by_level, dtype=torch.float64).view(-1, 2),
             self.level_names,
             bool(stopping),
-            numbers,
+            launched.numbers,
         )
 
     def validate(self) -> Terms:
@@ -317,17 +337,17 @@ class Run:
             self.state.average.swap()
             gather_again(self.network)
 
-    def _refuse(self, noisy: list[NoisyBatch], why: str) -> None:
+    def _refuse(self, launched: Launched, why: str) -> None:
         """Save the batch if ``why`` states what is not finite in it, and raise the error on every
         process.
         """
         path = (
             self.recipe.output.folder
-            / f"non_finite_step{self.facts.step}_rank{self.world.rank}.safetensors"
+            / f"non_finite_step{launched.step}_rank{self.world.rank}.safetensors"
         )
         if why:
             parts = {
-                name: torch.cat([getattr(n, name) for n in noisy]).cpu()
+                name: torch.cat([getattr(part, name) for part in launched.noisy]).cpu()
                 for name in ("x", "z", "t", "mask")
             }
             save_file(parts, path)
@@ -337,7 +357,7 @@ class Run:
             if one is not None
         ]
         raise NonFiniteError(
-            f"step {self.facts.step}: the loss or its gradient is not finite; its batch (x, z, t, "
+            f"step {launched.step}: the loss or its gradient is not finite; its batch (x, z, t, "
             "mask) is in "
             f"{'; '.join(stated)}. Nothing was updated; the last checkpoint is from before"
         )

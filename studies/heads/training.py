@@ -70,8 +70,10 @@ class Training:
         noise = dd.KeyedGenerator(self.run.seed, self.steps, torch.arange(len(batch)))
         self.model.loss(batch, noise).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        update(self.optimizers, self.config.lr * min(1, (self.steps + 1) / self.config.warmup))
-        self.average.update(self.steps)
+        finite = torch.zeros(())
+        rate = self.config.lr * min(1, (self.steps + 1) / self.config.warmup)
+        update(self.optimizers, rate, finite)
+        self.average.update(self.steps, finite)
         self.steps += 1
 
     def state(self) -> dict[str, Any]:

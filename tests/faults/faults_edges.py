@@ -167,11 +167,11 @@ def push_multiplies_by_the_transposed_matrix(push, self, probs):
 
 
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))
-def the_product_of_two_matrices_starts_with_the_upper_one(then, self, upper):
+def the_product_of_two_matrices_starts_with_the_upper_one(compose, self, upper):
     return (
         Dense(upper.matrix() @ self.values)
         if upper.num_parents == self.num_parents
-        else then(upper)
+        else compose(upper)
     )
 
 

@@ -31,7 +31,7 @@ def path(size=5):
     """One-way path of tokens: a state that is still its token has no other state to come from."""
     step = torch.eye(size, dtype=torch.float64).roll(1, 1)
     step[-1, 0] = 0
-    return RateMatrix(step - torch.diag(step.sum(1)), Linear())
+    return RateMatrix(step - torch.diag(step.sum(1)), Linear(), size)
 
 
 @fault("no weight is 0 where the bound is not", path, within=RateMatrix)

@@ -12,9 +12,9 @@ from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Remask, State
 from ddlib.samplers.base import at
 from ddlib.samplers.choices import even_split
 from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.remask import DrawnChances
 from ddlib.samplers.reverse_step import move
 from ddlib.samplers.runtime.model import Model
-from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.utils.random import rand
 
 ORDERS = sys.modules["ddlib.samplers.orders"]
@@ -29,11 +29,7 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
     level = levels(run, state.z)
     steps = run.steps - k
     chance = torch.zeros(z.shape, dtype=torch.float64)
-
-    def remember(part, states):
-        chance[part.b, part.i] = transition_log_prob(part, states, False).exp()
-
-    noted = replace(run, on_draw=remember)
+    noted = replace(run, observer=DrawnChances(chance))
     drawn = move(noted, z, state.t, (level - 1).clamp_min(0), False)
     least = even_split(run, k, level.sum(-1, keepdim=True))
     kept = self.choose(chance, level, least) if steps > 1 else level > 0

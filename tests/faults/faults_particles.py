@@ -45,7 +45,7 @@ def rows_are_resampled_only_if_all_rows_of_the_batch_require_it(_unlike, self, s
 
 
 @fault("every particle contains the prompt", Particles, build=particles)
-def the_prompt_is_not_set_in_the_particles(_prompted, self, inner, state, shown):
+def the_prompt_is_not_set_in_the_particles(_with_prompt, self, inner, state, shown):
     return state
 
 

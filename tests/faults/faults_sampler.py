@@ -1,6 +1,8 @@
 """Samplers (theory section 3)."""
 
 import sys
+from copy import copy
+from dataclasses import replace
 
 import torch
 from planting import clamped, fault
@@ -57,9 +59,16 @@ def the_network_is_called_only_once(step, self, run, state, k):
 
 @fault("the network is evaluated at the current t and z", Psi, 0.0)
 def the_network_is_called_at_the_next_time(step, self, run, state, k):
-    return step(
-        type(run)(**{**vars(run), "predict": lambda z, t: run.predict(z, at(run, k + 1))}), state, k
-    )
+    class Late(Model):
+        def __call__(self, z, t):
+            return super().__call__(z, at(run, k + 1))
+
+        def at(self, z, t, where):
+            return super().at(z, at(run, k + 1), where)
+
+    network = copy(run.network)
+    network.__class__ = Late
+    return step(replace(run, network=network), state, k)
 
 
 @fault("the number of network calls is the declared one", Ancestral)
