@@ -32,5 +32,13 @@ class Batch:
     """
 
     def to(self, device: torch.device) -> "Batch":
-        """Move the batch to another device."""
-        return Batch(*(None if part is None else part.to(device) for part in vars(self).values()))
+        """Move the batch to another device, without waiting for it."""
+        return Batch(
+            *(None if part is None else _copy(part, device) for part in vars(self).values())
+        )
+
+
+def _copy(part: Tensor, device: torch.device) -> Tensor:
+    # only copies from pinned memory are made while the host goes on
+    pinned = part.pin_memory() if device.type == "cuda" else part
+    return pinned.to(device, non_blocking=True)

@@ -70,6 +70,7 @@ class Pretended(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **kwargs)
         waits = func in READS or func in SIZES or func in COPIES
+        waits |= func is Tensor.to and _moves(args[1:], kwargs)
         waits |= (
             func in REPEATS
             and kwargs.get("output_size") is None
@@ -92,6 +93,17 @@ class Pretended(TorchFunctionMode):
 
 def _is_cuda(value):
     return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _moves(args, kwargs):
+    """Whether this repository asks ``Tensor.to`` for a device, and to wait for it.
+
+    torch asks for the device that a tensor is on, as in ``clip_grad_norm_``.
+    """
+    if ".venv" in Path(sys._getframe(2).f_code.co_filename).parts:
+        return False
+    device = "device" in kwargs or any(isinstance(arg, str | torch.device) for arg in args)
+    return device and not kwargs.get("non_blocking")
 
 
 def _masked(index):
@@ -142,6 +154,15 @@ This is the way without Triton; with
 it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
 MASKS = {place for place in GROUPING if "Grouping" not in place}  # one level: tokens, no clusters
 SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
+FAMILIES = {
+    "ddlib/kernels/sibling_loss.py: family_queries",
+    "ddlib/kernels/sibling_loss.py: parts",
+    "ddlib/kernels/sibling_loss.py: _add_siblings",
+    "ddlib/parameterization/tree_softmax.py: Children.families",
+    "ddlib/parameterization/tree_softmax.py: Families.__init__",
+    "ddlib/parameterization/tree_softmax.py: Grouping.__init__",
+}
+"""The same with logits of children, without Triton."""
 EXPECTED = {"hdlm": GROUPING, "hdlm_xi": SELECTING, "gidd": set(), "mdlm": MASKS}
 
 
@@ -150,6 +171,11 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     found = waits(run(TINY_PROFILE._replace(kind=kind)))
     assert set(found) == EXPECTED[kind]
+
+
+def test_a_training_step_with_logits_of_children_waits_only_in_known_places(monkeypatch):
+    monkeypatch.setenv("DDLIB_TRITON", "0")
+    assert set(waits(run(TINY_PROFILE, {"model.head": "children"}))) == FAMILIES
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
@@ -177,6 +203,8 @@ def test_the_consistency_loss_does_not_wait(kind, monkeypatch):
         lambda x: torch.tensor(1, device=x.device),
         lambda x: 1 if x.sum() > 0 else 0,
         lambda x: x.new_tensor(1),
+        lambda x: x.to("cpu"),
+        lambda x: x.to(torch.device("cpu"), torch.float64),
     ],
 )
 def test_every_kind_of_wait_is_seen(work):
@@ -188,6 +216,7 @@ def test_every_kind_of_wait_is_seen(work):
 def test_work_on_the_device_alone_is_no_wait():
     with Pretended() as pretended:
         x = torch.arange(3, device=torch.device("cuda")).double()
+        x = x.to(torch.device("cpu"), non_blocking=True).to(torch.float32).to(x)
         assert x.device.type == "cuda"
         x[x > 1] = 0.0
         torch.where(x > 0, x, 1.0).softmax(0).index_add_(
