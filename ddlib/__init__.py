@@ -26,6 +26,7 @@ from ddlib.config.building import build
 from ddlib.config.plain import values
 from ddlib.kernels import Hidden
 from ddlib.objective.bound import Bound, bound, reconstruction
+from ddlib.objective.given import hold_given
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import summed_loss, training_loss
@@ -34,7 +35,7 @@ from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.rewards import bound_log_ratio, log_prob, path_kl, preference_loss, reward_loss
 from ddlib.samplers import controls
 from ddlib.samplers.likelihood import Likelihood, likelihood
-from ddlib.samplers.sampling import plan, sample
+from ddlib.samplers.sampling import Given, plan, sample
 from ddlib.times.draws import sample_times
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import debug
@@ -49,6 +50,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Bound",
     "Children",
+    "Given",
     "Hidden",
     "KeyedGenerator",
     "Likelihood",
@@ -65,6 +67,7 @@ __all__ = [
     "fingerprint",
     "guidance",
     "hierarchies",
+    "hold_given",
     "likelihood",
     "log_prob",
     "nelbo",

@@ -64,6 +64,9 @@ PerToken = Float[Tensor, "B L"]
 PaddingMask = Bool[Tensor, "B L"]
 """True at real tokens, False at padding."""
 
+GivenTokens = Bool[Tensor, "B L"]
+"""True at tokens of the context, which are never noised."""
+
 Sharpen = Callable[[Tensor], Tensor]
 """Function of rows of unnormalised log-probabilities to such rows, such as temperature and top-p.
 """

@@ -23,7 +23,7 @@ from ddlib.samplers.likelihood import (
 )
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.state_draws import transition_log_prob
-from ddlib.typing import Denoiser, PaddingMask, Tokens
+from ddlib.typing import Denoiser, GivenTokens, PaddingMask, Tokens
 
 
 class OrderCosts(NamedTuple):
@@ -70,7 +70,7 @@ def order_costs(
     *,
     pace: Pace | None = None,
     mask: PaddingMask | None = None,
-    given: Tensor | None = None,
+    given: GivenTokens | None = None,
     parameterization: Parameterization | None = None,
     controls: Sequence[NetworkControl] = (),
 ) -> OrderCosts:

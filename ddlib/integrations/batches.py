@@ -12,31 +12,33 @@ from torch.utils.data import default_collate
 from ddlib.config import difference
 from ddlib.config.plain import describe
 from ddlib.integrations.positions import POSITION
+from ddlib.objective.given import hold_given
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
-from ddlib.typing import Tokens
+from ddlib.typing import GivenTokens, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator
-from ddlib.utils.validation import check_count, require, warn_once
+from ddlib.utils.validation import check_count, check_given, require, warn_once
 
 _STEP = 1024
 """Sequences of a step in a loop that does not state them."""
-_READ = ("input_ids", "attention_mask", POSITION)
+READ = ("input_ids", "attention_mask", "given", POSITION)
+"""Entries of an item that are not arguments of the network."""
 
 
 class Targets(dict[str, Any]):
     """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits,
     ``sequence_bounds`` the network.
 
-    ``x``, ``z`` and ``mask`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them, ``position``
-    (B,) if known, and ``conditions``, the network's other arguments by name.
+    ``x``, ``z``, ``mask`` and ``given`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them,
+    ``position`` (B,) if known, and ``conditions``, the network's other arguments by name.
     """
 
     def ne(self, ignored: int) -> Tensor:
-        """Return True at tokens that count, as ``labels.ne(-100)``, by which the Trainer of
+        """Return True at tokens that have a loss, as ``labels.ne(-100)``, by which the Trainer of
         transformers counts.
         """
-        return self["mask"]
+        return self["mask"] & ~self["given"]
 
 
 class DiffusionCollator:
@@ -48,10 +50,11 @@ class DiffusionCollator:
     streamed dataset, have noise from torch's global generator, which differs with the number of
     workers.
 
-    Items have ``input_ids`` and may have an ``attention_mask``; all other entries are collated and
-    become arguments of the network, in training and in evaluation, such as ``label`` of a
-    conditional ``DiT``. Padding is at the end, is noised and is an input of the network, as
-    ``pad_token_id``; it counts in no loss.
+    Items have ``input_ids`` and may have an ``attention_mask``, and ``given``, True at tokens of
+    the context, which are not noised and have no loss, such as the prompt of an answer. All other
+    entries are collated and become arguments of the network, in training and in evaluation, such as
+    ``label`` of a conditional ``DiT``. Padding is at the end, is noised and is an input of the
+    network, as ``pad_token_id``; it counts in no loss.
 
     Args:
         process: the forward process. The collator keeps a copy, on the CPU.
@@ -136,16 +139,19 @@ class DiffusionCollator:
                 f"items have {_join_names(first)} and {_join_names(item)}, must have the same "
                 "entries",
             )
-        x, mask = self.pad(items)
+        x, mask, given = self.pad(items)
         position = (
             torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
         )
         _check_order(position)
         z, t, measure = self.noise(x, position)
+        z, t = hold_given(x, z, t, given)
         conditions = default_collate(
-            [{name: item[name] for name in item if name not in _READ} for item in items]
+            [{name: item[name] for name in item if name not in READ} for item in items]
         )
-        labels = Targets(x=x, z=z, t=t, mask=mask, measure=measure, conditions=conditions)
+        labels = Targets(
+            x=x, z=z, t=t, mask=mask, given=given, measure=measure, conditions=conditions
+        )
         if position is not None:
             labels[POSITION] = position
         inputs = dict(zip(self.input_names, (z, t), strict=True)) | {"labels": labels}
@@ -158,19 +164,23 @@ class DiffusionCollator:
             )
         return {**conditions, **inputs}
 
-    def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, Tensor]:
-        """Return the token ids (B, L) and the mask, True at real tokens.
+    def pad(self, items: Sequence[Mapping[str, Any]]) -> tuple[Tokens, PaddingMask, GivenTokens]:
+        """Return the token ids (B, L), the mask, True at real tokens, and True at given tokens.
 
         Raises:
-            TypeError, ValueError: an item whose ids are not one sequence of integers.
+            TypeError, ValueError: an item whose ids are not one sequence of integers; marks of
+                another length or with other values than 0 and 1; a token given at padding.
         """
         rows = [_ids(item) for item in items]
         length = -(-max(map(len, rows)) // self.pad_to_multiple_of) * self.pad_to_multiple_of
         x = torch.full((len(rows), length), self.pad_token_id)
         mask = torch.zeros(x.shape, dtype=torch.bool)
+        given = torch.zeros(x.shape, dtype=torch.bool)
         for row, (ids, item) in enumerate(zip(rows, items, strict=True)):
             x[row, : len(ids)] = ids
-            mask[row, : len(ids)] = _attention_mask(item, len(ids))
+            mask[row, : len(ids)] = _marks(item, "attention_mask", len(ids), True)
+            given[row, : len(ids)] = _marks(item, "given", len(ids), False)
+        check_given(x, mask, given)
         if min(map(len, rows)) < length and bool((x[mask] == self.pad_token_id).any()):
             warn_once(
                 "padding",
@@ -179,7 +189,7 @@ class DiffusionCollator:
                 "network, where it looks like data; use a token that the data lacks, in a process "
                 "with one more token",
             )
-        return x, mask
+        return x, mask, given
 
     def noise(
         self, x: Tokens, position: Int64[Tensor, "B"] | None = None
@@ -240,22 +250,21 @@ def _join_names(item: Iterable[str]) -> str:
     return ", ".join(map(str, item))
 
 
-def _attention_mask(item: Mapping[str, Any], length: int) -> Tensor | bool:
-    """Return the attention mask of an item, True at real tokens."""
-    if "attention_mask" not in item:
-        return True
-    values = torch.as_tensor(item["attention_mask"])
+def _marks(item: Mapping[str, Any], name: str, length: int, default: bool) -> Tensor | bool:
+    """Return the entry of an item that marks its tokens; ``default`` for all without it."""
+    if name not in item:
+        return default
+    values = torch.as_tensor(item[name])
     require(
         values.shape == (length,),
-        f"attention_mask has shape {tuple(values.shape)}, must be ({length},), one for each of "
-        "input_ids",
+        f"{name} has shape {tuple(values.shape)}, must be ({length},), one for each of input_ids",
     )
-    real = values.bool()
+    marks = values.bool()
     require(
-        bool((values == real).all()),
-        f"attention_mask is {values.tolist()!s:.60}, must hold 0 and 1",
+        bool((values == marks).all()),
+        f"{name} is {values.tolist()!s:.60}, must hold 0 and 1",
     )
-    return real
+    return marks
 
 
 def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:

@@ -68,6 +68,7 @@ class DiffusionLoss(nn.Module):
         logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs
         x = labels["x"]
         mask = labels["mask"]
+        given = labels["given"]
         self.process.to(x.device)
         with torch.autocast(x.device.type, enabled=False):
             logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
@@ -80,10 +81,13 @@ class DiffusionLoss(nn.Module):
                 self.weighting,
                 self.mode,
                 mask=mask,
+                given=given,
                 parameterization=self.parameterization,
                 reduction="none",
             )
-            return nats.sum() / (mask.sum() if num_items_in_batch is None else num_items_in_batch)
+            return nats.sum() / (
+                (mask & ~given).sum() if num_items_in_batch is None else num_items_in_batch
+            )
 
 
 class _Conditioned:
@@ -143,21 +147,21 @@ def sequence_bounds(
         )
     x = labels["x"]
     mask = labels["mask"]
+    given = labels["given"]
     position = labels["position"]
     if "density" not in options:
         options["density"] = least_variance(process, x.shape[1])
     noise = KeyedGenerator(seed, 0, position)
     network = _Conditioned(denoiser, labels["conditions"], x.device.type)
     with torch.autocast(x.device.type, enabled=False):
-        terms = bound(process, network, x, noise, mask=mask, **options)
+        terms = bound(process, network, x, noise, mask=mask, given=given, **options)
     times = (
         torch.full_like(position, torch.nan, dtype=torch.float64)
         if terms.times is None
         else terms.times
     )
-    return torch.stack(
-        [part.double() for part in (position, terms.total.sum(1), mask.sum(1), times)], 1
-    )
+    tokens = (mask & ~given).sum(1)
+    return torch.stack([part.double() for part in (position, terms.total.sum(1), tokens, times)], 1)
 
 
 def least_variance(process: ForwardProcess, length: int) -> Any:

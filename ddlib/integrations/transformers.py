@@ -16,9 +16,9 @@ from torch.utils.data import Sampler
 
 from ddlib.config import difference
 from ddlib.config.plain import describe
-from ddlib.integrations.batches import DiffusionCollator, check_process
+from ddlib.integrations.batches import READ, DiffusionCollator, check_process
 from ddlib.integrations.measures import DiffusionLoss, mean_bound, sequence_bounds
-from ddlib.integrations.positions import POSITION, Positions, PositionSampler
+from ddlib.integrations.positions import Positions, PositionSampler
 from ddlib.integrations.saved import (
     PROCESS,
     draw_samples,
@@ -133,8 +133,7 @@ class DiffusionTrainer(Trainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        read = ["input_ids", "attention_mask", POSITION]  # by the collator, not by the network
-        columns: Any = list(dict.fromkeys([*(self._signature_columns or ()), *read]))
+        columns: Any = list(dict.fromkeys([*(self._signature_columns or ()), *READ]))
         self._signature_columns = columns
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from ddlib.objective.given import check_given_blocks, free_positions, hold_given
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
@@ -18,9 +19,9 @@ from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
 from ddlib.times.draws import latest_time
-from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
+from ddlib.typing import Denoiser, GivenTokens, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
-from ddlib.utils.validation import check_padding, require
+from ddlib.utils.validation import require
 
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with
@@ -201,6 +202,7 @@ def bound(
     generator: Generator = None,
     *,
     mask: PaddingMask | None = None,
+    given: GivenTokens | None = None,
     density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     parameterization: Parameterization | None = None,
@@ -248,6 +250,11 @@ def bound(
             is noised and is an input of the denoiser, as the token that ``x`` has there. If the
             denoiser ignores it the expectation is that of the sequences without padding, also with
             ``levels="balanced"``.
+        given: (B, L) bool, True at tokens of the context: never noised, an input of the denoiser,
+            and in no term. The bound is that of -log p(other tokens | given tokens). With a time
+            per position theirs is 0, as in ``sample`` at a prompt. With ``at_once`` no token is
+            given behind the first block that has another one: in the clean sequence its features
+            depend on the tokens between.
         density: density of the times; None is uniform.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
         parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's
@@ -264,14 +271,15 @@ def bound(
             less variance.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; ``density``
+        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; bad given
+            tokens: at padding, everywhere, or in later blocks with ``at_once``; ``density``
             not a density, negative, or 0 inside (0, 1); unknown ``levels``; ``pace`` not a pace, or
             not for this length; a denoiser that does not take a time per position, or the clean
             sequence, where it is required, or fewer states than the process has.
     """
     check_process(process, denoiser)
     process.check_inputs(x=x)
-    check_padding(x, mask)
+    mask = free_positions(x, mask, given)
     able = Capabilities.of(denoiser)
     meaning = able.meaning(parameterization)
     process.check_levels(levels)
@@ -296,6 +304,8 @@ def bound(
         rule = "must be 'independent': balanced draws require one time per sequence"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
+    if at_once:
+        check_given_blocks(given, mask, pace.block or length)
     z = (
         process.sample(x, t, generator)
         if levels == "independent"
@@ -310,6 +320,14 @@ def bound(
         independent = _ends_within(process, s, t)
         # drawn for every batch, so that the draws of a row do not depend on the other rows
         z = torch.where(independent[:, None], process.sample(x, t, generator), z)
+    importance = None
+    if levels == "balanced":  # that of the states as they were drawn, given tokens among them
+        importance = process.importance_weight(x, z, t)
+        if independent is not None:
+            importance = torch.where(independent, 1.0, importance)
+    if s is not None:
+        s = hold_given(x, z, s, given)[1]
+    z, t = hold_given(x, z, t, given)
     clean = {"clean": x} if at_once else {}
     try:
         with able.evaluating(z.device, "dd.bound"):
@@ -325,10 +343,7 @@ def bound(
     )
     measure = unsqueeze_times(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
-    if levels == "balanced":
-        importance = process.importance_weight(x, z, t)
-        if independent is not None:
-            importance = torch.where(independent, 1.0, importance)
+    if importance is not None:
         diffusion = diffusion * importance[:, None].to(diffusion.dtype)
     # slow tokens and levels keep information after the last time of this dtype; the bound must
     # count it
@@ -336,7 +351,7 @@ def bound(
     start, end = (t.new_full((rows,), time) for time in (low, last))
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):
-        z = process.sample(x, start, generator)
+        z, _ = hold_given(x, process.sample(x, start, generator), start, given)
         logits = cavity_logits(process, denoiser(z, _default_dtype(start)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
     able.check_graph(output, "dd.bound")

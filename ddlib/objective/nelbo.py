@@ -67,6 +67,6 @@ def nelbo(
             process, cavity_logits(process, output, z, t, parameterization), x, z, t
         )
     options = LossOptions(parameterization=parameterization)
-    inputs = LossInputs.of(process, x, z, t, options, None)
+    inputs = LossInputs.of(process, x, z, t, options, None, None)
     process.check_noised(x, z, t)
     return as_output(output).losses(inputs)

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ddlib.objective.given import check_held, free_positions
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
-from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_mask, check_number, check_padding, require, visible
+from ddlib.typing import GivenTokens, Logits, PaddingMask, PerToken, Times, Tokens
+from ddlib.utils.validation import check_mask, check_number, require, visible
 from ddlib.weightings import Weighting, loss_weights
 
 MODES = ("standard", "hard", "edges")
@@ -124,6 +125,7 @@ class LossInputs:
     t: Times
     options: LossOptions
     mask: PaddingMask | None = None
+    """True at the tokens that have a loss, (B, L); None if all have."""
     weight: Tensor | None = None
     """Importance weight of each draw, which broadcasts with (B, L); None where all are 1."""
 
@@ -136,6 +138,7 @@ class LossInputs:
         t: Times | Draw,
         options: LossOptions,
         mask: PaddingMask | None,
+        given: GivenTokens | None,
     ) -> "LossInputs":
         """Check the inputs and unpack a draw.
 
@@ -144,10 +147,10 @@ class LossInputs:
         """
         check_process(process)
         options.check(process)
-        check_padding(x, mask)
+        free = free_positions(x, mask, given)
         times, weight = split_draw(t)
         process.check_inputs(x=x, z=z, t=times)
-        return cls(process, x, z, times, options, mask, weight)
+        return cls(process, x, z, times, options, free, weight)
 
 
 def split_draw(t: Times | Draw) -> tuple[Times, Tensor | None]:
@@ -243,6 +246,7 @@ def training_loss(
     mode: Mode = "standard",
     *,
     mask: PaddingMask | None = None,
+    given: GivenTokens | None = None,
     parameterization: Parameterization = "cavity",
     reduction: str = "mean",
 ) -> Tensor:
@@ -276,18 +280,23 @@ def training_loss(
             is a bound.
         mask: (B, L) bool, True at real tokens, False at padding. Positions outside count neither in
             the mean nor in the gradient; None if all tokens count.
+        given: (B, L) bool, True at tokens of the context. Unlike padding they are seen by the
+            network, as the tokens that they are: ``z`` and ``t`` are those of ``hold_given``. They
+            count neither in the mean nor in the gradient. The loss is then that of p(other tokens |
+            given tokens).
         parameterization: meaning of the logits, as in ``nelbo``.
         reduction: "mean" over tokens, "sum", or "none" for (B, L).
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, weight of a draw or
-            reduction.
+            reduction; bad given tokens: at padding, everywhere, or noised in ``z``.
     """
     rule = "must be 'mean', 'sum' or 'none'"
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, {rule}")
     options = LossOptions(weighting, mode, parameterization)
-    inputs = LossInputs.of(process, x, z, t, options, mask)
-    process.check_noised(x, z, inputs.t, mask)
+    inputs = LossInputs.of(process, x, z, t, options, mask, given)
+    process.check_noised(x, z, inputs.t, inputs.mask)
+    check_held(x, z, given)
     if reduction == "none":
         return as_output(output).losses(inputs)
     if reduction == "mean":
@@ -306,6 +315,7 @@ def summed_loss(
     mode: Mode = "standard",
     *,
     mask: PaddingMask | None = None,
+    given: GivenTokens | None = None,
     parameterization: Parameterization = "cavity",
 ) -> tuple[Float[Tensor, ""], PerToken]:
     """Compute the sum of ``scale`` times ``training_loss``, and the loss of each token, (B, L).
@@ -326,6 +336,7 @@ def summed_loss(
         weighting: see there.
         mode: see there.
         mask: see there.
+        given: see there; that ``z`` has these tokens is not checked.
         parameterization: see there.
 
     Returns:
@@ -335,5 +346,5 @@ def summed_loss(
         TypeError, ValueError: as ``training_loss``.
     """
     options = LossOptions(weighting, mode, parameterization)
-    inputs = LossInputs.of(process, x, z, t, options, mask)
+    inputs = LossInputs.of(process, x, z, t, options, mask, given)
     return as_output(output).total(inputs, scale)

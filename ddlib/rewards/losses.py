@@ -9,7 +9,7 @@ from ddlib.objective.bound import bound
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.trajectory import Trajectory, check_trajectory
-from ddlib.typing import Denoiser, PaddingMask, Tokens
+from ddlib.typing import Denoiser, GivenTokens, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.validation import check_count, check_flag, check_number, check_shape, require
 
@@ -124,6 +124,7 @@ def bound_log_ratio(
     draws: int = 1,
     seed: int = 0,
     mask: PaddingMask | None = None,
+    given: GivenTokens | None = None,
     parameterization: Parameterization | None = None,
 ) -> Float64[Tensor, "B"]:
     """Compute the difference of two networks' bounds at the same noise, in place of log p / p_ref.
@@ -135,10 +136,11 @@ def bound_log_ratio(
         process: the forward process.
         denoiser: the network that is trained.
         reference: the network in the denominator; evaluated without a gradient.
-        x: (B, L) answers without a prompt: all their tokens are noised.
+        x: (B, L) answers, with their prompts where these are ``given``.
         draws: number of draws of time and noise per answer.
         seed: of the noise; a row has its noise at any batch size.
         mask: (B, L) bool, False at padding.
+        given: (B, L) bool, True at the prompts, as in ``bound``.
         parameterization: meaning of the logits of both, as in ``nelbo``.
 
     Returns:
@@ -157,6 +159,7 @@ def bound_log_ratio(
             network,
             x,
             mask=mask,
+            given=given,
             parameterization=parameterization,
             generator=KeyedGenerator(seed, draw, rows),
         )

@@ -16,8 +16,8 @@ from ddlib.samplers.control import NetworkControl, SamplingCall
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.sampling import plan
 from ddlib.samplers.state_draws import transition_log_prob
-from ddlib.typing import Denoiser, PaddingMask, Tokens
-from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
+from ddlib.typing import Denoiser, GivenTokens, PaddingMask, Tokens
+from ddlib.utils.validation import check_count, check_given, check_padding, require
 
 _INSTEAD = "ddlib.bound computes an upper bound of -log p(x) for every process"
 
@@ -52,7 +52,7 @@ def likelihood(
     group: int | None = None,
     pace: Pace | None = None,
     mask: PaddingMask | None = None,
-    given: Tensor | None = None,
+    given: GivenTokens | None = None,
     parameterization: Parameterization | None = None,
     controls: Sequence[NetworkControl] = (),
 ) -> Likelihood:
@@ -164,23 +164,14 @@ def free_positions(
     x: Tokens,
     order: Sampler,
     mask: PaddingMask | None,
-    given: Tensor | None,
+    given: GivenTokens | None,
 ) -> Bool[Tensor, "B L"]:
     """Check the arguments and return True at the tokens that have a term."""
     check_likelihood(process, order)
     process.check_inputs(x=x)
-    if given is None:
-        free = torch.ones_like(x, dtype=torch.bool)
-    else:
-        if not isinstance(given, Tensor) or given.dtype != torch.bool:
-            got = given.dtype if isinstance(given, Tensor) else type(given).__name__
-            raise TypeError(
-                f"given has dtype {got}, must be a torch.bool tensor, True at given tokens"
-            )
-        check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
-        check_devices(x=x, given=given)
-        free = ~given
     check_padding(x, mask)
+    check_given(x, mask, given)
+    free = torch.ones_like(x, dtype=torch.bool) if given is None else ~given
     return free if mask is None else free & mask
 
 

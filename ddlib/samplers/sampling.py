@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Literal, NamedTuple, Self, overload
 
 import torch
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.paces import Pace, Together
@@ -23,7 +24,13 @@ from ddlib.samplers.time_grid import check_times, equal_times
 from ddlib.samplers.trajectory import Recorder, Trajectory
 from ddlib.typing import Denoiser, Sharpen, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
-from ddlib.utils.validation import check_count, check_flag, check_shape, check_tokens, require
+from ddlib.utils.validation import (
+    check_count,
+    check_flag,
+    check_given,
+    check_tokens,
+    require,
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -97,6 +104,31 @@ class Plan(SamplingCall):
         )
 
 
+class Given(NamedTuple):
+    """Prompt anywhere in a sequence: tokens that are kept where ``given`` is True."""
+
+    x: Int64[Tensor, "*n"]
+    """(P,) or (B, P) tokens."""
+    given: Bool[Tensor, "*n"]
+    """True at the tokens that are kept; the others are drawn."""
+
+    @classmethod
+    def of(cls, process: ForwardProcess, prompt: Tensor) -> Self:
+        """Return the tokens of states (P,) or (B, P), in which the mask marks a position to draw.
+
+        Raises:
+            TypeError, ValueError: not int64; states that are neither tokens nor the last mask.
+        """
+        check_tokens("prompt", prompt.view(-1, prompt.shape[-1]), process.num_states, "states")
+        given = prompt < process.vocab_size
+        require(
+            bool((given | (prompt == process.num_states - 1)).all()),
+            "prompt holds clusters or another mask, must be tokens, or the last mask "
+            f"{process.num_states - 1} where a token is drawn",
+        )
+        return cls(prompt, given)
+
+
 @torch.no_grad()
 def plan(
     process: ForwardProcess,
@@ -104,7 +136,7 @@ def plan(
     shape: Sequence[int],
     sampler: Sampler | None = None,
     steps: int | Tensor = 128,
-    prompt: Tensor | None = None,
+    prompt: Tensor | Given | None = None,
     *,
     temperature: Scheduled = 1.0,
     top_p: Scheduled = 1.0,
@@ -131,13 +163,14 @@ def plan(
         (9, torch.Size([2, 8]))
     """
     sampler = Ancestral() if sampler is None else sampler
-    if prompt is not None and not isinstance(prompt, Tensor):
-        raise TypeError(f"prompt is {prompt!r}, must be a tensor or None")
+    check_process(process, denoiser)
+    stated = prompt.x if isinstance(prompt, Given) else prompt
+    if stated is not None and not isinstance(stated, Tensor):
+        raise TypeError(f"prompt is {stated!r}, must be a tensor or None")
     if not isinstance(sampler, Sampler):
         raise TypeError(
             f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()"
         )
-    check_process(process, denoiser)
     sampler.check(process)
     if isinstance(steps, Sequence):
         raise TypeError(f"steps is {steps!r}, must be an int, or a tensor of times")
@@ -147,7 +180,7 @@ def plan(
     if temperature != 1 or top_p != 1:
         controls = (Truncation(temperature, top_p), *controls)
     pace = _pace(pace)
-    target = process.device if prompt is None else prompt.device
+    target = process.device if stated is None else stated.device
     _check_device(process, target)
     fixed, free = _prompt(process, prompt, (rows, length), target)
     source, seeds = _source(generator, rows)
@@ -182,7 +215,7 @@ def sample(
     shape: Sequence[int],
     sampler: Sampler | None = None,
     steps: int | Tensor = 128,
-    prompt: Tensor | None = None,
+    prompt: Tensor | Given | None = None,
     *,
     temperature: Scheduled = 1.0,
     top_p: Scheduled = 1.0,
@@ -202,7 +235,7 @@ def sample(
     shape: Sequence[int],
     sampler: Sampler | None = None,
     steps: int | Tensor = 128,
-    prompt: Tensor | None = None,
+    prompt: Tensor | Given | None = None,
     *,
     temperature: Scheduled = 1.0,
     top_p: Scheduled = 1.0,
@@ -221,7 +254,7 @@ def sample(
     shape: Sequence[int],
     sampler: Sampler | None = None,
     steps: int | Tensor = 128,
-    prompt: Tensor | None = None,
+    prompt: Tensor | Given | None = None,
     *,
     temperature: Scheduled = 1.0,
     top_p: Scheduled = 1.0,
@@ -250,9 +283,10 @@ def sample(
             noise-free. A grid is for samplers that use the times (``Guarantees.by_times``), or with
             ``temperature`` or ``top_p`` as functions.
         prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; the mask marks a
-            position to draw. Where tokens may be wrong (GIDD, uniform noise, ``Noisy``), a network
-            with one time per sequence relies on the prompt as on tokens at that time, so samples
-            are not those of p(x | prompt); a pace with a time per position, such as
+            position to draw. Or a ``Given``: tokens, and where they are kept. Where tokens may be
+            wrong (GIDD, uniform noise, ``Noisy``), a network with one time per sequence relies on
+            the prompt as on tokens at that time, so samples are not those of p(x | prompt) unless
+            it was trained with given tokens; a pace with a time per position, such as
             ``RandomOrder``, gives it time 0 at the prompt.
         temperature: divisor of the logits of every distribution over tokens or clusters that is
             drawn from; 0 is greedy. ``temperature`` and ``top_p`` may be functions of the time at
@@ -407,7 +441,7 @@ def _source(generator: Generator | Sequence[int], rows: int) -> tuple[Generator,
 
 def _prompt(
     process: ForwardProcess,
-    prompt: Tensor | None,
+    prompt: Tensor | Given | None,
     shape: tuple[int, ...],
     device: torch.device,
 ) -> tuple[Tokens, Tensor]:
@@ -418,30 +452,23 @@ def _prompt(
     free = torch.ones(shape, dtype=torch.bool, device=device)
     if prompt is None:
         return fixed, free
-    require(
-        prompt.ndim in (1, 2), f"prompt has shape {tuple(prompt.shape)}, must be (P,) or (B, P)"
-    )
-    if prompt.shape[-1] == 0:
+    x = prompt.x if isinstance(prompt, Given) else prompt
+    require(x.ndim in (1, 2), f"prompt has shape {tuple(x.shape)}, must be (P,) or (B, P)")
+    if x.shape[-1] == 0:
         return fixed, free
-    rows = prompt[None] if prompt.ndim == 1 else prompt
-    check_tokens("prompt", rows, process.num_states, "states")
+    x, given = prompt if isinstance(prompt, Given) else Given.of(process, prompt)
+    check_given(x, None, given)
+    kept = torch.where(given, x, 0).view(-1, x.shape[-1])
+    check_tokens("prompt", kept, process.vocab_size)
+    length = kept.shape[1]
     require(
-        rows.shape[1] <= shape[1],
-        f"prompt has {rows.shape[1]} tokens, must have at most {shape[1]}, the length of the "
-        "sequence",
+        length <= shape[1],
+        f"prompt has {length} tokens, must have at most {shape[1]}, the length of the sequence",
     )
-    check_shape(
-        "prompt",
-        rows.expand(shape[0], -1) if len(rows) == 1 else rows,
-        (shape[0], None),
-        "(P,) or (B, P)",
-    )
-    tokens = rows < process.vocab_size
     require(
-        bool((tokens | (rows == process.num_states - 1)).all()),
-        "prompt holds clusters or another mask, must be tokens, or the last mask "
-        f"{process.num_states - 1} where a token is drawn",
+        len(kept) in (1, shape[0]),
+        f"prompt has shape {tuple(x.shape)}, must be (P,) or (B, P)",
     )
-    fixed[:, : rows.shape[1]] = torch.where(tokens, rows, 0)
-    free[:, : rows.shape[1]] = ~tokens
+    fixed[:, :length] = kept
+    free[:, :length] = ~given
     return fixed, free

@@ -209,6 +209,24 @@ def check_padding(x: Tensor, mask: Tensor | None) -> None:
         check_mask("mask", mask, x.shape)
 
 
+def check_given(x: Tensor, mask: Tensor | None, given: Tensor | None) -> None:
+    """Raise unless the given tokens of ``x``, if there are any, are marked by bool, in the shape of
+    ``x`` and on its device, none of them at padding.
+    """
+    if given is None:
+        return
+    if not isinstance(given, Tensor) or given.dtype != torch.bool:
+        got = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at given tokens")
+    check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
+    check_devices(x=x, given=given)
+    if mask is not None and visible(given):
+        padding = given & ~mask
+        if bool(padding.any()):
+            where = [int(i) for i in padding.nonzero()[0]]
+            raise ValueError(f"given{where} is True at padding, must be False where mask is False")
+
+
 def check_devices(**tensors: Tensor | None) -> None:
     """Raise ValueError unless all given tensors are on one device."""
     devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}

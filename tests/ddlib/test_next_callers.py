@@ -66,14 +66,13 @@ def test_a_step_of_fixed_capacity_never_waits_for_the_device(sampler):
     assert len(shapes) == 1
 
 
-@pytest.mark.xfail(raises=TypeError, strict=True, reason="not met yet: given tokens")
 @pytest.mark.parametrize("sampler", [Ancestral(), Remask(0.5), Confidence()], ids=repr)
 def test_given_tokens_are_those_of_a_prompt_with_gaps(sampler):
     x = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % PROCESS.vocab_size
     given = torch.rand(x.shape, generator=seeded(1)) < 0.4
     prompt = torch.where(given, x, PROCESS.num_states - 1)
     want = generate(sampler=sampler, prompt=prompt)
-    tokens = generate(sampler=sampler, prompt=x, given=given)
+    tokens = generate(sampler=sampler, prompt=dd.Given(x, given))
     assert torch.equal(tokens, want)
     assert (tokens == x)[given].all()
 

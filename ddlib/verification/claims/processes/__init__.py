@@ -12,6 +12,7 @@ from ddlib.verification.claims.objective import (
     bound,
     consistency,
     edges,
+    given,
     times,
     tree_softmax,
 )
@@ -43,6 +44,7 @@ CLAIMS = (
     *discrete.CLAIMS,
     *tree_softmax.CLAIMS,
     *edges.CLAIMS,
+    *given.CLAIMS,
     *numerics.CLAIMS,
     *sampled_states.CLAIMS,
     *times.PROCESS_CLAIMS,
