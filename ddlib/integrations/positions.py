@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
-from ddlib.utils.validation import check_count, warn_once
+from ddlib.utils.validation import check_count, require, warn_once
 
 POSITION = "position"
 
@@ -41,6 +41,7 @@ class Positions(Dataset[dict[str, Any]]):
             seed,
             shuffle,
         )
+        require(len(dataset) > 0, "dataset is empty, must hold an item")
         self._ordered: tuple[int, Tensor] = -1, torch.empty(0, dtype=torch.int64)
         self._was_read = False
 

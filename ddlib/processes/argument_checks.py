@@ -11,9 +11,9 @@ from ddlib.schedules import Schedule
 from ddlib.utils.validation import require
 
 
-def check_schedule(schedule: Schedule) -> None:
-    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases all the
-    time from 1 to 0.
+def check_schedule(schedule: object) -> Schedule:
+    """Return the argument; raise TypeError unless it is a schedule, ValueError unless alpha
+    decreases all the time from 1 to 0.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
@@ -24,11 +24,14 @@ def check_schedule(schedule: Schedule) -> None:
         f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: windows require a "
         "schedule for each edge",
     )
+    return schedule
 
 
-def check_tree(hierarchy: Hierarchy, *schedules: Schedule) -> None:
-    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge, or
-    one for each edge.
+def check_tree(
+    hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]
+) -> tuple[Schedule, ...]:
+    """Return the schedules: one that resolves the slowest edge of a hierarchy, or one for each
+    edge.
 
     Raises:
         TypeError: arguments of another kind.
@@ -38,14 +41,16 @@ def check_tree(hierarchy: Hierarchy, *schedules: Schedule) -> None:
     """
     if not isinstance(hierarchy, Hierarchy):
         raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
-    if len(schedules) != 1:
-        check_schedules(hierarchy.depth, schedules)
-        return
-    check_schedule(schedules[0])
+    one: object = schedule
+    if isinstance(schedule, list | tuple):
+        if (len(schedule), hierarchy.depth) != (1, 1):
+            check_schedules(hierarchy.depth, schedule)
+            return tuple(schedule)
+        (one,) = schedule
+    checked = check_schedule(one)
     slowest = min(hierarchy.speeds)
-    schedules[0].check_resolves(
-        f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration)
-    )
+    checked.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+    return (checked,)
 
 
 def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
@@ -59,8 +64,8 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
     """
     require(
         len(schedules) == edges,
-        f"schedule holds {len(schedules)} schedules, must be one, or one for each of the {edges} "
-        "edges",
+        f"schedule holds {len(schedules)} schedules, must be one schedule, or hold one for each of "
+        f"the {edges} edges",
     )
     for i, schedule in enumerate(schedules):
         if not isinstance(schedule, Schedule):

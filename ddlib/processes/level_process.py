@@ -52,8 +52,7 @@ class LevelProcess(ForwardProcess):
     """Markov chain of the levels."""
 
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]) -> None:
-        schedules = tuple(schedule) if isinstance(schedule, list | tuple) else (schedule,)
-        check_tree(hierarchy, *schedules)
+        schedules = check_tree(hierarchy, schedule)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states, hierarchy.starts.device)
         self.hierarchy = hierarchy
         self._schedules = schedules

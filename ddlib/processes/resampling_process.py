@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
-from ddlib.processes.argument_checks import check_tree
+from ddlib.processes.argument_checks import check_schedule, check_tree
 from ddlib.processes.base import ForwardProcess, draw_one, identity
 from ddlib.processes.broadcasting import (
     elapsed,
@@ -51,7 +51,7 @@ class ResamplingProcess(ForwardProcess):
         p_uniform: float | Sequence[float] | Tensor,
         frequency: Any = None,
     ) -> None:
-        check_tree(hierarchy, schedule)
+        check_tree(hierarchy, check_schedule(schedule))
         super().__init__(hierarchy.vocab_size, hierarchy.num_states, hierarchy.starts.device)
         self.declare(p_uniform=p_uniform, frequency=frequency)
         self.hierarchy = hierarchy

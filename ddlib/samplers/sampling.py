@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
 import torch
 from jaxtyping import Bool, Int64
@@ -84,7 +84,13 @@ class Plan(SamplingCall):
             call = control.prepare(call)
         tokens = draw(call)
         for control in self.controls:
-            tokens = control.finish(call, tokens)
+            finished = control.finish(call, tokens)
+            require(
+                isinstance(finished, Tensor) and finished.shape == tokens.shape,
+                f"finish of {control!r} returned {_kind_of(finished)}, must be tokens of shape "
+                f"{tuple(tokens.shape)}",
+            )
+            tokens = finished
         return tokens
 
     def __repr__(self) -> str:
@@ -380,6 +386,10 @@ def _grid(pace: Pace, times: Tensor, length: int) -> Tensor:
         return grid
     chance = torch.zeros(len(grid), length, dtype=torch.float64, device=times.device)
     return pace.check_path(pace.times(grid, chance), chance)
+
+
+def _kind_of(value: Any) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, int]:

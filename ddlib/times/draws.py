@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.times.base import Interval, TimeDensity, Uniform, check_density, check_interval
-from ddlib.utils.random import Generator, KeyedGenerator, rand
+from ddlib.utils.random import Generator, KeyedGenerator, home_of, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
 _UNIFORM = Uniform()
@@ -145,7 +145,7 @@ def sample_times(
         device: default the generator's device.
 
     Raises:
-        TypeError: a density of another kind.
+        TypeError: a density or generator of another kind.
         ValueError: unknown method, n < 1, n not the generator's length, a bad interval, or a
             density that is negative, 0 inside (0, 1) or does not integrate to one.
 
@@ -162,15 +162,13 @@ def sample_times(
     )
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
     check_interval(interval)
+    home = home_of(generator)
     if isinstance(generator, KeyedGenerator):
-        home = generator.index.device
         require(
             n == len(generator.index),
             f"n is {n}, must be {len(generator.index)}, the number of examples of the generator",
         )
         _check_positions(generator, strata=method != "iid")
-    else:
-        home = torch.device("cpu") if generator is None else generator.device
     density = check_density(density) or _UNIFORM
     unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
     return round_times(_inverse(unit, density, interval), dtype)

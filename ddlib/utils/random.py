@@ -192,6 +192,23 @@ def uniforms(
         yield rand(shape, generator, device)
 
 
+def home_of(generator: Generator) -> torch.device:
+    """Return the device on which a generator draws.
+
+    Raises:
+        TypeError: not a generator.
+    """
+    if generator is None:
+        return torch.device("cpu")
+    if isinstance(generator, KeyedGenerator):
+        return generator.index.device
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None"
+        )
+    return generator.device
+
+
 def rand(
     shape: Sequence[int], generator: Generator, device: torch.device
 ) -> Float64[Tensor, "..."]:
@@ -202,11 +219,7 @@ def rand(
         ValueError: the generator is on another device type.
     """
     if generator is not None:
-        if not isinstance(generator, (torch.Generator, KeyedGenerator)):
-            raise TypeError(
-                f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None"
-            )
-        home = generator.index.device if isinstance(generator, KeyedGenerator) else generator.device
+        home = home_of(generator)
         require(
             home.type == torch.device(device).type,
             f"generator is on {home}, must be on the device of the tokens, {device}",

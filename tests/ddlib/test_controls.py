@@ -365,3 +365,37 @@ def test_an_end_that_other_tokens_may_have_become_does_not_stop_a_sequence():
     options = {"controls": [EndOfText(1)], "generator": seeded()}
     x = dd.sample(PAIRS, lambda z, t: logits.expand(*z.shape, 4), (2000, 1), steps=8, **options)
     assert abs(float((x == 1).double().mean()) - 0.05) < 0.02
+
+
+def test_controls_that_contradict_each_other_are_refused():
+    process = dd.presets.hdlm([0, 0, 1, 1])
+    noisy = dd.presets.gidd(4, 0.2)
+
+    def network(z, t):
+        return torch.zeros(*z.shape, 4)
+
+    class Cut(dd.controls.Control):
+        def finish(self, run, tokens):
+            return tokens[:, :1]
+
+    cases = {
+        "must not hold both: the end would never be drawn": (
+            process,
+            [dd.controls.Forbidden([3]), dd.controls.EndOfText(3)],
+        ),
+        r"all tokens of cluster \[1\] of level 1": (
+            process,
+            [dd.controls.Forbidden([2]), dd.controls.Forbidden([3])],
+        ),
+        r"finish of .* returned shape \(2, 1\), must be tokens of shape \(2, 3\)": (
+            process,
+            [Cut()],
+        ),
+    }
+    for message, (chosen, parts) in cases.items():
+        with pytest.raises(ValueError, match=message):
+            dd.sample(chosen, network, (2, 3), steps=2, controls=parts)
+    tokens = dd.sample(
+        noisy, network, (50, 3), steps=8, controls=[dd.controls.EndOfText(1, least=3)]
+    )
+    assert not (tokens == 1).any()

@@ -363,8 +363,9 @@ def test_windows_that_touch_up_to_rounding_have_a_density(ends):
 
 test_refusals = refuses(
     r"""
+    Hierarchical(TREE, [Linear()]) | ValueError | holds 1 schedules, must be one schedule
     Hierarchical(TREE, [Linear()] * 3) | ValueError
-        | holds 3 schedules, must be one, or one for each of the 2 edges
+        | holds 3 schedules, must be one schedule, or hold one for each of the 2 edges
     Masked(8, "linear") | TypeError | schedule is 'linear', must be a ddlib.schedules.Schedule
     Hierarchical(TREE, []) | ValueError | holds 0 schedules
     Hierarchical(TREE, [Linear(), 3]) | TypeError | schedule\[1\] is 3

@@ -372,3 +372,8 @@ def test_samples_are_lines(tmp_path):
     assert (tmp_path / "samples" / "a.txt").read_text() == "1 2\n3 4\n"
     write_samples(tmp_path / "a.txt", torch.tensor([[1, 2]]), lambda ids: "ab"[ids[0] - 1])
     assert (tmp_path / "a.txt").read_text() == "a\n"
+
+
+def test_a_dataset_without_items_is_refused():
+    with pytest.raises(ValueError, match="dataset is empty, must hold an item"):
+        Positions([])

@@ -252,3 +252,10 @@ test_times_of_equal_jumps_are_refused = refuses(r"""
     equal_jump_times(dd.processes.GIDD(5, 0.2), 4) | TypeError | must have levels
     equal_jump_times(dd.presets.mdlm(5), 0) | ValueError | steps is 0
 """)
+
+
+def test_a_number_in_place_of_a_generator_is_refused():
+    with pytest.raises(TypeError, match=r"generator is 0, must be a torch\.Generator"):
+        dd.sample_times(3, generator=0)
+    with pytest.raises(TypeError, match=r"generator is 0, must be a torch\.Generator"):
+        dd.bound(dd.presets.mdlm(3), lambda z, t: None, torch.zeros(1, 2, dtype=torch.int64), 0)

@@ -34,7 +34,14 @@ def text_of(folder):
 @pytest.fixture(scope="module")
 def whole(folder):
     """The run that nothing happened to."""
-    run = rewarded(folder, "whole", loss=REWARD | dict(beta=0.1, prompt=3))
+    begun = recipe(text_of(folder), folder / "begun", steps=2)
+    train(begun)
+    run = rewarded(
+        folder,
+        "whole",
+        loss=REWARD | dict(beta=0.1, prompt=3),
+        start=str(begun.output.folder),
+    )
     train(run)
     return run
 
@@ -129,6 +136,10 @@ REFUSED = {
             process=dict(kind="gidd", p_uniform=0.2),
         ),
         "loss.sampler: Remask needs a process with levels",
+    ),
+    "no reference": (
+        dict(loss=REWARD | dict(beta=0.1)),
+        "loss.beta=0.1: not with start='random': the reference is the weights at the start",
     ),
     "no path": (
         dict(loss=REWARD | dict(sampler=dict(kind="euler"))),

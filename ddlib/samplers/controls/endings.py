@@ -14,6 +14,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.choices import entropy
 from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
+from ddlib.samplers.controls.tokens import Forbidden, check_noise
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, check_flag, check_number, require
 
@@ -120,6 +121,14 @@ class EndOfText(Ending):
             size = call.process.vocab_size
             require(
                 number < size, f"{name} of {self!r} is {number}, must be a token in [0, {size})"
+            )
+        if self.least:
+            check_noise(call.process, [self.token], self)
+        for other in call.controls:
+            require(
+                not (isinstance(other, Forbidden) and self.token in other.tokens),
+                f"controls holds {self!r} and {other!r}, must not hold both: the end would never "
+                "be drawn",
             )
 
     def select_finished(

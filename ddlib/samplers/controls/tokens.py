@@ -42,18 +42,14 @@ class Forbidden(Control):
         return Needs.TOKEN_DISTRIBUTIONS if self.tokens else Needs.NOTHING
 
     def check(self, call: SamplingCall) -> None:
-        process = call.process
-        tokens = torch.tensor(self.tokens, dtype=torch.int64, device=process.device)
-        stay = ~process.replaceable(tokens[:, None])[:, 0]
-        chance = float(process.prior()[tokens[stay]].sum())
-        require(
-            chance < _NEVER,
-            f"controls holds {self!r}, and the noise of {process!r} at t = 1 has these tokens with "
-            f"probability {chance:.2g}, which then stay: it must have only masks there",
-        )
+        check_noise(call.process, self.tokens, self)
+        together = [
+            token for one in call.controls if isinstance(one, Forbidden) for token in one.tokens
+        ]
+        forbidden_mask(call.process, together)
 
     def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
-        excluded = _forbidden(process, self.tokens)
+        excluded = forbidden_mask(process, self.tokens)
         return [partial(_exclude, excluded[None])] if bool(excluded.any()) else []
 
 
@@ -106,8 +102,22 @@ def _present(logits: Tensor, states: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
     return present[:, :vocabulary]
 
 
-def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "V"]:
-    """Return the mask of forbidden tokens, checked."""
+def check_noise(process: ForwardProcess, tokens: Sequence[int], control: Control) -> None:
+    """Raise ValueError if the process has tokens at t = 1 that a control does not draw, and that
+    stay.
+    """
+    numbers = torch.tensor(tokens, dtype=torch.int64, device=process.device)
+    stay = ~process.replaceable(numbers[:, None])[:, 0]
+    chance = float(process.prior()[numbers[stay]].sum())
+    require(
+        chance < _NEVER,
+        f"controls holds {control!r}, and the noise of {process!r} at t = 1 has these tokens with "
+        f"probability {chance:.2g}, which then stay: it must have only masks there",
+    )
+
+
+def forbidden_mask(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "V"]:
+    """Return True at forbidden tokens, checked."""
     excluded = torch.zeros(process.vocab_size, dtype=torch.bool, device="cpu")
     for token in tokens:
         require(

@@ -89,6 +89,11 @@ class Reward(Objective):
                 "loss.kind=reward: not with hardware.shard, as processes sample with different "
                 "numbers of calls"
             )
+        if self.beta and recipe.start in ("random", "text"):
+            raise ValueError(
+                f"loss.beta={self.beta:g}: not with start={recipe.start!r}: the reference is the "
+                "weights at the start of the run; start from a trained run, or omit loss.beta"
+            )
         if self.prompt >= recipe.data.length:
             raise ValueError(
                 f"loss.prompt={self.prompt}: must be below data.length={recipe.data.length}"
