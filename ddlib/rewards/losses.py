@@ -11,7 +11,14 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.trajectory import Trajectory, check_trajectory
 from ddlib.typing import Denoiser, GivenTokens, PaddingMask, Tokens
 from ddlib.utils.random import KeyedGenerator
-from ddlib.utils.validation import check_count, check_flag, check_number, check_shape, require
+from ddlib.utils.validation import (
+    check_count,
+    check_flag,
+    check_number,
+    check_shape,
+    require,
+    without_warning,
+)
 
 
 def reward_loss(
@@ -168,7 +175,8 @@ def bound_log_ratio(
     for draw in range(draws):
         with torch.no_grad():
             base = evaluate(reference, draw)
-        difference = difference + base - evaluate(denoiser, draw)
+        with without_warning("graph"):  # needed for the gradient, also of a network in eval mode
+            difference = difference + base - evaluate(denoiser, draw)
     return difference / draws
 
 

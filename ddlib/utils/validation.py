@@ -10,7 +10,8 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 import torch
@@ -43,6 +44,18 @@ class UsageWarning(UserWarning):
 
 
 _warned: set[str] = set()
+
+
+@contextmanager
+def without_warning(kind: str) -> Iterator[None]:
+    """Issue no warning of a kind in a block, and leave it to be issued later."""
+    known = kind in _warned
+    _warned.add(kind)
+    try:
+        yield
+    finally:
+        if not known:
+            _warned.discard(kind)
 
 
 def warn_once(kind: str, message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 import ddlib as dd
 from ddlib_models import DiT
@@ -67,19 +67,6 @@ TINY = Sizes(
     bound_draws=40,
     least=20,
 )
-
-
-class Conditioned(nn.Module):
-    """Network that sees the clues at every time, whatever noise these positions have."""
-
-    def __init__(self, network: nn.Module, x: Int64[Tensor, "B 16"], clues: Bool[Tensor, "B 16"]):
-        super().__init__()
-        self.network = network
-        self.x = x
-        self.clues = clues
-
-    def forward(self, z: Int64[Tensor, "B 16"], t: Tensor) -> Tensor:
-        return self.network(torch.where(self.clues, self.x, z), t)
 
 
 @dataclass(frozen=True)
@@ -193,9 +180,9 @@ def bound_ratio(
     seed: int,
 ) -> Float64[Tensor, "B"]:
     """Compute the difference of two bounds of the answers, given the clues."""
-    new, old = (Conditioned(each, rollouts.tokens, rollouts.clues) for each in (network, behaviour))
-    free = ~rollouts.clues
-    return dd.bound_log_ratio(process, new, old, rollouts.tokens, draws=draws, seed=seed, mask=free)
+    return dd.bound_log_ratio(
+        process, network, behaviour, rollouts.tokens, draws=draws, seed=seed, given=rollouts.clues
+    )
 
 
 METHODS: Mapping[str, Loss] = {

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from ddlib.processes import LevelProcess, Noisy, Uniform
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, InOrder, LeftToRight, Remask
 from ddlib.samplers.runtime.model import FullContext
 from ddlib.samplers.trajectory import Step, Trajectory
+from ddlib.utils.validation import UsageWarning
 
 V = 3
 LENGTH = 2
@@ -574,3 +576,23 @@ test_refusals = refuses(
     dd.bound_log_ratio(MASKS, uniform, uniform, ONE, draws=0) | ValueError | draws is 0, must be
     """
 )
+
+
+def test_a_ratio_of_bounds_keeps_the_graph_without_a_warning():
+    process = dd.presets.mdlm(3)
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(4, 3)
+
+        def forward(self, z, t):
+            return self.table(z)
+
+    x = torch.zeros(2, 3, dtype=torch.int64)
+    model = Network().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dd.bound_log_ratio(process, model, model, x).sum().backward()
+    with pytest.warns(UsageWarning, match="keeps the autograd graph"):
+        dd.bound(process, model, x)
