@@ -240,7 +240,7 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
             "error": "standard error over sequences, which includes that of the remaining noise",
             "times": "independent",
             "data": data.manifest["inputs"],
-            **options.reading.recorded(),
+            **options.reading.options_of_results(),
         },
         "estimators": [],
         "refused": {},

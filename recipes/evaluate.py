@@ -169,7 +169,7 @@ class Options:
 
 def length_of(saved: LoadedModel, options: Options) -> int:
     """Return the length of a sequence in tokens."""
-    return measured_length(saved, options.length, options.sampling.named(saved).block or 1)
+    return measured_length(saved, options.length, options.sampling.pace_of(saved).block or 1)
 
 
 def pace_of(saved: LoadedModel, options: Options) -> Pace:
@@ -342,7 +342,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "weights": "not clipped",
             "parameterization": saved.token_parameterization,
             "network_precision": saved.precision,
-            **options.reading.recorded(),
+            **options.reading.options_of_results(),
             "vocabulary": data.fingerprint,
             "text" if text else "data": data.manifest["inputs"],
             **(

@@ -200,7 +200,7 @@ def settings_of(
         else {"revision": scorer.revision, "bos": options.scorer_bos, "limit": scorer.limit}
     )
     return {name: value for name, value in drawn.items() if name not in COLUMNS} | {
-        **options.reading.recorded(),
+        **options.reading.options_of_results(),
         "samples": options.samples,
         "scorer": None if scorer is None else {"name": scorer.name, **judge},
     }
@@ -240,7 +240,7 @@ def frontier(options: Options, console: Console) -> dict[str, Any]:
     world = alone()
     saved = options.reading.open(options.run, world.device, options.precision)
     first = options.sampling(next(options.variants(USUAL[0])))
-    length = measured_length(saved, options.length, first.named(saved).block or 1)
+    length = measured_length(saved, options.length, first.pace_of(saved).block or 1)
     cells = list(cells_of(saved, options, length))
     if options.scorer != NONE and saved.layout is not None:
         raise ValueError(

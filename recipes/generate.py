@@ -204,7 +204,9 @@ class Options:
 
     def about(self, saved: LoadedModel, sample: Sample) -> dict[str, Any]:
         """Return all settings that determine a sample except its number."""
-        others = self.reading.recorded() | ({} if self.found is None else {"length": self.length})
+        others = self.reading.options_of_results() | (
+            {} if self.found is None else {"length": self.length}
+        )
         others |= {} if self.constraint is None else self.constraint.setting
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
@@ -229,9 +231,11 @@ class Options:
         """
         for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
             check_known(saved, name, text or "", self.unknown)
-        pace = self.sampling.named(saved)
+        pace = self.sampling.pace_of(saved)
         length = (
-            self.length if self.found is None else self.found.checked(saved, self.sampling, texts)
+            self.length
+            if self.found is None
+            else self.found.largest_length(saved, self.sampling, texts)
         )
         result = [
             row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts
@@ -262,7 +266,7 @@ def draw_all(
         else []
     )
     sampler = make_sampler(saved, options.sampling.sampler)
-    block = options.sampling.named(saved).block
+    block = options.sampling.pace_of(saved).block
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     rule = None if options.found is None else options.found.rule(saved)
     trace = Trace()
@@ -355,7 +359,7 @@ def generate(options: Options, console: Console) -> list[str]:
     constraint = None
     if options.constraint is not None:
         rows = list({id(one.row): one.row for one in samples}.values())
-        constraint = options.constraint.checked(saved, options.sampling, rows)
+        constraint = options.constraint.automaton_of(saved, options.sampling, rows)
     with (
         nullcontext(NetworkCalls())
         if options.found is None
@@ -367,7 +371,7 @@ def generate(options: Options, console: Console) -> list[str]:
         console.print(one.name, style="bold")
         console.print(text, markup=False)
     if options.found is not None:
-        sizes = [len(one.shown(saved)) for one in samples]
+        sizes = [len(one.shown_tokens(saved)) for one in samples]
         calls = counter.sequences / len(samples)
         console.print(
             f"tokens: {', '.join(map(str, sizes))}; network calls per sample: {calls:.1f}",
@@ -378,7 +382,7 @@ def generate(options: Options, console: Console) -> list[str]:
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
         if to_file:
-            arrays = [np.array(one.shown(saved)) for one in samples]
+            arrays = [np.array(one.shown_tokens(saved)) for one in samples]
             films = [one.film for one in samples if one.film]
             files = write_samples(
                 options.out, arrays, symbols, saved.layout, process=saved.process, films=films
@@ -426,7 +430,11 @@ def keep(
             tokens=one.tokens,
             protocol=options.about(saved, one) | {"provenance": where},
         )
-        | ({} if options.found is None else {"length": len(one.shown(saved)), "steps": one.steps})
+        | (
+            {}
+            if options.found is None
+            else {"length": len(one.shown_tokens(saved)), "steps": one.steps}
+        )
         for one, text in zip(samples, texts, strict=True)
     ]
     path.write_text(

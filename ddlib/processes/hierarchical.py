@@ -22,7 +22,7 @@ from ddlib.processes.broadcasting import (
 )
 from ddlib.processes.hierarchical_kl import children, children_at, descendants, descendants_at
 from ddlib.processes.level_process import LevelProcess
-from ddlib.schedules import Cosine, Linear, Polynomial, Window
+from ddlib.schedules import Cosine, Linear, Polynomial, Schedule, Window
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.validation import require
 
@@ -278,7 +278,7 @@ class Hierarchical(LevelProcess):
         A subclass with further arguments must override it.
         """
         other = type(self).__new__(type(self))
-        Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedules)
+        Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self._one_or_all)
         copy: Self = record_maker(other, reduction, process=self, vocab_size=vocab_size)
         return copy
 
@@ -291,8 +291,12 @@ class Hierarchical(LevelProcess):
         return [*plain, cls(tree, staged), cls(deep, [Cosine(), Polynomial(2.0), Linear()])]
 
     def __repr__(self) -> str:
-        schedule = self.schedules[0] if len(self.schedules) == 1 else list(self.schedules)
-        return f"{type(self).__name__}({self.hierarchy!r}, {schedule!r})"
+        return f"{type(self).__name__}({self.hierarchy!r}, {self._one_or_all!r})"
+
+    @property
+    def _one_or_all(self) -> Schedule | list[Schedule]:
+        """The schedule, or a list with one for each edge."""
+        return self.schedules[0] if len(self.schedules) == 1 else list(self.schedules)
 
     @property
     def _selects(self) -> bool:

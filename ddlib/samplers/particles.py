@@ -180,7 +180,7 @@ class Particles(Sampler):
         # after the last step a draw by weight is more accurate than resampling
         return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
 
-    def weighed(self, run: SamplingContext, state: State) -> Cloud:
+    def weigh(self, run: SamplingContext, state: State) -> Cloud:
         """Return all particles as tokens at t = 0 with their weights; ``finalize`` draws from them.
 
         Args:
@@ -199,7 +199,7 @@ class Particles(Sampler):
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """Draw one particle per row, in proportion to its weight."""
-        return self.weighed(run, state).draw_particles().z
+        return self.weigh(run, state).draw_particles().z
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Return the state of selected rows with all their particles."""

@@ -38,7 +38,7 @@ def draw_samples(
         seed: seed of the noise and of the lengths.
         world: the processes.
     """
-    pace = sampling.named(saved)
+    pace = sampling.pace_of(saved)
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, pace, length + before)
     indices = range(count)[world.rank :: world.size]

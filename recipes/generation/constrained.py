@@ -125,7 +125,7 @@ class Constraint:
             transitions, first, accepting, size, end, None if end is None else saved.behind
         )
 
-    def checked(
+    def automaton_of(
         self, saved: LoadedModel, sampling: Sampling, rows: Sequence[Row]
     ) -> dd.contrib.Automaton:
         """Return the automaton, after checking that the rows can be drawn by it.

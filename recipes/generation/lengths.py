@@ -110,7 +110,9 @@ class FoundLength:
             )
         return self._made(saved.behind)
 
-    def checked(self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]) -> int:
+    def largest_length(
+        self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]
+    ) -> int:
         """Return the largest length, after checking that the rule supports the model, the options
         and the prompts.
 

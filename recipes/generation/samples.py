@@ -24,7 +24,7 @@ class Sample:
     """Steps in which it had positions to fill; counted if a rule finds its length."""
     film: Film | None = None
 
-    def shown(self, saved: LoadedModel) -> list[int]:
+    def shown_tokens(self, saved: LoadedModel) -> list[int]:
         """Return the tokens to show: without beginning and end; in a chat the answer."""
         if self.row.text is None:
             return saved.document(self.tokens)
@@ -35,7 +35,7 @@ class Sample:
         the ends between.
         """
         if saved.rows != "wrapped" or self.row.chat:
-            return saved.tokenizer.decode(self.shown(saved))
+            return saved.tokenizer.decode(self.shown_tokens(saved))
         return saved.several(self.tokens)
 
     def about(

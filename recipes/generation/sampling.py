@@ -140,7 +140,7 @@ class Sampling:
         if self.keep is not None:
             Cache(self.keep)
 
-    def named(self, saved: LoadedModel) -> Pace:
+    def pace_of(self, saved: LoadedModel) -> Pace:
         """Return the pace of the options, or that of the model.
 
         Raises:
@@ -171,7 +171,7 @@ class Sampling:
         Raises:
             ValueError: the pace or the network does not support sequences of this length.
         """
-        return supported_pace(fitting(self.named(saved), length), length, saved.model)
+        return supported_pace(fitting(self.pace_of(saved), length), length, saved.model)
 
     def course(self, saved: LoadedModel, length: int) -> Pace:
         """Return the pace after checking a sequence length and the sampler.

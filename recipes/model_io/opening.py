@@ -325,7 +325,7 @@ class LoadOptions:
         """Open the model; arguments as in ``open_saved``."""
         return open_saved(source, device, precision, **asdict(self))
 
-    def recorded(self) -> dict[str, Any]:
+    def options_of_results(self) -> dict[str, Any]:
         """Return the options that affect results, by name, without ``trust``."""
         return {
             name: value

@@ -70,7 +70,7 @@ def whole(process, sampler, rows, steps, generator, probs=PAIR):
     state = sampler.init(run)
     for k in range(steps):
         state = sampler.step(run, state, k)
-    return sampler.weighed(run, state)
+    return sampler.weigh(run, state)
 
 
 # the distribution

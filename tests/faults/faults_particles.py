@@ -72,13 +72,13 @@ def the_estimate_omits_the_weights_before_resampling(_resample, self, run, cloud
 
 @fault("the final particle is drawn in proportion to the weights", Particles, build=particles)
 def the_final_particle_is_drawn_uniformly(finalize, self, run, state):
-    cloud = self.weighed(run, state)
+    cloud = self.weigh(run, state)
     return cloud._replace(weight=torch.zeros_like(cloud.weight)).draw_particles().z
 
 
 @fault("the final particle is drawn in proportion to the weights", Particles, build=particles)
 def the_particle_of_the_largest_weight_is_returned(finalize, self, run, state):
-    cloud = self.weighed(run, state)
+    cloud = self.weigh(run, state)
     heaviest = cloud.weight.argmax(-1) + self.number * torch.arange(len(cloud.u))
     return cloud.state.z[heaviest]
 

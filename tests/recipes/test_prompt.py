@@ -94,7 +94,7 @@ def test_rows_of_any_length_give_the_same_together_as_alone(
         Row(None, torch.tensor([1, mask, number % 7]), 4 * size, 0)
         for number, size in enumerate(blocks)
     ]
-    place = sampling.named(saved).block
+    place = sampling.pace_of(saved).block
     groups = list(together(saved, rows, place, sampler, 16))
     assert sorted(number for group in groups for number in group) == list(range(len(rows)))
     assert len(groups) <= (1 if pace is None else 2)

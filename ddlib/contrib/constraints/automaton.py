@@ -333,12 +333,12 @@ class Automaton:
         """
         sources, classes, targets = self.edges
         values = torch.where(states[:, sources], after[:, targets], -torch.inf)
-        log_sums = values.new_full((len(states), self.num_classes), -torch.inf)
-        log_sums.scatter_reduce_(1, classes.expand(len(states), -1), values, "amax")
-        log_sums[:, :-1][:, ~self.is_open] = -torch.inf
-        return log_sums
+        totals = values.new_full((len(states), self.num_classes), -torch.inf)
+        totals.scatter_reduce_(1, classes.expand(len(states), -1), values, "amax")
+        totals[:, :-1][:, ~self.is_open] = -torch.inf
+        return totals
 
-    def weighed(
+    def sum_transitions(
         self, values: Float64[Tensor, "B K"], weights: Float64[Tensor, "B C"]
     ) -> Float64[Tensor, "B K"]:
         """Return the log of the sum over transitions of exp(weight of the class + value of the next

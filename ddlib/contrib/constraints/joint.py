@@ -138,7 +138,9 @@ class JointDraw:
             if columns[i]:
                 here = (drawn[:, i] & (first < i)).nonzero()[:, 0]
                 if len(here):
-                    before[here] = automaton.weighed(values[here], self._weights(rows[here], i))
+                    before[here] = automaton.sum_transitions(
+                        values[here], self._weights(rows[here], i)
+                    )
             values = before
         return after_column
 

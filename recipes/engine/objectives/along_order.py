@@ -106,7 +106,7 @@ class AlongOrder(Bound):
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         """Return the states of the next step, a part for each micro-batch."""
-        return [self.counted(part.noisy(step)) for part in self._parts]
+        return [self.count_padding_too(part.noisy(step)) for part in self._parts]
 
     def losses(
         self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor

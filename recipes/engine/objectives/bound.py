@@ -141,11 +141,13 @@ class Bound(Objective):
         options = NoiseOptions(self.levels, self.interval, self.weigh_times)
         draw = options, self.density, setting.pace, self.at_once
         return [
-            self.counted(add_noise(setting.process, batch, setting.recipe.seed, step, *draw))
+            self.count_padding_too(
+                add_noise(setting.process, batch, setting.recipe.seed, step, *draw)
+            )
             for batch in batches
         ]
 
-    def counted(self, noisy: NoisyBatch) -> NoisyBatch:
+    def count_padding_too(self, noisy: NoisyBatch) -> NoisyBatch:
         """Return a micro-batch whose mask has padding too, if that counts."""
         # without padding in the vocabulary the rest of a packed row is not part of the data
         counts = self.count_padding and self.setting.padded

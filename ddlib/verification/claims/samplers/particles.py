@@ -114,7 +114,7 @@ def _weighted_means(run: Case, point: Point) -> Iterator[Comparison]:
             expected = _tilt(run, first[:, None] * second, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
     same_noise = torch.Generator().set_state(generator.get_state())
-    estimate = particles.weighed(call, state).log_mean().exp()
+    estimate = particles.weigh(call, state).log_mean().exp()
     tokens = particles.finalize(replace(call, generator=same_noise), state)
     yield _means("E[Z 1(x)]", tokens, estimate, _tilt(run, _joint(run), 0.0))
 
