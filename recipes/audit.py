@@ -156,7 +156,7 @@ def _by_label(
         yield HeldOutBatch(
             model,
             batch.x[rows].to(device),
-            batch.mask[rows].to(device),
+            (batch.mask & batch.free)[rows].to(device),
             batch.index[rows].to(device),
         )
 

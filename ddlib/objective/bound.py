@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ddlib.objective.given import check_given_blocks, free_positions, hold_given
+from ddlib.objective.given import free_positions, hold_given
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
@@ -304,8 +304,6 @@ def bound(
         rule = "must be 'independent': balanced draws require one time per sequence"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
-    if at_once:
-        check_given_blocks(given, mask, pace.block or length)
     z = (
         process.sample(x, t, generator)
         if levels == "independent"
@@ -327,7 +325,7 @@ def bound(
             importance = torch.where(independent, 1.0, importance)
     if s is not None:
         s = hold_given(x, z, s, given)[1]
-    z, t = hold_given(x, z, t, given)
+    z, t = hold_given(x, z, t, given, pace.block if at_once else None)
     clean = {"clean": x} if at_once else {}
     try:
         with able.evaluating(z.device, "dd.bound"):

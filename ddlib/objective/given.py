@@ -6,7 +6,9 @@ from ddlib.typing import GivenTokens, PaddingMask, Times, Tokens
 from ddlib.utils.validation import check_given, check_padding, require, visible
 
 
-def hold_given(x: Tokens, z: Tokens, t: Times, given: GivenTokens | None) -> tuple[Tokens, Times]:
+def hold_given(
+    x: Tokens, z: Tokens, t: Times, given: GivenTokens | None, block: int | None = None
+) -> tuple[Tokens, Times]:
     r"""Return the states and the times of a network that sees given tokens.
 
     A sequence is split into given tokens G and the rest R. The chain lives on R alone, with the
@@ -21,10 +23,14 @@ def hold_given(x: Tokens, z: Tokens, t: Times, given: GivenTokens | None) -> tup
         z: (B, L) noisy states, drawn for all positions.
         t: (B,) times, or (B, L), one for each position.
         given: (B, L) bool, True at given tokens; None for none.
+        block: number of positions of a block, if blocks also take the clean sequence; else None.
 
     Returns:
         ``z`` with the tokens themselves where they are given, and ``t``; with a time per position
         it is 0 there, as it is in ``sample`` at a prompt.
+
+    Raises:
+        ValueError: with a ``block``, a token given in a later block than one that is not.
 
     Example:
         >>> x, z, t = torch.tensor([[3, 1]]), torch.tensor([[4, 4]]), torch.tensor([0.5])
@@ -33,6 +39,8 @@ def hold_given(x: Tokens, z: Tokens, t: Times, given: GivenTokens | None) -> tup
     """
     if given is None:
         return z, t
+    if block is not None:
+        check_given_blocks(given, block)
     return torch.where(given, x, z), t if t.ndim == 1 else torch.where(given, 0.0, t)
 
 
@@ -71,21 +79,16 @@ def check_held(x: Tokens, z: Tokens, given: GivenTokens | None) -> None:
         )
 
 
-def check_given_blocks(given: GivenTokens | None, free: GivenTokens | None, block: int) -> None:
-    """Raise ValueError where a token is given in a later block than one that has a loss.
+def check_given_blocks(given: GivenTokens, block: int) -> None:
+    """Raise ValueError where a token is given in a later block than one that is not.
 
     The features of such a token in the clean sequence have attended to all tokens before it. A
     block that attended to them would read its own tokens.
-
-    Args:
-        given: (B, L) bool, True at given tokens; None for none.
-        free: (B, L) bool, True at tokens that have a loss, the result of ``free_positions``.
-        block: number of positions of a block, a divisor of L.
     """
-    if given is None or free is None or not visible(given):
+    if not visible(given):
         return
     blocks = torch.arange(given.shape[1], device=given.device) // block
-    first = torch.where(free, blocks, given.shape[1]).amin(1)
+    first = torch.where(given, given.shape[1], blocks).amin(1)
     later = given & (blocks > first[:, None])
     if bool(later.any()):
         row, position = (int(i) for i in later.nonzero()[0])

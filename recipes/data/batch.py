@@ -18,6 +18,10 @@ class Batch:
     x: Int[Tensor, "B L"]
     mask: Bool[Tensor, "B L"]
     """True at real tokens, False at padding."""
+    free: Bool[Tensor, "B L"]
+    """True at tokens that are noised and learned, False at given tokens.
+
+    Padding is free too: where it counts depends on the mask."""
     index: Int[Tensor, " N"]
     """Position of each example in the global order.
 

@@ -2,7 +2,8 @@
 
 Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are not text:
 column ``tokens``, and ``label`` where sequences have labels; the manifest has ``symbols``, the
-``Layout``.
+``Layout``. Both may have a column ``given``: 1 at each token of a document that is context, such as
+a question, and 0 at one that is learned.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import load_from_disk
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from tokenizers import Tokenizer
 
 import ddlib as dd
@@ -43,10 +44,11 @@ class Documents(Sequence[np.ndarray]):
         vocab_size: every id is below it.
         labels: index of each document's class; None for none.
         step: number of tokens that stay together where a document is cut: the voices of music.
+        given: a list for each document, 1 at given tokens and 0 at others; None for none.
 
     Raises:
-        ValueError: on reading a document with another id, which on a GPU would end the process
-            without a message.
+        ValueError: marks of given tokens for another number of tokens; on reading a document with
+            another id, which on a GPU would end the process without a message.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Documents(Sequence[np.ndarray]):
         vocab_size: int,
         labels: pa.ChunkedArray | None = None,
         step: int = 1,
+        given: pa.ChunkedArray | None = None,
     ) -> None:
         chunks = [chunk for chunk in tokens.chunks if len(chunk)]
         self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
@@ -65,6 +68,9 @@ class Documents(Sequence[np.ndarray]):
         self._vocab_size = vocab_size
         self._labels = labels
         self.step = step
+        self._given = None if given is None else Documents(given, None, 2)
+        if self._given is not None and not np.array_equal(self._given.lengths, self.lengths):
+            raise ValueError("given: must have one mark for each token of each document")
 
     @classmethod
     def open(cls, folder: Path, vocab_size: int, step: int = 1) -> "Documents":
@@ -72,10 +78,10 @@ class Documents(Sequence[np.ndarray]):
         table = load_from_disk(str(folder), keep_in_memory=False).data
         others = (
             table.column(name) if name in table.column_names else None
-            for name in ("bytes", "label")
+            for name in ("bytes", "label", "given")
         )
-        num_bytes, labels = others
-        return cls(table.column("tokens"), num_bytes, vocab_size, labels, step)
+        num_bytes, labels, given = others
+        return cls(table.column("tokens"), num_bytes, vocab_size, labels, step, given)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -92,6 +98,32 @@ class Documents(Sequence[np.ndarray]):
                 "damaged"
             )
         return document
+
+    @property
+    def has_given(self) -> bool:
+        """True if some documents may have given tokens."""
+        return self._given is not None
+
+    def given(self, index: int) -> Bool[np.ndarray, " n"]:
+        """Return True at the given tokens of a document."""
+        if self._given is None:
+            return np.zeros(self.lengths[index], dtype=bool)
+        return self._given[index].astype(bool)
+
+    def given_behind(self, block: int, length: int) -> int | None:
+        """Return the first document with a token that is given in a later block than one that is
+        not; None if there is none.
+
+        A document of more than ``length`` tokens is cut anywhere: none of its tokens may be given
+        behind another.
+        """
+        for number in range(len(self) if self.has_given else 0):
+            given = self.given(number)
+            blocks = np.arange(len(given)) // (block if len(given) <= length else 1)
+            free = blocks[~given]
+            if len(free) and bool((given & (blocks > free[0])).any()):
+                return number
+        return None
 
     @cached_property
     def lengths(self) -> Int[np.ndarray, " N"]:

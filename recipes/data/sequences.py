@@ -103,6 +103,10 @@ class Sequences:
     """Index of each sequence's class."""
     classes: tuple[str, ...] = ()
     """Names of the classes."""
+    given: Sequence[np.ndarray] | None = None
+    """True at the tokens of each sequence that are context, not learned; bool, as long as its ids.
+
+    None without such tokens."""
     separator: str = ""
     """What is printed between two symbols: nothing for characters, a space for numbers."""
     voices: int = 1
@@ -141,6 +145,8 @@ class Sequences:
                 f"shape={self.shape}: row {odd[0]} has {ids.lengths[odd[0]]} symbols, every row "
                 f"must have {size}"
             )
+        if self.given is not None:
+            check_given(self.given, ids)
         if self.labels is None:
             return
         labels = np.asarray(self.labels)
@@ -170,7 +176,8 @@ class Sequences:
     def select(self, rows: Int[np.ndarray, " m"]) -> "Sequences":
         """Return the sequences at these rows, in this order."""
         labels = None if self.labels is None else np.asarray(self.labels)[rows]
-        return replace(self, ids=self.ragged.select(rows), labels=labels)
+        given = None if self.given is None else [self.given[row] for row in rows]
+        return replace(self, ids=self.ragged.select(rows), labels=labels, given=given)
 
     def match(self, other: "Sequences", name: str) -> "Sequences":
         """Return the sequences in the symbols and classes of ``other``, by their names.
@@ -183,12 +190,16 @@ class Sequences:
 
         Raises:
             ValueError: a class, or a symbol that was found in the sequences, which ``other`` does
-                not contain; another shape; labels in one of the two alone.
+                not contain; another shape; labels or given tokens in one of the two
+                alone.
         """
         if self.shape != other.shape:
             raise ValueError(
                 f"{name}: sequences have shape {self.shape}, those of train {other.shape}"
             )
+        if (self.given is None) != (other.given is None):
+            marked, without = (name, "train") if other.given is None else ("train", name)
+            raise ValueError(f"given: {marked} has given tokens and {without} none")
         if (self.labels is None) != (other.labels is None):
             with_labels, without = (name, "train") if other.labels is None else ("train", name)
             raise ValueError(f"labels: {with_labels} has them and {without} none")
@@ -217,7 +228,8 @@ class Sequences:
                     "contain"
                 )
         notes = (*self.notes, fault) if unseen else self.notes
-        return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=notes)
+        ids = Ragged(values, self.ragged.offsets)
+        return replace(other, ids=ids, labels=labels, given=self.given, notes=notes)
 
 
 def _match(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:
@@ -294,6 +306,30 @@ class Layout:
         lengths, counts = (np.array(column) for column in zip(*allowed, strict=True))
         share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
         return int(lengths[np.searchsorted(counts.cumsum(), share * counts.sum(), side="right")])
+
+
+def check_given(given: Sequence[np.ndarray], ids: Ragged) -> None:
+    """Raise unless given tokens are marked by bool, one mark for each id, in every sequence.
+
+    Raises:
+        TypeError: marks that are not bool.
+        ValueError: another number of sequences or of marks; a sequence of given tokens alone.
+    """
+    if len(given) != len(ids):
+        raise ValueError(f"given: has {len(given)} rows, must have one for each of {len(ids)}")
+    for row, (marks, length) in enumerate(zip(given, ids.lengths.tolist(), strict=True)):
+        kind = getattr(marks, "dtype", type(marks).__name__)
+        if kind != np.dtype(bool):
+            raise TypeError(
+                f"given: row {row} has dtype {kind}, must be bool, True at given tokens"
+            )
+        if marks.shape != (length,):
+            raise ValueError(f"given: row {row} has shape {marks.shape}, must be ({length},)")
+        if length and bool(marks.all()):
+            raise ValueError(
+                f"given: row {row} is True at all of its {length} tokens, must be False at one: "
+                "nothing else is learned"
+            )
 
 
 def check_ints(array: np.ndarray, place: str) -> None:

@@ -38,11 +38,12 @@ Grain rounds the number of batches up to a double, which must stay an index.
 
 @dataclass(frozen=True)
 class Row:
-    """One row, the number of real tokens in it, where its pieces begin, their labels, and its
-    global position.
+    """One row, its tokens that are not given, the number of real ones, where its pieces begin,
+    their labels, and its global position.
     """
 
     tokens: Int[np.ndarray, " L"]
+    free: Bool[np.ndarray, " L"]
     real: int
     begins: tuple[int, ...]
     labels: tuple[int, ...] = ()
@@ -111,14 +112,19 @@ def _filling(
 
     def fill(members: int | Int[np.ndarray, " m"], random: np.random.Generator) -> Row:
         tokens = np.full(length, pad_id, dtype=np.int64)
+        free = np.ones(length, dtype=bool)
         begins = []
         end = 0
         for number in np.atleast_1d(members):
-            piece = window(documents[int(number)], length, random, documents.step)
+            document = documents[int(number)]
+            part = window(len(document), length, random, documents.step)
+            piece = slice(end, end + part.stop - part.start)
             begins.append(end)
-            tokens[end : (end := end + len(piece))] = piece
+            tokens[piece] = document[part]
+            free[piece] = ~documents.given(int(number))[part]
+            end = piece.stop
         labels = documents.labels[np.atleast_1d(members)].tolist() if len(documents.labels) else ()
-        return Row(tokens, end, tuple(begins), tuple(labels))
+        return Row(tokens, free, end, tuple(begins), tuple(labels))
 
     return fill
 
@@ -155,27 +161,26 @@ def lookup(
     return lambda positions: _examples([data[position] for position in positions])
 
 
-def window(
-    document: Int[np.ndarray, " m"], length: int, random: np.random.Generator, step: int = 1
-) -> Int[np.ndarray, " n"]:
-    """Return the document, or a window of ``length`` tokens that begins at a uniformly drawn
-    multiple of ``step``.
+def window(tokens: int, length: int, random: np.random.Generator, step: int = 1) -> slice:
+    """Return the whole of a document, or a window of ``length`` tokens that begins at a uniformly
+    drawn multiple of ``step``.
     """
-    spare = len(document) - length
+    spare = tokens - length
     if spare <= 0:
-        return document
-    begin = step * random.integers(spare // step + 1)
-    return document[begin : begin + length]
+        return slice(0, tokens)
+    begin = step * int(random.integers(spare // step + 1))
+    return slice(begin, begin + length)
 
 
 def _examples(rows: Sequence[Row]) -> Batch:
-    tokens, mask = _stack(rows)
+    tokens, mask, free = _stack(rows)
     labels = torch.tensor([row.labels[0] for row in rows]) if rows[0].labels else None
-    return Batch(tokens, mask, torch.tensor([row.position for row in rows]), labels=labels)
+    index = torch.tensor([row.position for row in rows])
+    return Batch(tokens, mask, free, index, labels=labels)
 
 
 def _pieces(rows: Sequence[Row]) -> Batch:
-    tokens, mask = _stack(rows)
+    tokens, mask, free = _stack(rows)
     length = tokens.shape[1]
     begins = []
     index = []
@@ -187,14 +192,19 @@ def _pieces(rows: Sequence[Row]) -> Batch:
             index.append(row.position * length + begin)
         labels += [*row.labels, -1] if filled else row.labels
     classes = torch.tensor(labels) if rows[0].labels else None
-    return Batch(
-        tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]), classes
+    ends = torch.tensor([*begins, tokens.numel()])
+    return Batch(tokens, mask, free, torch.tensor(index), ends, classes)
+
+
+def _stack(
+    rows: Sequence[Row],
+) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"], Bool[Tensor, "B L"]]:
+    tokens, free = (
+        torch.from_numpy(np.stack(arrays))
+        for arrays in ([row.tokens for row in rows], [row.free for row in rows])
     )
-
-
-def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
-    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]))
-    return tokens, torch.arange(tokens.shape[1]) < torch.tensor([row.real for row in rows])[:, None]
+    real = torch.tensor([row.real for row in rows])[:, None]
+    return tokens, torch.arange(tokens.shape[1]) < real, free
 
 
 def _order(rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int) -> Any:

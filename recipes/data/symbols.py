@@ -244,7 +244,7 @@ def _write(
 
 
 def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Dataset:
-    """Return the columns "tokens" and, where there are labels, "label"."""
+    """Return the columns "tokens" and, where there are any, "label" and "given"."""
     kind = np.dtype(id_dtype(vocab))
     ids = sequences.ragged
     values = ids.values.astype(kind)
@@ -265,11 +265,30 @@ def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Datase
         )
         first = last
     columns = {"tokens": pa.chunked_array(chunks)}
+    if sequences.given is not None:
+        columns["given"] = _marks(sequences.given, columns["tokens"], int(end is not None))
     if sequences.labels is not None:
         columns["label"] = pa.chunked_array(
             [pa.array(np.asarray(sequences.labels, dtype=np.int32))]
         )
     return datasets.Dataset(pa.table(columns))
+
+
+def _marks(given: Sequence[np.ndarray], tokens: pa.ChunkedArray, ends: int) -> pa.ChunkedArray:
+    """Return the marks of given tokens in lists as long as those of the tokens.
+
+    The end of a sequence, if there is one, is learned.
+    """
+    chunks = []
+    first = 0
+    for chunk in tokens.chunks:
+        rows = [
+            np.append(row, np.zeros(ends, dtype=bool)) for row in given[first : first + len(chunk)]
+        ]
+        marks = pa.array(np.concatenate(rows).astype(np.uint8))
+        chunks.append(pa.ListArray.from_arrays(chunk.offsets, marks))
+        first += len(chunk)
+    return pa.chunked_array(chunks)
 
 
 def _rows(name: str, given: Any, vocab: int) -> tuple[Ragged, tuple[int, ...]]:

@@ -1,10 +1,11 @@
 """Rows that are cut from the concatenation of all documents, without padding: MDLM's ``wrap``."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from recipes.data.prepared import Documents, Prepared
 
@@ -46,16 +47,28 @@ class Wrapped(Documents):
     def __getitem__(self, index: int) -> Int[np.ndarray, " n"]:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index}: there are {len(self)}")
+        row = np.empty(self._length, dtype=np.int64)
+        row[0] = self._begin
+        row[-1] = self._end
+        return self._fill(row, index, self._documents.__getitem__)
+
+    @property
+    def has_given(self) -> bool:
+        return self._documents.has_given
+
+    def given(self, index: int) -> Bool[np.ndarray, " n"]:
+        """Return True at the given tokens of a row, of which begin and end are none."""
+        return self._fill(np.zeros(self._length, dtype=bool), index, self._documents.given)
+
+    def _fill(self, row: np.ndarray, index: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Write the values of the tokens between begin and end into a row."""
         size = self._length - EDGES
         first = index * size
         number = int(np.searchsorted(self._starts, first, side="right")) - 1
-        row = np.empty(self._length, dtype=np.int64)
         filled = 1
-        row[0] = self._begin
-        row[-1] = self._end
         while filled <= size:
             offset = first + filled - 1 - int(self._starts[number])
-            piece = self._documents[number][self._skip + offset :][: size - filled + 1]
+            piece = read(number)[self._skip + offset :][: size - filled + 1]
             row[filled : filled + len(piece)] = piece
             filled = filled + len(piece)
             number = number + 1

@@ -134,8 +134,9 @@ def by_length(
         mask = torch.ones_like(x, dtype=torch.bool)
         mask[:, length:] = False
         mask[:, : int(given)] = False
+        free = torch.cat([batch.free[rows, :length], mask[:, length:].logical_not()], 1)
         labels = None if batch.labels is None else batch.labels[rows]
-        yield Batch(x, mask, batch.index[rows], labels=labels)
+        yield Batch(x, mask, free, batch.index[rows], labels=labels)
 
 
 @torch.no_grad()
@@ -188,9 +189,11 @@ def measure(
         network = with_labels(denoiser, batch.labels)
         if leads:
             network = denoiser.after(batch.x[:, :1])
-            batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index, labels=batch.labels)
+            x, mask, free = (part[:, 1:] for part in (batch.x, batch.mask, batch.free))
+            batch = Batch(x, mask, free, batch.index, labels=batch.labels)
         if alone:
             network = with_tokens(network, batch.x, ~batch.mask)
+        mask = batch.mask & batch.free
         bound = dd.bound(
             process,
             network,
@@ -202,15 +205,15 @@ def measure(
             levels=levels,
             pace=pace,
             at_once=at_once,
+            # rows of given tokens alone have no bound: theirs is not measured
+            given=~batch.free if bool(mask.any()) else None,
         )
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
-        nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
+        nats = torch.where(mask[..., None], terms, 0.0).sum(1)
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
         labels = None if batch.labels is None else batch.labels.cpu()
         parts.append(
-            Terms(
-                batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times, labels=labels
-            )
+            Terms(batch.index.cpu(), nats.cpu(), mask.sum(1).cpu(), times=times, labels=labels)
         )
     if not parts:
         raise ValueError("batches: must contain at least one sequence")

@@ -62,8 +62,9 @@ def read(
         lengths = tokens if packed or alone else torch.full_like(tokens, x.shape[1])
         if alone:
             mask = mask.clone()
-            tokens = tokens - 1
             mask[:, 0] = False
+        mask = mask & batch.free[wanted_rows]
+        tokens = mask.sum(1)
         conditional = batch.labels is not None and takes_labels(denoiser)
         # a call takes some of the rows, so all rows of a call have one label
         labels = batch.labels[wanted_rows] if conditional else torch.zeros_like(lengths)

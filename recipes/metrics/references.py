@@ -48,7 +48,7 @@ def unigram(counts: Int[Tensor, " V"], batches: Iterable[Batch], given: bool = F
     parts = []
     for batch in batches:
         x = batch.x.cpu()
-        mask = batch.mask.cpu().clone()
+        mask = (batch.mask & batch.free).cpu()
         mask[:, : int(given)] = False
         nats = torch.where(mask, costs[x], 0.0).sum(1)
         parts.append(Terms(batch.index.cpu(), nats[:, None], mask.sum(1)))

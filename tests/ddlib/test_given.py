@@ -11,7 +11,7 @@ from zoo.networks import never, with_own_times
 from zoo.processes import EVERY_KIND, F64, LEVELS, SIX_TOKENS, every_process
 
 import ddlib as dd
-import ddlib.objective.bound as bound_module
+import ddlib.objective.given as given_module
 from ddlib.hierarchies import Tree
 from ddlib.integrations import DiffusionCollator, DiffusionLoss, mean_bound, sequence_bounds
 from ddlib.paces import Blocks, RandomOrder
@@ -371,7 +371,7 @@ def test_a_network_by_blocks_could_read_its_answer_at_a_later_given_token(monkey
         nats(True) | ValueError | given\[0, 2\] is True in block 1, must be False behind block 0,
             the first with a token to predict: blocks take the clean sequence
     """)
-    monkeypatch.setattr(bound_module, "check_given_blocks", lambda *arguments: None)
+    monkeypatch.setattr(given_module, "check_given_blocks", lambda *arguments: None)
     assert nats(leaks=True) < entropy - 0.3
     assert nats(leaks=False) > entropy
 

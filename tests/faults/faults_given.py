@@ -14,7 +14,7 @@ fault("a given token has no loss", Uniform, 4, Linear(), within=TRAINING)(
     given_tokens_count_in_the_loss=lambda free_positions, x, mask, given: mask,
 )
 fault("z_G = x_G in the bound", Masked, 4, Linear(), within=BOUND)(
-    given_tokens_are_noised_in_the_bound=lambda hold_given, x, z, t, given: (z, t),
+    given_tokens_are_noised_in_the_bound=lambda hold_given, x, z, t, given, block=None: (z, t),
 )
 fault("the bound has no term at given tokens", Masked, 4, Linear(), within=BOUND)(
     given_tokens_have_a_term_of_the_bound=lambda free_positions, x, mask, given: mask,

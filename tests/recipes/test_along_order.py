@@ -55,7 +55,7 @@ def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
     batches = next(run.batches())
     [batch], [noisy] = batches, run.state.objective.prepare(batches, 0)
     random = _spread(8, 1 - ORDER["share"])
-    some = Batch(batch.x[random], batch.mask[random], torch.arange(2))
+    some = Batch(batch.x[random], batch.mask[random], batch.free[random], torch.arange(2))
     assert torch.equal(
         noisy.t[random], add_noise(run.process, some, run.recipe.seed, 0).t.to(noisy.t)
     )

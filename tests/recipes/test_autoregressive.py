@@ -36,7 +36,8 @@ def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module)
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     x = torch.randint(vocab, (32, length))
-    batch = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(32))
+    every = torch.ones_like(x, dtype=torch.bool)
+    batch = Batch(x, every, every, torch.arange(32))
     noisy = add_noise(
         process, batch, 0, 0, recipe.objective(), None, make_pace(recipe.pace), at_once=True
     )

@@ -161,7 +161,8 @@ def drawn(process, rows, pace=None, seed=0):
     torch.manual_seed(0)
     x = torch.randint(process.vocab_size, (8, 6))
     index = torch.arange(8)[rows]
-    batch = Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), index)
+    every = torch.ones_like(x[rows], dtype=torch.bool)
+    batch = Batch(x[rows], every, every, index)
     given = objective(**CONSISTENT)
     given.setting = SimpleNamespace(process=process, recipe=SimpleNamespace(seed=seed))
     late = given.bridge(add_noise(process, batch, seed, 3, given, None, pace), batch, 3)

@@ -49,7 +49,8 @@ def whole(folder):
 
 def batch(rows=slice(0, 64), length=6):
     x = torch.arange(64 * length).view(64, length) % 5
-    return Batch(x[rows], torch.ones_like(x[rows], dtype=torch.bool), torch.arange(64)[rows])
+    every = torch.ones_like(x[rows], dtype=torch.bool)
+    return Batch(x[rows], every, every, torch.arange(64)[rows])
 
 
 def remembering(share, noisy, part, step=0):
@@ -137,7 +138,8 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     saved = open_saved(whole.output.folder)
     model = saved.model.train()
     x = torch.randint(saved.process.vocab_size, (8, 16))
-    part = Batch(x, torch.ones_like(x, dtype=torch.bool), torch.arange(8))
+    every = torch.ones_like(x, dtype=torch.bool)
+    part = Batch(x, every, every, torch.arange(8))
     given, noisy = remembering(0.5, add_noise(saved.process, part, 0, 0), part)
     loss_of(given, model, saved.process, noisy, torch.tensor(1.0), half)[0].backward()
     lacking = [name for name, weight in model.named_parameters() if weight.grad is None]

@@ -36,7 +36,8 @@ VOCAB = 7
 
 def batch(rows=4, length=8):
     x = torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
-    return Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(rows))
+    every = torch.ones_like(x, dtype=torch.bool)
+    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
 
 
 def network(process, block):

@@ -27,7 +27,7 @@ class Ignoring:
 def batch(length):
     mask = torch.arange(length) < LENGTHS[:, None]
     x = torch.cat([TEXT, torch.full((8, length - 6), 11)], 1)
-    return Batch(torch.where(mask, x, 11), mask, torch.arange(8))
+    return Batch(torch.where(mask, x, 11), mask, torch.ones_like(mask), torch.arange(8))
 
 
 def close(a: Terms, b: Terms):

@@ -18,7 +18,8 @@ PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
 
 def batch(rows=8, length=6):
     x = torch.randint(6, (rows, length), generator=torch.Generator().manual_seed(0))
-    return Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(rows))
+    every = torch.ones_like(x, dtype=torch.bool)
+    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
 
 
 class Split(nn.Module):

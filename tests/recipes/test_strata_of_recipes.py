@@ -32,7 +32,7 @@ def packed(step, rank=0, world=1):
             begin += int(random.integers(13, 39))
     rows = ROWS // world
     x = torch.zeros(rows, LENGTH, dtype=torch.int64)
-    return Batch(x, x == 0, torch.tensor(index), torch.tensor([*begins, rows * LENGTH]))
+    return Batch(x, x == 0, x == 0, torch.tensor(index), torch.tensor([*begins, rows * LENGTH]))
 
 
 def times(step, **share):

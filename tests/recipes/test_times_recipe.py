@@ -70,7 +70,8 @@ def test_kinds_of_time_densities():
 
 def batch(rows=8, length=5):
     x = torch.arange(rows * length).view(rows, length) % 8
-    return Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(rows))
+    every = torch.ones_like(x, dtype=torch.bool)
+    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
 
 
 class Still(torch.nn.Module):

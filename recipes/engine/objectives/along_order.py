@@ -55,6 +55,11 @@ class AlongOrder(Bound):
             raise ValueError(
                 f"levels={self.levels!r}: not with loss.kind=along_order, must be 'independent'"
             )
+        if self.infill:
+            raise ValueError(
+                f"infill={self.infill}: not with loss.kind=along_order, must be 0: a row keeps its "
+                "states from step to step"
+            )
         if self.share == 1 and self.interval != (0, 1):
             raise ValueError(
                 f"interval={self.interval}: not with loss.kind=along_order and share=1, as "
@@ -106,7 +111,7 @@ class AlongOrder(Bound):
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         """Return the states of the next step, a part for each micro-batch."""
-        return [self.count_padding_too(part.noisy(step)) for part in self._parts]
+        return [part.noisy(step) for part in self._parts]
 
     def losses(
         self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
@@ -174,8 +179,8 @@ class _Shared:
         return self.find((numbers + turns * self.recipe.batch).tolist()).to(self.device)
 
     def free(self, batch: Batch) -> Bool[Tensor, "B L"]:
-        """Return the positions that descend: all, or those of real tokens."""
-        return torch.ones_like(batch.mask) if self.counted else batch.mask
+        """Return the positions that descend: all but given tokens, or real ones of these."""
+        return batch.free if self.counted else batch.free & batch.mask
 
 
 class _Part:
@@ -234,7 +239,7 @@ class _Part:
             z=rows.z.clone(),
             t=t,
             measure=measure,
-            mask=self.batch.mask,
+            mask=shared.free(self.batch),
             labels=self.batch.labels,
             rows=rows,
         )

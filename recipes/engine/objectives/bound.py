@@ -11,13 +11,19 @@ from ddlib import parts, registry
 from ddlib.integrations import DiffusionLoss
 from ddlib.processes import ForwardProcess
 from ddlib.weightings import Clip, Weighting
-from recipes.config import Recipe, at_once, check_times, own_times, time_density
+from recipes.config import Recipe, at_least, at_once, check_times, own_times, time_density
 from recipes.config.times import OPTIMAL, UNIFORM
 from recipes.data import Batch
 from recipes.engine.network import Network
 from recipes.engine.non_finite import cause
 from recipes.engine.objectives.base import Objective, Setting
-from recipes.engine.objectives.noising import NoiseOptions, NoisyBatch, add_noise, loss_weights
+from recipes.engine.objectives.noising import (
+    NoiseOptions,
+    NoisyBatch,
+    add_noise,
+    infill,
+    loss_weights,
+)
 from recipes.metrics.conditioned import takes_memory
 
 
@@ -44,6 +50,9 @@ class Bound(Objective):
             Otherwise frequent times have more weight.
         interval: interval of the training times. Clean positions and positions of pure noise keep
             the times 0 and 1.
+        infill: share of the tokens of each sequence that is given in training, at random: these are
+            not noised, have no loss, and train the network to fill in the others. Rounded down.
+            Below 1. Nothing is given in the bound of the validation data.
     """
 
     weighting: Weighting | None = None
@@ -54,6 +63,7 @@ class Bound(Objective):
     times: str | None = None
     weigh_times: bool = True
     interval: tuple[float, float] = (0.0, 1.0)
+    infill: float = 0.0
 
     def __post_init__(self) -> None:
         if self.weighting is not None:
@@ -61,6 +71,9 @@ class Bound(Objective):
         if self.times is not None:
             check_times("times", self.times)
         self.interval = tuple(self.interval)
+        at_least(0, infill=self.infill)
+        if self.infill >= 1:
+            raise ValueError(f"infill={self.infill}: must be below 1, nothing else has a loss")
         dd.sample_times(1, generator=torch.Generator(), interval=self.interval)
 
     @classmethod
@@ -135,23 +148,43 @@ class Bound(Objective):
         times = UNIFORM if self.times is None else self.times
         self.density = time_density(times, setting.process, length, pace=setting.pace)
         self.at_once = at_once(setting.pace, setting.network.model)
+        if not self.at_once:
+            return
+        clean = (
+            f"not with pace={setting.pace!r} and a network made for its blocks, which takes the "
+            "clean sequence: the features of a token that is given in a later block would depend "
+            "on the tokens to predict"
+        )
+        if self.infill:
+            raise ValueError(f"loss.infill={self.infill}: must be 0, {clean}")
+        data = setting.data
+        for name, documents in (("train", data.train), ("validation", data.validation)):
+            number = documents.given_behind(setting.pace.block or 1, length)
+            if number is not None:
+                raise ValueError(
+                    f"data.folder={data.folder}: document {number} of {name} has given tokens in a "
+                    f"later block than one to predict, {clean}"
+                )
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
+        return [self.noise(self.mark(batch, step), step) for batch in batches]
+
+    def mark(self, batch: Batch, step: int) -> Batch:
+        """Return a micro-batch with the given tokens of ``infill``, and with a mask that has
+        padding too, if that counts.
+        """
+        if self.infill:
+            batch = infill(batch, self.setting.recipe.seed, step, self.infill)
+        # without padding in the vocabulary the rest of a packed row is not part of the data
+        counts = self.count_padding and self.setting.padded
+        return replace(batch, mask=torch.ones_like(batch.mask)) if counts else batch
+
+    def noise(self, batch: Batch, step: int) -> NoisyBatch:
+        """Return the states of a micro-batch at random times."""
         setting = self.setting
         options = NoiseOptions(self.levels, self.interval, self.weigh_times)
         draw = options, self.density, setting.pace, self.at_once
-        return [
-            self.count_padding_too(
-                add_noise(setting.process, batch, setting.recipe.seed, step, *draw)
-            )
-            for batch in batches
-        ]
-
-    def count_padding_too(self, noisy: NoisyBatch) -> NoisyBatch:
-        """Return a micro-batch whose mask has padding too, if that counts."""
-        # without padding in the vocabulary the rest of a packed row is not part of the data
-        counts = self.count_padding and self.setting.padded
-        return replace(noisy, mask=torch.ones_like(noisy.mask)) if counts else noisy
+        return add_noise(setting.process, batch, setting.recipe.seed, step, *draw)
 
     def loss(self, noisy: NoisyBatch, network: Network, scale: Tensor) -> tuple[Tensor, Tensor]:
         with network.autocast(noisy.z.device):
@@ -215,7 +248,8 @@ class Bound(Objective):
         )
         low, high = self.interval
         between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} only"]
-        about = [self.about_weights, *padding, *self.terms(), *drawn, *between]
+        given = [f"{100 * self.infill:g} % of each sequence given"] if self.infill else []
+        about = [self.about_weights, *padding, *given, *self.terms(), *drawn, *between]
         return ", ".join(about)
 
     @property

@@ -78,9 +78,8 @@ class Consistency(Bound):
                 "optimizer.ema=0 keeps none: set it above 0, such as 0.999"
             )
 
-    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
-        late = super().prepare(batches, step)
-        return [self.bridge(*each, step) for each in zip(late, batches, strict=True)]
+    def noise(self, batch: Batch, step: int) -> Bridged:
+        return self.bridge(super().noise(batch, step), batch, step)
 
     def bridge(self, noisy: NoisyBatch, batch: Batch, step: int) -> Bridged:
         """Draw the states of a batch at its times and at earlier ones, on one path.
@@ -91,11 +90,13 @@ class Consistency(Bound):
         process = self.setting.process
         seed = self.setting.recipe.seed
         index = batch.index
+        given = ~batch.free.view_as(noisy.x)
         times = self.interval[0], self.anchor
         if noisy.cu_seqlens is None or noisy.piece_t is None:
             noise = dd.KeyedGenerator(seed, step, index + _STREAM)
             s = earlier(noisy.t, noisy.measure > 0, noise.rand((len(index), 2)), *times)
             z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
+            z_s, s = dd.hold_given(noisy.x, z_s, s, given)
             early = replace(noisy, z=z_s, t=s)
         else:
             pieces = dd.KeyedGenerator(seed, step, index + _STREAM, scattered=True)
@@ -104,7 +105,9 @@ class Consistency(Bound):
             owner, noise = packed_tokens(batch, noisy.cu_seqlens, seed, step, _STREAM)
             s = piece_s[owner]
             z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
+            z_s, s = dd.hold_given(noisy.x, z_s, s, given)
             early = replace(noisy, z=z_s, t=s, piece_t=piece_s)
+        z_t, _ = dd.hold_given(noisy.x, z_t, noisy.t, given)
         return Bridged(**vars(noisy) | {"z": z_t}, early=early)
 
     def before(

@@ -1,6 +1,6 @@
 """Noise of a batch, a function of (seed, step, example) alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,7 +25,7 @@ class NoisyBatch:
     measure: Float[Tensor, "*n"]
     """Weight of each draw of a time, in the shape of ``t``; 0 where nothing is noised."""
     mask: Bool[Tensor, "B L"]
-    """Tokens that count in the loss."""
+    """Tokens that count in the loss: not given."""
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Starts of packed documents, and the total."""
     piece_t: Float[Tensor, " N"] | None = None
@@ -84,22 +84,57 @@ def add_noise(
         t, measure = _draw_times(pace, noise, batch.x, options, density, at_once)
         if options.levels == "independent":
             z = process.sample(batch.x, t, noise)
-            return NoisyBatch(
-                batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels
-            )
-        z = process.sample(batch.x, t, noise, levels=options.levels)
+        else:
+            z = process.sample(batch.x, t, noise, levels=options.levels)
         if options.levels == "balanced":
             measure = measure * process.importance_weight(batch.x, z, t)
-        return NoisyBatch(batch.x, z, t, measure, batch.mask, labels=batch.labels)
+        z, t = dd.hold_given(batch.x, z, t, ~batch.free, pace.block if at_once else None)
+        mask = batch.mask & batch.free
+        return NoisyBatch(batch.x, z, t, measure, mask, at_once=at_once, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _draw_times(pace, keyed, batch.index[:, None], options, density)
     x = batch.x.view(-1, 1)
     owner, noise = packed_tokens(batch, batch.cu_seqlens, seed, step)
     t = piece_t[owner]
-    z = process.sample(x, t, noise)
-    mask = batch.mask.view(-1, 1)
+    free = batch.free.view(-1, 1)
+    z, t = dd.hold_given(x, process.sample(x, t, noise), t, ~free)
+    mask = batch.mask.view(-1, 1) & free
     measure = piece_measure[owner]
     return NoisyBatch(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
+
+
+_INFILL = 2**58
+"""Added to the index of an example, so that its given tokens are independent of its noise."""
+
+
+def infill(batch: Batch, seed: int, step: int, share: float) -> Batch:
+    """Return a batch in which a random ``share`` of the tokens of each sequence is given.
+
+    Rounded down, so that each sequence has a token to learn. They are a function of (seed, step,
+    example) alone; of a packed row each document is a sequence.
+    """
+    if batch.cu_seqlens is None:
+        owner = torch.arange(len(batch.x), device=batch.x.device).repeat_interleave(
+            batch.x.shape[1]
+        )
+        chance = dd.KeyedGenerator(seed, step, batch.index + _INFILL).rand(batch.x.shape).flatten()
+    else:
+        owner, keyed = packed_tokens(batch, batch.cu_seqlens, seed, step, _INFILL)
+        chance = keyed.rand(owner.shape)
+    tokens = (batch.mask & batch.free).flatten()
+    order = torch.where(tokens, chance, 2.0).argsort(stable=True)
+    order = order[owner[order].argsort(stable=True)]  # by sequence, then by chance
+    sizes, counts = (
+        torch.zeros(len(batch.index), dtype=torch.int64, device=owner.device).index_add(
+            0, owner, marks.long()
+        )
+        for marks in (torch.ones_like(tokens), tokens)
+    )
+    begins = sizes.cumsum(0) - sizes
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - begins[owner[order]]
+    given = tokens & (rank < (share * counts).floor()[owner])
+    return replace(batch, free=batch.free & ~given.view_as(batch.free))
 
 
 def packed_tokens(

@@ -107,6 +107,11 @@ class Reward(Objective):
 
     def begin(self, setting: Setting) -> None:
         super().begin(setting)
+        if setting.data.train.has_given:
+            raise ValueError(
+                f"data.folder={setting.data.folder}: has given tokens, which loss.kind=reward does "
+                "not read: its prompts are the first loss.prompt tokens"
+            )
         if setting.micro % self.group:
             raise ValueError(
                 f"loss.group={self.group}: must divide the {setting.micro} rows of a micro-batch "
