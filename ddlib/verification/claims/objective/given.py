@@ -98,7 +98,7 @@ CLAIMS = (
         "a given token has no loss, and leaves that of the others as it is",
         "exactly; 1e-9 of the loss",
         _loss,
-        ({"t": 0.5, "distribution": 1}, {"t": 1.0, "distribution": 2}),
+        ({"t": 0.5, "distribution": 1}, {"t": 1 - 1e-6, "distribution": 2}),
         ({"t": 1e-6, "distribution": 3}, {"t": 0.99, "distribution": 4}),
         rests_on=("closed = generic", "gradients"),
         means="a loss and its gradient must be finite at every state, also where the state has "
