@@ -39,7 +39,7 @@ class Sizes:
     tested: int = 192
     samples: int = 8
     """Samples of a tested puzzle."""
-    rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+    rates: tuple[float, ...] = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
     seeds: tuple[int, ...] = (0, 1, 2)
     ratio_rollouts: int = 10
     ratio_draws: int = 200
