@@ -354,7 +354,7 @@ GPU = (
         "SDPA",
         "attention_gpu",
         "even: xformers time",
-        0.98,
+        None,
     ),
     Row(
         "Attention by xformers, packed sentences",
