@@ -177,7 +177,7 @@ def test_ids_of_any_integer_type_are_read(dtype):
     rows = np.arange(8).reshape(4, 2).clip(0, 1 if dtype == "bool" else 4).astype(dtype)
     [batch] = batches(Positions(rows, shuffle=False))
     assert batch["labels"]["x"][:, :2].tolist() == rows.astype(int).tolist()
-    padded, _ = DiffusionCollator(PROCESS).pad([{"input_ids": []}, {"input_ids": [1]}])
+    padded, *_ = DiffusionCollator(PROCESS).pad([{"input_ids": []}, {"input_ids": [1]}])
     assert padded.tolist() == [[0], [1]]
 
 

@@ -42,6 +42,8 @@ class Forbidden(Control):
         return Needs.TOKEN_DISTRIBUTIONS if self.tokens else Needs.NOTHING
 
     def check(self, call: SamplingCall) -> None:
+        if not self.tokens:
+            return
         check_noise(call.process, self.tokens, self)
         together = [
             token for one in call.controls if isinstance(one, Forbidden) for token in one.tokens
