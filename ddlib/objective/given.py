@@ -15,7 +15,7 @@ def hold_given(
     given tokens as a parameter of the network:
 
     .. math:: -\log p(x_R \mid x_G) \le
-        E\Big[\sum_{l \in R} \mathrm{nelbo}_l\Big] + \text{the ends of time},
+        E[\sum_{l \in R} \mathrm{nelbo}_l] + \text{the ends of time},
         \qquad z_R \sim q_t(\cdot \mid x_R),\ z_G = x_G
 
     Args:
