@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 
 from ddlib.processes.broadcasting import distinct_times
 from ddlib.processes.chord import finite_flux
-from ddlib.processes.level_chain import LevelChain, normalise_rows
+from ddlib.processes.level_chain import LevelChain
+from ddlib.processes.level_transitions import normalise_rows
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.utils.precision import Float64Module

@@ -1,11 +1,10 @@
 """Markov chain of the level of a position, independent of the state within the level."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
@@ -16,9 +15,9 @@ from ddlib.processes.broadcasting import (
     quotient,
     unsqueeze_times,
 )
+from ddlib.processes.level_transitions import transitions_of
 from ddlib.schedules import Schedule
 from ddlib.utils.precision import Float64Module
-from ddlib.utils.validation import require, visible
 
 
 class LevelChain(Float64Module):
@@ -39,6 +38,10 @@ class LevelChain(Float64Module):
     @abstractmethod
     def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         """Return a_i(t), the probability of each level, from tokens at t = 0."""
+
+    def at_most(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        """Return the probability of level i or a lower one, for all levels but the last."""
+        return self.occupancies(t)[..., :-1].cumsum(-1)
 
     @abstractmethod
     def transition(
@@ -81,58 +84,6 @@ class LevelChain(Float64Module):
         return torch.diag_embed(rates, 1) - torch.diag_embed(pad(rates, (0, 1)))
 
 
-class LevelExponential(Float64Module):
-    r"""Transition matrices :math:`\exp(\sigma G)` of a chain of a few levels that never returns to
-    a level it left.
-
-    Divided differences of exponentials, the textbook closed form of the hypoexponential
-    distribution, cancel when rates nearly agree and when ``sigma`` is small. This is the
-    uniformised series of a short step, :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with
-    :math:`P = I + G / \Lambda`, squared repeatedly: sums and products of non-negative numbers, so
-    every entry, however small, has full relative accuracy. The number of squarings is fixed, so no
-    GPU synchronisation is needed.
-
-    Args:
-        matrix: (n, n) rates, upper triangular, row = from; rows sum to 0.
-
-    Raises:
-        ValueError: a matrix that is not upper triangular.
-    """
-
-    powers: Tensor
-
-    def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
-        super().__init__()
-        matrix = matrix.to(torch.float64)
-        require(
-            torch.equal(matrix, matrix.triu()),
-            "matrix has rates below its diagonal, must be upper triangular: use MatrixExponential",
-        )
-        exits = -matrix.diagonal()
-        leaving = exits[exits > 0]
-        # The eigenvalues of a triangular matrix are its diagonal, so the slowest exit is the
-        # slowest decay. Past this duration every remaining probability is below 1e-299: negligible,
-        # and still far from underflow.
-        self.horizon = 690.0 / (float(leaving.min()) if len(leaving) else 1.0)
-        self.fastest, powers = terms_of(matrix)
-        self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
-        self.powers = powers
-
-    def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        """Compute exp(sigma G) for every ``sigma`` in [0, inf]."""
-        # many entries of a batch have the same time, as in sampling; a derivative needs each
-        # separately
-        if sigma.numel() > 1 and not sigma.requires_grad and visible(sigma):
-            distinct, which = sigma.unique(return_inverse=True)
-            if len(distinct) < sigma.numel():
-                return self(distinct)[which]
-        step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
-        result = short_step(step, self.powers)
-        for _ in range(self.squarings):
-            result = normalise_rows(result @ result)
-        return result
-
-
 class PowerChain(LevelChain):
     r"""Level chain of one schedule.
 
@@ -151,15 +102,16 @@ class PowerChain(LevelChain):
     def __init__(self, schedule: Schedule, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
         self.schedule, self.speeds = schedule, torch.as_tensor(speeds, dtype=torch.float64)
-        self.generator = LevelExponential(
-            torch.diag(self.speeds, 1) - torch.diag(pad(self.speeds, (0, 1)))
-        )
+        self.generator = transitions_of(self.speeds.tolist())
 
     def rates(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
         return self.speeds * self.schedule.rate(t)[..., None]
 
     def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        return self.generator(self.schedule.hazard(t))[..., 0, :]
+        return self.generator.from_tokens(self.schedule.hazard(t))
+
+    def at_most(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        return self.generator.at_most(self.schedule.hazard(t))
 
     def transition(
         self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]
@@ -223,51 +175,3 @@ def remask_coupling(
     down = at_level[..., 1:] * mass
     added = pad(up, (1, 0)) - pad(up, (0, 1)) + pad(down, (0, 1)) - pad(down, (1, 0))
     return added.maximum(-gather_columns(joint, level))  # rounding, where no mass stays
-
-
-def terms_of(matrix: Float64[Tensor, "n n"]) -> tuple[float, Float64[Tensor, "k n n"]]:
-    r"""Return the largest exit rate and the terms :math:`P^k / k!` of the uniformised series, (k,
-    n, n).
-    """
-    fastest = float(-matrix.detach().diagonal().min())
-    identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
-    jumps = identity + matrix / (fastest or 1.0)
-    jumps.diagonal().clamp_(min=0)
-    powers = [identity]
-    for k in range(1, 18 + min(len(matrix), 16)):
-        powers.append(powers[-1] @ jumps / k)
-    return fastest, torch.stack(powers)
-
-
-def short_step(
-    step: Float64[Tensor, "*n"], terms: Float64[Tensor, "k m m"], blocks: int = 1
-) -> Float64[Tensor, "*n m m"]:
-    r"""Sum the uniformised series for durations h of at most 1 in units of the fastest exit.
-
-    With n = k - 1, the terms up to :math:`P^{n \cdot blocks}` are summed by Horner's rule in
-    :math:`P^n`:
-
-    .. math:: R_b = \sum_{i < n} \binom{bn + i}{i}^{-1} \frac{h^i P^i}{i!}
-        + \binom{bn + n}{n}^{-1} \frac{h^n P^n}{n!} R_{b + 1}, \quad R_{blocks} = I
-    """
-    exponents = torch.arange(len(terms), device=step.device)
-    poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
-    last = blocks - 1
-    result = torch.einsum("...k,kij->...ij", poisson / _binomials(last, poisson), terms)
-    for block in reversed(range(last)):
-        weights = 1 / _binomials(block, poisson)
-        later = step[..., None, None] ** exponents[-1] * weights[-1] * (terms[-1] @ result)
-        result = later + torch.einsum("...k,kij->...ij", (poisson * weights)[..., :-1], terms[:-1])
-    return normalise_rows(result)
-
-
-def _binomials(block: int, poisson: Float64[Tensor, "*n k"]) -> Float64[Tensor, "n"]:
-    r"""Return :math:`\binom{bn + i}{i}` for i = 0..n."""
-    n = poisson.shape[-1] - 1
-    i = torch.arange(1, n + 1, dtype=poisson.dtype, device=poisson.device)
-    return torch.cat([i.new_ones(1), (1 + block * n / i).cumprod(0)])
-
-
-def normalise_rows(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:
-    """Scale rows to sum to 1: an error in the sum would double with every squaring."""
-    return matrix / matrix.sum(-1, keepdim=True)

@@ -103,7 +103,7 @@ class LevelProcess(ForwardProcess):
         No tensor larger than (B, L, levels) is built.
         """
         self.check_inputs(x=x, t=t)
-        reached = unsqueeze_times(self.occupancies(t), 1)[..., :-1].cumsum(-1)
+        reached = unsqueeze_times(self.chain.at_most(t.to(torch.float64)), 1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
             inflow = unsqueeze_times(self._inflow(t), 1)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.level_chain import normalise_rows, short_step, terms_of
+from ddlib.processes.level_transitions import normalise_rows, short_step, terms_of
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.level_chain import LevelExponential
+from ddlib.processes.level_transitions import LevelExponential
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_number, check_shape, require
 

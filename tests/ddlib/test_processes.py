@@ -14,7 +14,7 @@ from zoo.processes import EVERY_KIND, F64, Plain, all_tokens, every_process, ran
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, PerWord, RateMatrix, Uniform
-from ddlib.processes.level_chain import LevelExponential
+from ddlib.processes.level_transitions import LevelExponential
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Geometric, Linear, Polynomial, Symbolic
 from ddlib.schedules.window import in_turn
