@@ -1,6 +1,7 @@
 """Sampling from a trained model: options and draws."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,26 +185,47 @@ class Sampling:
         """
         pace = self.order(saved, length)
         sampler = make_sampler(saved, self.sampler)
-        if self.spacing == "jumps" and not (
+        network = self.condition(saved, saved.denoiser)
+        with self.name_option():
+            dd.plan(
+                saved.process,
+                network,
+                (1, length),
+                sampler,
+                self.times(saved, sampler),
+                pace=pace,
+                parameterization=meaning(saved, network),
+                controls=self.controls(saved),
+            )
+        return pace
+
+    def times(self, saved: LoadedModel, sampler: dd.samplers.Sampler) -> int | Tensor:
+        """Return the steps, or their times if ``spacing`` sets them.
+
+        Raises:
+            ValueError: times with equally many expected jumps for a process or a sampler that has
+                none.
+        """
+        if self.spacing == "time":
+            return self.steps
+        if not (
             isinstance(saved.process, dd.processes.LevelProcess) and sampler.guarantees.by_times
         ):
             raise ValueError(
                 f"spacing='jumps': {self.sampler} or {saved.process!r} has no such times; must be "
                 "'time'"
             )
-        network = self.condition(saved, saved.denoiser)
-        meaning = getattr(network, "parameterization", None) or saved.parameterization
-        controls = self.controls(saved)
+        return dd.samplers.equal_jump_times(saved.process, self.steps)
+
+    @contextmanager
+    def name_option(self) -> Iterator[None]:
+        """Name the option of sampling that a part rejected by ``dd.plan`` comes from.
+
+        Raises:
+            ValueError: an ``UnsupportedError`` was raised within.
+        """
         try:
-            dd.plan(
-                saved.process,
-                network,
-                (1, length),
-                sampler,
-                pace=pace,
-                parameterization=meaning,
-                controls=controls,
-            )
+            yield
         except UnsupportedError as error:
             option = f"sampler={self.sampler!r}"
             if isinstance(error.part, dd.controls.Memory):
@@ -211,7 +233,6 @@ class Sampling:
             if isinstance(error.part, Cache):
                 option = f"keep={self.keep!r}"
             raise ValueError(f"{option}: {error}") from error
-        return pace
 
     def controls(self, saved: LoadedModel) -> list[dd.controls.Control]:
         """Return the controls of a call of ``dd.sample`` with these options.
@@ -353,23 +374,27 @@ def draw(
         controls += [rule]
     if lengths is not None or front is not None:  # the denoiser depends on the number of a row
         controls += [dd.controls.WholeBatch()]
-    steps: int | torch.Tensor = sampling.steps
-    if sampling.spacing == "jumps":
-        steps = dd.samplers.equal_jump_times(saved.process, sampling.steps)
-    drawn = dd.sample(
-        saved.process,
-        denoiser,
-        (len(index), length - lead),
-        sampler,
-        steps,
-        None if prompt is None else prompt.to(index.device),
-        pace=sampling.course(saved, length - lead),
-        parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
-        controls=controls,
-        generator=dd.KeyedGenerator(seed, NOISE, index),
-        on_step=on_step,
-    )
+    with sampling.name_option():
+        plan = dd.plan(
+            saved.process,
+            denoiser,
+            (len(index), length - lead),
+            sampler,
+            sampling.times(saved, sampler),
+            None if prompt is None else prompt.to(index.device),
+            pace=sampling.order(saved, length - lead),
+            parameterization=meaning(saved, denoiser),
+            controls=controls,
+            generator=dd.KeyedGenerator(seed, NOISE, index),
+            on_step=on_step,
+        )
+    drawn = plan.run()
     return drawn if front is None else torch.cat([front, drawn], 1)
+
+
+def meaning(saved: LoadedModel, network: Denoiser) -> str | dd.Children:
+    """Return what the outputs of a network are: its own declaration, or that of its model."""
+    return getattr(network, "parameterization", None) or saved.parameterization
 
 
 def _both(knob: Scheduled) -> tuple[float, ...]:
