@@ -1,4 +1,3 @@
-"""Benchmarks of speed and memory.
-
-``python -m benchmarks.run``, then ``python -m benchmarks.table``.
+"""Benchmarks of speed and memory: ``python -m benchmarks.run``, then ``python -m
+benchmarks.table``.
 """

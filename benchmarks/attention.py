@@ -1,6 +1,5 @@
-"""Attention back ends on a GPU, forwards and backwards.
-
-On equal lengths, and on short sequences, padded or packed.
+"""Attention back ends on a GPU, forwards and backwards: on equal lengths, and on short sequences,
+padded or packed.
 
     python -m benchmarks.attention
 

@@ -1,6 +1,5 @@
-"""k-means of ddlib against scikit-learn's at equal size bounds.
-
-Objective and CPU time, seed by seed.
+"""k-means of ddlib against scikit-learn's at equal size bounds: objective and CPU time, seed by
+seed.
 
     python -m benchmarks.clustering --seeds 5
 

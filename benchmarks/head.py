@@ -165,9 +165,8 @@ def papers_hdlm(
 
 
 def perturbed(batch: Batch) -> Tensor:
-    """Compute HDLM's loss with xi < 1.
-
-    The theorem's terms from the probabilities of all clusters.
+    """Compute HDLM's loss with xi < 1: the theorem's terms from the probabilities of all
+    clusters.
     """
     words, count = batch.process.hierarchy.levels[:2]
     parents = batch.process.hierarchy.maps[0].parents
@@ -209,9 +208,8 @@ def parents(sizes: Sizes) -> Tensor:
 
 
 def many_parents(words: int) -> Tensor:
-    """Return clusters for an output layer over children.
-
-    The square root of the number of tokens.
+    """Return clusters for an output layer over children: the square root of the number of
+    tokens.
     """
     return dd.hierarchies.random_parents(words, round(words**0.5))[0]
 

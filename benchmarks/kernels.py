@@ -1,6 +1,5 @@
-"""Training loss from logits of 8 x 512 tokens, forwards and backwards.
-
-Kernels between levels against masks.
+"""Training loss from logits of 8 x 512 tokens, forwards and backwards: kernels between levels
+against masks.
 
     python -m benchmarks.kernels --times 3    # writes benchmarks/results/kernels.json
 

@@ -1,6 +1,5 @@
-"""Training loops side by side.
-
-The engine, a bare loop with the same loss, Trainer and Lightning with MDLM's formula.
+"""Training loops side by side: the engine, a bare loop with the same loss, Trainer and Lightning
+with MDLM's formula.
 
     python -m benchmarks.loops  # measures, writes the result file
     python -m benchmarks.loops --page --docs docs  # the table of docs/performance.md
@@ -120,9 +119,8 @@ class Task:
 
 
 def formula(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor, mask: int) -> Tensor:
-    """Compute MDLM's loss of a linear schedule.
-
-    The cross-entropy of masked tokens, over the time, per token.
+    """Compute MDLM's loss of a linear schedule: the cross-entropy of masked tokens, over the time,
+    per token.
     """
     logits = model(torch.where(masked, mask, x), t)
     nats = F.cross_entropy(logits.flatten(0, 1), x.flatten(), reduction="none").view_as(x)
@@ -280,9 +278,8 @@ def check(task: Task) -> None:
 
 
 def over_bare(taken: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return times over those of the bare loop in the same turn.
-
-    Between turns the speed of the machine changes.
+    """Return times over those of the bare loop in the same turn: between turns the speed of the
+    machine changes.
     """
     return {
         name: [one / two for one, two in zip(own, taken[BARE], strict=True)]
@@ -324,9 +321,8 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
 
 
 def tables(found: dict[str, Any]) -> str:
-    """Return the table of the page.
-
-    Tokens per second and time over the bare loop, by number of threads.
+    """Return the table of the page: tokens per second and time over the bare loop, by number of
+    threads.
     """
     runs = found["runs"]
     where = found["machine"]

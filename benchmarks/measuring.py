@@ -86,9 +86,8 @@ def peak_megabytes(work: Callable[[], Any]) -> float:
 
 
 def in_its_own_process(module: str, *arguments: str) -> str:
-    """Return the output of a module of this package in a new process.
-
-    One method's memory does not affect another.
+    """Return the output of a module of this package in a new process: one method's memory does not
+    affect another.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

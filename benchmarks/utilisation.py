@@ -1,6 +1,5 @@
-"""Training throughput on a GPU.
-
-Tokens per second, and the share of the peak arithmetic that they use.
+"""Training throughput on a GPU: tokens per second, and the share of the peak arithmetic that they
+use.
 
     python -m benchmarks.utilisation small      # 12 x 768, 64 x 512 tokens
     python -m benchmarks.utilisation base       # 24 x 1024, 32 x 512 tokens

@@ -102,9 +102,8 @@ def walk(call: Callable[[], object], root: Path = LIBRARY, packages: Sequence[st
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    """The four calls on a tree of three levels.
-
-    12 tokens, 6 clusters, 3 super-clusters, the mask.
+    """The four calls on a tree of three levels: 12 tokens, 6 clusters, 3 super-clusters,
+    the mask.
     """
     process = dd.presets.hdlm_levels([torch.arange(12) // 2, torch.arange(6) // 2])
     x = torch.randint(process.vocab_size, SHAPE)

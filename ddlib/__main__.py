@@ -1,6 +1,5 @@
-"""Command line ``ddlib``, or ``python -m ddlib``.
-
-What is registered, ``show``, ``verify``, and the recipes.
+"""Command line ``ddlib``, or ``python -m ddlib``: what is registered, ``show``, ``verify``, and the
+recipes.
 
 ``ddlib train mine.yaml`` is ``python -m recipes.train mine.yaml`` without a checkout, and so for
 every recipe. ``ddlib recipes FOLDER`` copies them into a folder, to be changed there.
@@ -35,9 +34,8 @@ SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
         lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)]),
     ),
 }
-"""Presets by sizes, e.g. hdlm:12x4 for 12 tokens in 4 clusters.
-
-Minimum number of sizes, and constructor.
+"""Presets by sizes, e.g. hdlm:12x4 for 12 tokens in 4 clusters: minimum number of sizes, and
+constructor.
 """
 
 
@@ -336,9 +334,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def console(run: Callable[[], object] = main) -> int:
-    """Run a command of this process, and return its exit status.
-
-    That of ``run`` if it returns one, else 0.
+    """Run a command of this process, and return its exit status: that of ``run`` if it returns one,
+    else 0.
 
     As with ``python -m``, modules of the current folder can be imported, so that parts are named by
     ``module:object``. It is 1, without a message, if the reader of the output has exited, as

@@ -68,7 +68,8 @@ GivenTokens = Bool[Tensor, "B L"]
 """True at tokens of the context, which are never noised."""
 
 Sharpen = Callable[[Tensor], Tensor]
-"""Function of rows of unnormalised log-probabilities to such rows, such as temperature and top-p.
+"""Function of rows of unnormalised log-probabilities to such rows, such as temperature and
+top-p.
 """
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
@@ -169,10 +170,8 @@ class ChildDenoiser(SplitDenoiser, Protocol):
     """
 
     tree: Sequence[Tensor] | None
-    """Parents of every token, then of each level's clusters, as ``Tree`` takes them.
-
-    Empty if all tokens are children
-    of the root, None if this network predicts tokens."""
+    """Parents of every token, then of each level's clusters, as ``Tree`` takes them; empty if all
+    tokens are children of the root, None if this network predicts tokens."""
 
     def siblings(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return matrix and bias in memory order, siblings contiguous, and the row of each state,
@@ -210,9 +209,8 @@ class TakesMemory(SplitDenoiser, Protocol):
 
 @runtime_checkable
 class BlockDenoiser(Protocol):
-    """A backbone with block-causal attention.
-
-    Positions attend to their block and to all earlier blocks, to none later.
+    """A backbone with block-causal attention: positions attend to their block and to all earlier
+    blocks, to none later.
 
     For tokens x before states z, a whole number of blocks of them, it must satisfy:
 
@@ -231,9 +229,8 @@ class BlockDenoiser(Protocol):
     """
 
     block_size: int
-    """Number of positions of a block, from the beginning of a sequence.
-
-    0 if the backbone has no blocks.
+    """Number of positions of a block, from the beginning of a sequence; 0 if the backbone has no
+    blocks.
     """
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor) -> Tensor:
@@ -313,8 +310,7 @@ class SparseDenoiser(SplitDenoiser, Protocol):
     """
 
     def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
-        """Return ``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order.
-
-        (B, n, D).
+        """Return ``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order: (B,
+        n, D).
         """
         ...

@@ -1,6 +1,5 @@
-"""Backbones for discrete diffusion.
-
-Networks that map noisy states and a time to logits over tokens.
+"""Backbones for discrete diffusion: networks that map noisy states and a time to logits over
+tokens.
 """
 
 from ddlib_models import attention

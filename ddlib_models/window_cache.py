@@ -70,9 +70,8 @@ class WindowCache(KVCacheBase):
         self._dtype = pairs[0][0].dtype if dtype is None else dtype
 
     def _state(self, model: nn.Module) -> Any:
-        """Return memory and version of each parameter.
-
-        A checksum of all takes a third of the time of a short window.
+        """Return memory and version of each parameter: a checksum of all takes a third of the time
+        of a short window.
 
         Changes through ``.data`` are not detected.
         """

@@ -38,9 +38,8 @@ def small_tree() -> dd.processes.Hierarchical:
 
 
 def curves(path: Path) -> None:
-    """Draw the two figures of the HDLM paper.
-
-    Occupancies and loss weights per level for gamma = 1, 2, 3.
+    """Draw the two figures of the HDLM paper: occupancies and loss weights per level for gamma = 1,
+    2, 3.
     """
     figure, axes = plot.panels(2, len(GAMMAS), size=(4.0, 3.0))
     for column, gamma in enumerate(GAMMAS):

@@ -1,6 +1,5 @@
-"""Draw packages and their imports into docs/images/architecture.png.
-
-``python docs/figures_architecture.py``.
+"""Draw packages and their imports into docs/images/architecture.png: ``python
+docs/figures_architecture.py``.
 
 An arrow points from a package to a package that it imports. The figure shows the transitive
 reduction of the import graph. The edges are stored in the metadata of the image, and a test

@@ -1,6 +1,5 @@
-"""Draw the figures of the concept pages into docs/images/concepts.
-
-``python docs/figures_concepts.py``.
+"""Draw the figures of the concept pages into docs/images/concepts: ``python
+docs/figures_concepts.py``.
 """
 
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Draw one sequence under every sampler into docs/images/samplers.png.
-
-``python docs/figures_samplers.py``.
+"""Draw one sequence under every sampler into docs/images/samplers.png: ``python
+docs/figures_samplers.py``.
 """
 
 import math

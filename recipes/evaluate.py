@@ -68,9 +68,8 @@ TOKENS_PER_BYTE = (
     "all validation documents, whole",
     "all validation rows, with the two tokens that each adds",
 )
-"""Text that bits per byte refer to.
-
-Without and with rows cut from the concatenation of documents.
+"""Text that bits per byte refer to: without and with rows cut from the concatenation of
+documents.
 """
 
 
@@ -91,22 +90,20 @@ class Options:
     replicates: int = 4
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
-    """Measure the bound of this many even steps, as T of D3PM, instead of that of continuous time.
+    """Measure the bound of this many even steps, as T of D3PM, instead of that of
+    continuous time.
     """
     bound_levels: str | None = None
-    """How the noise of a sequence is drawn.
-
-    "independent" for each token, or "balanced", which keeps the mean of the
-    bound and lowers its variance; by default balanced, where the process supports it."""
+    """How the noise of a sequence is drawn: "independent" for each token, or "balanced", which
+    keeps the mean of the bound and lowers its variance; by default balanced, where the process
+    supports it."""
     times: str = "optimal"
-    """Density of the times: optimal, with the smallest error.
-
-    Uniform, beta:a=2,b=1, bell:mean=0,spread=1.
+    """Density of the times: optimal, with the smallest error; uniform, beta:a=2,b=1,
+    bell:mean=0,spread=1.
     """
     likelihood: str | None = None
-    """An order, such as confidence or left_to_right.
-
-    Adds the exact likelihood by it, one network call per edge.
+    """An order, such as confidence or left_to_right: adds the exact likelihood by it, one network
+    call per edge.
     """
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
@@ -116,19 +113,16 @@ class Options:
     Also measures the costs of drawing them in parallel and of the
     order, by up to two more calls per jump."""
     scorer: str = "gpt2-large"
-    """Causal language model for generative perplexity.
-
-    Owner/name on the hub, or a folder; "none" to leave it out.
+    """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none"
+    to leave it out.
     """
     scorer_bos: bool = False
     """Put the scorer's beginning of text before each sample, so that the first token is predicted
     too.
     """
     metrics: str | None = None
-    """Metrics of samples that are not text.
-
-    Pictures, molecules, music or others of ``ddlib.metrics``; by default those
-    of the data's source, "none" for none."""
+    """Metrics of samples that are not text: pictures, molecules, music or others of
+    ``ddlib.metrics``; by default those of the data's source, "none" for none."""
     samples: int = 256
     """Number of unconditional samples for the scorer or the metrics."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(
@@ -218,9 +212,8 @@ def bounds(
 def validation(
     saved: LoadedModel, data: Prepared, replicates: Sequence[Terms], options: Options
 ) -> dict[str, Any] | None:
-    """Return the part of an evaluation that training also measured.
-
-    Its first sequences with the first draw.
+    """Return the part of an evaluation that training also measured: its first sequences with the
+    first draw.
 
     None if training used other noise or times, more sequences, another text or another bound, or is
     unknown.

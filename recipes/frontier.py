@@ -71,19 +71,16 @@ class Options:
     denoiser.
     """
     scorer: str
-    """Causal language model: owner/name on the hub, or a folder.
-
-    "none" for entropy and calls without nats.
+    """Causal language model: owner/name on the hub, or a folder; "none" for entropy and calls
+    without nats.
     """
     scorer_bos: bool = False
     """Put the scorer's beginning of text before each sample, so that the first token is predicted
     too.
     """
     samplers: tuple[str, ...] = ()
-    """Samplers, with options as in recipes.generate.
-
-    By default ancestral, and first_hitting and confidence where the
-    process has levels."""
+    """Samplers, with options as in recipes.generate; by default ancestral, and first_hitting and
+    confidence where the process has levels."""
     calls: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
     """Largest numbers of network calls per sample.
 
@@ -106,9 +103,8 @@ class Options:
     pace: str | None = None
     """Schedule of positions; by default as the model was trained."""
     memory: bool = False
-    """Each call of the network takes the features of the previous one.
-
-    For a model trained with loss.memory.
+    """Each call of the network takes the features of the previous one; for a model trained with
+    loss.memory.
     """
     precision: Precision = "float32"
     """Precision of the network; tokens are drawn in float64."""
@@ -118,10 +114,8 @@ class Options:
     """Seed of the noise, which is the same in all cells."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the result, with the figure beside it.
-
-    By default frontier.json in the folder of the run, or
-    frontier-NAME.json here for a model without one."""
+    """File for the result, with the figure beside it; by default frontier.json in the folder of the
+    run, or frontier-NAME.json here for a model without one."""
 
     def __post_init__(self) -> None:
         at_least(2, samples=self.samples)  # one sample has no standard error

@@ -90,16 +90,14 @@ class Options:
     prompts: Path | None = None
     """File with a prompt on each line, in place of --prompt."""
     chat: bool = False
-    """A prompt is a user's message to the model, which answers.
-
-    For tokenizers with a chat template.
+    """A prompt is a user's message to the model, which answers; for tokenizers with a chat
+    template.
     """
     system: str | None = None
     """System message of a chat."""
     unknown: bool = False
-    """Allow symbols of a prompt that the tokenizer lacks.
-
-    They become its unknown token, or are dropped.
+    """Allow symbols of a prompt that the tokenizer lacks: they become its unknown token, or are
+    dropped.
     """
     samples: int = 4
     """Samples per prompt."""
@@ -123,18 +121,16 @@ class Options:
     """Samples drawn at a time; affects only memory and speed."""
     seed: int = 0
     numbers: tuple[int, ...] = ()
-    """Numbers of the samples, in place of 0, 1, 2 and so on.
-
-    A sample depends on its number, not on the others.
+    """Numbers of the samples, in place of 0, 1, 2 and so on; a sample depends on its number, not on
+    the others.
     """
     stream: bool = False
     """Show the texts after each step, redrawn in place on a terminal."""
     trajectory: bool = False
     """Show the denoising trajectory of the first sample."""
     html: Path | None = None
-    """File for a page to view in a browser.
-
-    The denoising trajectories, and the probability of every draw.
+    """File for a page to view in a browser: the denoising trajectories, and the probability of
+    every draw.
     """
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None

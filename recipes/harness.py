@@ -330,9 +330,8 @@ class DiffusionLM(LM):
 
 
 def key(request: Instance, text: str, window: int = 0) -> int:
-    """Return the first noise key of a question.
-
-    Its samples use this and the next ones, with stratified times.
+    """Return the first noise key of a question: its samples use this and the next ones, with
+    stratified times.
 
     All 60 bits are a hash of the question: keys that agreed in their last bits would give all
     questions the same times. That two of 100,000 questions with 16 samples overlap has a

@@ -82,9 +82,8 @@ class Options:
     data: Path
     """Prepared text, see recipes.prepare."""
     scorer: str
-    """Causal language model: owner/name on the hub, or a folder.
-
-    "none" for entropy and n-grams without nats.
+    """Causal language model: owner/name on the hub, or a folder; "none" for entropy and n-grams
+    without nats.
     """
     out: Path = Path("runs/hdlm_tables")
     """Folder of the runs and of the tables."""
@@ -130,9 +129,8 @@ def recipe_of(name: str, options: Options) -> Recipe:
 
 
 def _small(options: Options) -> Recipe:
-    """Return the setting of the studies.
-
-    Network, optimizer and steps of a small budget on one core.
+    """Return the setting of the studies: network, optimizer and steps of a small budget on one
+    core.
     """
     steps = max(1, round(options.budget * 1e6 / (BATCH * LENGTH)))
     return Recipe(
@@ -200,9 +198,8 @@ def measure_row(name: str, recipe: Recipe, options: Options, console: Console) -
 
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the results as a table.
-
-    A line for each row of the paper, sampler and number of calls.
+    """Return the results as a table: a line for each row of the paper, sampler and number
+    of calls.
     """
     head = (
         "row",

@@ -1,6 +1,5 @@
-"""LM1B in the training setup of the HDLM paper.
-
-Sequences of 128 tokens without packing, a million steps.
+"""LM1B in the training setup of the HDLM paper: sequences of 128 tokens without packing, a million
+steps.
 
     python -m recipes.prepare lm1b --out data/lm1b                        # once
     python -m recipes.lm1b hdlm                                           # one device
@@ -28,9 +27,8 @@ from recipes.papers import autoregressive_variant, block_variants, run, variants
 
 
 def small() -> Recipe:
-    """Return the paper's SMALL on LM1B.
-
-    As on OpenWebText, but for a constant rate of 3e-4 and dropout.
+    """Return the paper's SMALL on LM1B: as on OpenWebText, but for a constant rate of 3e-4 and
+    dropout.
     """
     recipe = owt_small()
     return replace(

@@ -1,6 +1,5 @@
-"""OpenWebText in the training setup of the HDLM paper.
-
-512 x 512 tokens a step, 500,000 steps, 131 billion tokens.
+"""OpenWebText in the training setup of the HDLM paper: 512 x 512 tokens a step, 500,000 steps, 131
+billion tokens.
 
     python -m recipes.prepare owt --out data/owt                          # once
     python -m recipes.owt hdlm                                            # one device

@@ -1,6 +1,5 @@
-"""Plot of the curves of several training runs.
-
-Validation bounds, training losses, losses level by level.
+"""Plot of the curves of several training runs: validation bounds, training losses, losses level by
+level.
 
     python -m recipes.plot runs/owt/mdlm runs/owt/hdlm --out owt.png
     python -m recipes.plot runs/owt/* --smooth 0.99 --x hours

@@ -1,6 +1,5 @@
-"""Preparation of data, once for all runs that read it.
-
-Text as tokens, or sequences of other symbols.
+"""Preparation of data, once for all runs that read it: text as tokens, or sequences of other
+symbols.
 
     python -m recipes.prepare speeches --out data/speeches python -m recipes.prepare owt --out
     data/owt python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out
@@ -62,9 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
-    """Return the command that trains on the folder.
-
-    The paper's recipe of its text, or a small run on local data.
+    """Return the command that trains on the folder: the paper's recipe of its text, or a small run
+    on local data.
     """
     place = shlex.quote(str(folder))
     if corpus in PAPERS:

@@ -1,6 +1,5 @@
-"""Configuration of all tests.
-
-Shape and type checks of ddlib, selected cases, and reproducible property tests.
+"""Configuration of all tests: shape and type checks of ddlib, selected cases, and reproducible
+property tests.
 """
 
 import gc

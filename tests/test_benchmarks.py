@@ -172,9 +172,8 @@ def test_utilisation():
 
 
 def test_operations_of_the_papers_sizes(monkeypatch):
-    """Compare with millions of operations per token computed by hand.
-
-    Blocks, attention, and logits of 50,257 tokens.
+    """Compare with millions of operations per token computed by hand: blocks, attention, and logits
+    of 50,257 tokens.
 
     A quarter of the positions needs all logits, a quarter the logits of one of 64 clusters.
     """

@@ -1,6 +1,5 @@
-"""Pages of the documentation and the README.
-
-Examples run with the output shown, and commands can be parsed.
+"""Pages of the documentation and the README: examples run with the output shown, and commands can
+be parsed.
 """
 
 import argparse

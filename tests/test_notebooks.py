@@ -1,6 +1,5 @@
-"""Notebooks of the tutorials.
-
-Cells equal the blocks of the pages, and every notebook runs from start to end.
+"""Notebooks of the tutorials: cells equal the blocks of the pages, and every notebook runs from
+start to end.
 """
 
 import re

@@ -1,6 +1,5 @@
-"""Plug-in package ``plugin_example``.
-
-The bound, sampling and verification work without changes in ddlib.
+"""Plug-in package ``plugin_example``: the bound, sampling and verification work without changes in
+ddlib.
 """
 
 import copy

@@ -1,6 +1,5 @@
-"""Table of docs/samplers.md.
-
-It has every sampler and every process, and equals the output of the command.
+"""Table of docs/samplers.md: it has every sampler and every process, and equals the output of the
+command.
 """
 
 import re

@@ -13,9 +13,8 @@ from ddlib.config.signature import REQUIRED, Key, expand, fills, keys, parameter
 
 
 def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
-    """Return the values of a part as one mapping.
-
-    Short strings expanded, defaults filled in, all values checked.
+    """Return the values of a part as one mapping: short strings expanded, defaults filled in, all
+    values checked.
 
     No object is built; modules that ``kind`` refers to are imported.
 

@@ -191,9 +191,8 @@ def _load(kind: str, name: str, registered: dict[str, list[EntryPoint]]) -> Any:
 
 
 def find(kind: str, name: str) -> Callable[..., Any]:
-    """Return the callable for a kind and name.
-
-    A registered class, a preset of processes, or ``package.module:object``.
+    """Return the callable for a kind and name: a registered class, a preset of processes, or
+    ``package.module:object``.
 
     Dashes in a registered name count as underscores. For an existing object the callable returns
     copies of it.
@@ -230,9 +229,8 @@ def _base(kind: str) -> type[Any] | None:
 
 
 def package_of(kind: str) -> str:
-    """Return the package of a kind's classes.
-
-    ``ddlib.<kind>``; ``ddlib.samplers`` for correctors and lengths.
+    """Return the package of a kind's classes: ``ddlib.<kind>``; ``ddlib.samplers`` for correctors
+    and lengths.
     """
     base = _base(kind)
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
@@ -298,9 +296,8 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
 
 
 def _is_here(point: EntryPoint) -> bool:
-    """Return whether the package of an entry point can be imported.
-
-    The wheel does not contain the recipes.
+    """Return whether the package of an entry point can be imported: the wheel does not contain the
+    recipes.
     """
     top = point.module.partition(".")[0]
     return top in sys.modules or find_spec(top) is not None

@@ -27,16 +27,16 @@ class Key:
 
     name: str
     annotation: Any
-    """Type that pydantic validates.
-
-    ``Any`` if plain values only approximate it, e.g. for tensors.
+    """Type that pydantic validates; ``Any`` if plain values only approximate it, e.g. for
+    tensors.
     """
     default: Any
     """``REQUIRED`` if there is none."""
     group: str | None = None
     """The kind of plug-in, if the argument is a part."""
     filled: str | None = None
-    """The argument that the run computes from this key, if the part itself does not take the key.
+    """The argument that the run computes from this key, if the part itself does not take
+    the key.
     """
     function: bool = False
     """True if the argument is a function, given as ``package.module:object``."""

@@ -13,9 +13,8 @@ from ddlib.config.comparison import apart, difference, rebuilt
 from ddlib.config.plain import describe
 
 _PLAIN = 1024
-"""Largest size in bytes of an uncompressed description.
-
-Longer ones, e.g. with 50,257 parents, are compressed.
+"""Largest size in bytes of an uncompressed description; longer ones, e.g. with 50,257 parents, are
+compressed.
 """
 
 

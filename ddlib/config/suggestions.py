@@ -64,9 +64,8 @@ def missing(name: str, module: str = "ddlib") -> str:
 
 
 def _places(ddlib: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield every public name and its qualified name.
-
-    First of ddlib, then of its packages, then registered names.
+    """Yield every public name and its qualified name: first of ddlib, then of its packages, then
+    registered names.
     """
     yield from ((name, f"dd.{name}") for name in ddlib.__all__)
     for package in ddlib.__all__:

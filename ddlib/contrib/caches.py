@@ -35,9 +35,8 @@ class Reuse:
 
 
 class ReusingContext(WindowContext):
-    """Model input with a window for a ``WindowDenoiser``.
-
-    Keys and values around it from earlier calls.
+    """Model input with a window for a ``WindowDenoiser``: keys and values around it from earlier
+    calls.
 
     Each sequence counts its own calls, so that its result does not depend on the other sequences of
     the batch.

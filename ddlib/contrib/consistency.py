@@ -51,9 +51,8 @@ def reverse_kl(target: Tensor, log_probs: Tensor) -> PerToken:
 
 
 def jensen_shannon(target: Tensor, log_probs: Tensor) -> PerToken:
-    """Jensen-Shannon divergence.
-
-    Mean of the KL of target and prediction to their mean, at most log 2.
+    """Jensen-Shannon divergence: mean of the KL of target and prediction to their mean, at most log
+    2.
     """
     probs = log_probs.exp()
     mean = (target + probs) / 2

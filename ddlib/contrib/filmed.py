@@ -1,6 +1,5 @@
-"""Sampler wrapper that records every step.
-
-The changes of each position, and the network's probability of each.
+"""Sampler wrapper that records every step: the changes of each position, and the network's
+probability of each.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,9 +41,8 @@ class Event(NamedTuple):
     state: int
     mark: Mark
     chance: float | None
-    """Probability of the state within its level, according to the network.
-
-    None where it was not evaluated.
+    """Probability of the state within its level, according to the network; None where it was not
+    evaluated.
     """
     others: tuple[tuple[int, float], ...]
     """The most probable states of that level with their probabilities, in descending order."""

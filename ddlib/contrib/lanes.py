@@ -12,9 +12,8 @@ from ddlib.utils.validation import check_count, require
 
 
 class Lanes(InTurn):
-    """Contiguous lanes of equal length.
-
-    The first position of every lane, then the second of every lane, and so on.
+    """Contiguous lanes of equal length: the first position of every lane, then the second of every
+    lane, and so on.
 
     In language dependence falls with distance. With n lanes, positions that move together are at
     least 1/n of the sequence apart, so little is lost by drawing them independently (theory section

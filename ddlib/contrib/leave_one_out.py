@@ -18,9 +18,8 @@ from ddlib.utils.validation import check_count, check_shape, require
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """Change of a token's distribution when the state at its position changes.
-
-    Total variations in [0, 1].
+    """Change of a token's distribution when the state at its position changes: total variations in
+    [0, 1].
 
     ``cavity`` is 0 for a network that returns the cavity, ``posterior`` for one that returns the
     posterior. A network that is not well trained has neither at 0; the smaller one is the better

@@ -31,9 +31,8 @@ _RANDOM_NOISE = "for other processes train on random noise, with ddlib.training_
 
 
 def check_order(process: ForwardProcess, order: Sampler) -> None:
-    """Raise unless rows of the process can descend in this order.
-
-    The process starts at the mask alone.
+    """Raise unless rows of the process can descend in this order: the process starts at the mask
+    alone.
 
     Raises:
         TypeError: a sampler without an order; a process without levels.

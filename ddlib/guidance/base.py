@@ -266,9 +266,8 @@ def _common_parameterization(denoisers: Mapping[str, Denoiser]) -> Parameterizat
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:
-    """Return the target that determines the next state.
-
-    Tokens, children, or the state after the step itself.
+    """Return the target that determines the next state: tokens, children, or the state after the
+    step itself.
     """
     edges = range(1, len(process.levels))
     if not isinstance(process, LevelProcess) or not all(

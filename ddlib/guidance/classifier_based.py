@@ -18,9 +18,8 @@ from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
-"""``(states, t) -> log p(y|z)``.
-
-One-hot states (B, L, S), times (B,), one number per sequence, (B,).
+"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number per sequence,
+(B,).
 
 A classifier that accepts times (B, L) has the attribute ``own_times``, like a denoiser.
 """

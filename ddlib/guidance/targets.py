@@ -1,6 +1,5 @@
-"""Distributions that a guidance steers.
-
-Over tokens, over the children of each state, or over the next state.
+"""Distributions that a guidance steers: over tokens, over the children of each state, or over the
+next state.
 """
 
 from dataclasses import dataclass

@@ -331,9 +331,8 @@ def descendant_logits(
 
 
 def reachable_by_all(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
-    """True where every token may reach the state.
-
-    The mask, and clusters that tokens of other clusters may enter.
+    """True where every token may reach the state: the mask, and clusters that tokens of other
+    clusters may enter.
     """
     routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
     by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
@@ -341,9 +340,8 @@ def reachable_by_all(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
 
 
 def _spread_over(parents: Tensor, kept_parents: Tensor, size: int) -> Tensor:
-    """Return ``size`` children of the kept parents, sorted.
-
-    First child of each, then second child of each, ...
+    """Return ``size`` children of the kept parents, sorted: first child of each, then second child
+    of each, ...
     """
     child = torch.isin(parents, kept_parents).nonzero()[:, 0]
     parent = parents[child]

@@ -19,9 +19,8 @@ from ddlib.utils.validation import check_count, check_number, check_shape, requi
 def random_parents(
     vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0
 ) -> list[Tensor]:
-    """Draw random parents, in clusters whose sizes differ by at most 1.
-
-    A baseline for semantic clusters.
+    """Draw random parents, in clusters whose sizes differ by at most 1: a baseline for semantic
+    clusters.
 
     Args:
         vocab_size: number of tokens V.
@@ -169,9 +168,8 @@ def csv_parents(
 def soft_memberships(
     clusters: Clusters, embeddings: Float[Tensor, "V D"], temperature: float = 0.1, most: int = 4
 ) -> dict[str, Any]:
-    r"""Memberships of each token in its nearest clusters, for ``Soft``.
-
-    Soft k-means at given centroids.
+    r"""Memberships of each token in its nearest clusters, for ``Soft``: soft k-means at given
+    centroids.
 
     A token belongs to cluster k in proportion to :math:`\exp(-d(e, c_k) / T)`, over its ``most``
     nearest clusters and its own; d is that of ``semantic_clusters``. At T near 0 every token is in

@@ -129,9 +129,8 @@ class Blur(Kernels):
     def from_similarity(
         matrix: Any, temperatures: Sequence[float], speed: Sequence[float] | None = None
     ) -> Kernels:
-        r"""Return levels of an alphabet with a similarity, e.g. amino acids.
-
-        :math:`K_i \propto \exp(S / T_i)`.
+        r"""Return levels of an alphabet with a similarity, e.g. amino acids: :math:`K_i \propto
+        \exp(S / T_i)`.
 
         Args:
             matrix: (V, V) similarity S of each pair of tokens, in any unit, e.g. ``blosum62()``.
@@ -196,9 +195,8 @@ class Soft(Kernels):
 
 
 def kernel_of(given: Any, name: str) -> Kernel:
-    """Return a kernel, or build one.
-
-    ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping of its arguments.
+    """Return a kernel, or build one: ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping
+    of its arguments.
 
     Raises:
         TypeError, ValueError: not a kernel; as the classes, with the name of the argument.

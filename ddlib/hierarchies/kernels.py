@@ -45,9 +45,8 @@ class Kernel(Float64Module):
 
     @property
     def one_pass(self) -> bool:
-        """True if ``log_push`` is one pass over its input.
-
-        A loss then computes it at all positions.
+        """True if ``log_push`` is one pass over its input: a loss then computes it at all
+        positions.
         """
         return False
 
@@ -237,9 +236,8 @@ class Dense(Kernel):
 
 
 def information(kernel: Kernel, child: Int64[Tensor, "n"]) -> float:
-    """Return the mutual information of a uniform child and its parent, in nats.
-
-    H(parent) - H(parent | child).
+    """Return the mutual information of a uniform child and its parent, in nats: H(parent) -
+    H(parent | child).
 
     Args:
         kernel: the distribution of the parent given the child.

@@ -115,9 +115,8 @@ class Map(Kernel):
         return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """Compute ``push`` in the log domain.
-
-        Finite wherever the mass is positive, however small.
+        """Compute ``push`` in the log domain: finite wherever the mass is positive, however
+        small.
         """
         if self.num_parents == 1:
             return torch.zeros_like(log_probs[..., :1])  # the only parent has probability 1
@@ -330,9 +329,8 @@ def _segment_logsumexp(
 
 
 def to_masks(children: int, masks: int = 1) -> Map:
-    """Build the map of the last edge.
-
-    To the mask, or to one of several masks that is drawn uniformly.
+    """Build the map of the last edge: to the mask, or to one of several masks that is drawn
+    uniformly.
 
     Args:
         children: number of states of the level below.

@@ -1,6 +1,5 @@
-"""Adapters to other libraries, and the parts that every training loop shares.
-
-Batches, loss, bound, saved process.
+"""Adapters to other libraries, and the parts that every training loop shares: batches, loss, bound,
+saved process.
 
 ``ddlib.integrations.transformers``, ``.lightning`` and ``.diffusers`` import the library of that
 name; this package requires PyTorch alone.

@@ -215,9 +215,8 @@ class DiffusionCollator:
 
 
 def check_process(holder: object, process: ForwardProcess) -> None:
-    """Raise ValueError if a collator or a loss has another process.
-
-    Noise, loss and bound then do not belong together.
+    """Raise ValueError if a collator or a loss has another process: noise, loss and bound then do
+    not belong together.
 
     A holder without a process, such as a function, is not checked.
     """

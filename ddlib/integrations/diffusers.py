@@ -1,6 +1,5 @@
-"""Scheduler for the ``diffusers`` library.
-
-Its pipelines evaluate the network, a ``Sampler`` takes each step.
+"""Scheduler for the ``diffusers`` library: its pipelines evaluate the network, a ``Sampler`` takes
+each step.
 
 Requires ``pip install "ddlib[diffusers]"``; no other module of ddlib imports this one.
 """
@@ -164,9 +163,8 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._next = 0
 
     def time_of(self, timestep: int | Tensor) -> Tensor:
-        """Return the time in [0, 1] to pass to the network before a step.
-
-        (B,), one per row, or () for all rows.
+        """Return the time in [0, 1] to pass to the network before a step: (B,), one per row, or ()
+        for all rows.
 
         Args:
             timestep: an element of ``timesteps``.

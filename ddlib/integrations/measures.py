@@ -123,9 +123,8 @@ def sequence_bounds(
     seed: int = 0,
     **options: Any,
 ) -> Float64[Tensor, "B 4"]:
-    """Compute the bound of each sequence.
-
-    Its position, nats, tokens, and the time of its draw; rows of ``mean_bound``.
+    """Compute the bound of each sequence: its position, nats, tokens, and the time of its draw;
+    rows of ``mean_bound``.
 
     The noise of the labels is not used: time and noise are functions of seed and position alone.
     The network takes the conditions of the labels, such as the class of each sequence. Within an

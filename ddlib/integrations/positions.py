@@ -14,9 +14,8 @@ POSITION = "position"
 
 
 class Positions(Dataset[dict[str, Any]]):
-    """Dataset in the order of training.
-
-    Item p is the p-th example that is trained on, with p as its ``position``.
+    """Dataset in the order of training: item p is the p-th example that is trained on, with p as
+    its ``position``.
 
     A ``DiffusionCollator`` keys the noise by the position, so order and noise are the same for any
     number of data loader workers and processes, and after a resumption. Every pass over the data
@@ -101,9 +100,8 @@ class Positions(Dataset[dict[str, Any]]):
 
 
 class PositionSampler(DistributedSampler[int]):
-    """Sampler for ``Positions`` over several epochs.
-
-    The positions of one epoch follow those of the one before.
+    """Sampler for ``Positions`` over several epochs: the positions of one epoch follow those of the
+    one before.
 
     Call ``set_epoch`` before each epoch, as for any ``DistributedSampler``; the Trainer of
     transformers, Lightning and accelerate do so.

@@ -1,6 +1,5 @@
-"""Training with the ``Trainer`` of ``transformers``.
-
-Loss, evaluation by the bound, samples, saved process.
+"""Training with the ``Trainer`` of ``transformers``: loss, evaluation by the bound, samples, saved
+process.
 
 Requires ``pip install "ddlib[trainer]"``; no other module of ddlib imports this one.
 """

@@ -1,6 +1,5 @@
-"""Hierarchies with xi < 1, or with losses on all edges.
-
-Divergence from log p(x) and the masses of the finest clusters.
+"""Hierarchies with xi < 1, or with losses on all edges: divergence from log p(x) and the masses of
+the finest clusters.
 
 The divergence of a row and its derivatives with respect to these few numbers are cheap; the
 derivatives with respect to the logits follow in one pass over the logits.

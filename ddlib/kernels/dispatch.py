@@ -151,9 +151,8 @@ def _child_plan(
 def _uniform(
     process: Interpolating, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
 ) -> LossPlan:
-    """Plan for noise that resamples tokens uniformly.
-
-    The evidence of the state, with all columns for all rows.
+    """Plan for noise that resamples tokens uniformly: the evidence of the state, with all columns
+    for all rows.
     """
     if not process.uniform or options.name != "standard" or options.parameterization != "cavity":
         return _general(process, rows, options, dtype)

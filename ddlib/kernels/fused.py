@@ -81,9 +81,8 @@ class Divergence(ABC):
 
 
 class Dense(Divergence):
-    """Divergence of any process.
-
-    Its ``formula(logits, x, z, t)``, each row a sequence of length 1, by autograd.
+    """Divergence of any process: its ``formula(logits, x, z, t)``, each row a sequence of length 1,
+    by autograd.
     """
 
     def __init__(self, formula: Formula) -> None:

@@ -1,6 +1,5 @@
-"""Losses of token logits in plain hierarchies.
-
-Difference of the log-masses of nested sets of tokens.
+"""Losses of token logits in plain hierarchies: difference of the log-masses of nested sets of
+tokens.
 
 At a state z of level i the divergence depends only on the model's probabilities of the tokens under
 z, and only through the mass of the tokens under the child of z that contains x:
@@ -165,9 +164,8 @@ def blocks(
 def _columns(
     position: Int64[Tensor, "V"] | None, tokens: Int64[Tensor, "*n"], logits: Float[Tensor, "m K"]
 ) -> Int64[Tensor, "*n"]:
-    """Return the column of each token; any column for one that the block lacks.
-
-    Padding may have such states.
+    """Return the column of each token; any column for one that the block lacks: padding may have
+    such states.
     """
     return tokens if position is None else position[tokens].clamp_max(logits.shape[1] - 1)
 

@@ -41,9 +41,8 @@ def variance_caveat(
     steps: int | None = None,
     pace: Pace | None = None,
 ) -> str:
-    """Return a caveat on the standard error of a bound.
-
-    Which moment of a draw has no finite value, or "".
+    """Return a caveat on the standard error of a bound: which moment of a draw has no finite value,
+    or "".
 
     Without a finite variance the stated error may be too small by any factor. Without a finite
     third moment that is also heavier than under the process's optimal density, or a finite fourth
@@ -129,8 +128,7 @@ class Bound:
     reconstruction: PerToken
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
     times: Times | None = None
-    """Time of each sequence's draw, or its position on the path of a pace, (B,), drawn in strata.
-
+    """Time of each sequence's draw, or its position on the path of a pace, (B,), drawn in strata;
     None if unknown.
     """
     mask: PaddingMask | None = None

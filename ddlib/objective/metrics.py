@@ -22,14 +22,12 @@ class Measure:
     standard_error: float
     unit: str
     method: str = INDEPENDENT
-    """Assumption of the error on the draws.
-
-    "independent", or "stratified", one time in each slice of [0, 1].
+    """Assumption of the error on the draws: "independent", or "stratified", one time in each slice
+    of [0, 1].
     """
     caveat: str = ""
-    """Reason why the error is too small, and the remedy.
-
-    Empty where intervals have their nominal coverage.
+    """Reason why the error is too small, and the remedy; empty where intervals have their nominal
+    coverage.
     """
 
     def __str__(self) -> str:

@@ -33,16 +33,14 @@ class Draw(NamedTuple):
     t: Times
     """(B,) if all positions of a sequence share their time, else (B, L)."""
     measure: Float64[Tensor, "*n"]
-    """Importance weight of the bound's integrand or discrete term, shaped like ``t``.
-
-    0 where positions do not move.
+    """Importance weight of the bound's integrand or discrete term, shaped like ``t``; 0 where
+    positions do not move.
     """
     s: Times | None = None
     """The previous grid time, shaped like ``t``, if the bound is in discrete time."""
     u: Times | None = None
-    """(B,) path parameter of each sequence, or its time if it has only one.
-
-    None if blocks have separate parameters.
+    """(B,) path parameter of each sequence, or its time if it has only one; None if blocks have
+    separate parameters.
     """
 
 

@@ -12,9 +12,8 @@ from ddlib.utils.validation import check_number
 
 
 class Ramp(Pace):
-    r"""Noise that increases along the sequence.
-
-    The first position is denoised before the last, with overlap.
+    r"""Noise that increases along the sequence: the first position is denoised before the last,
+    with overlap.
 
     .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u
         - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\

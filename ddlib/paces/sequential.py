@@ -13,9 +13,8 @@ from ddlib.utils.validation import check_count, require
 
 
 class InTurn(Pace):
-    r"""Groups of ``size`` positions that move in turn.
-
-    Earlier groups are data, later groups are noise.
+    r"""Groups of ``size`` positions that move in turn: earlier groups are data, later groups are
+    noise.
 
     With n turns, and :math:`k_l` the turn of position l in the order of generation,
 

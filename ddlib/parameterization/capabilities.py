@@ -60,16 +60,16 @@ class Capabilities:
     has_tree: bool
     """True for a ``typing.ChildDenoiser`` that predicts the children of a tree."""
     takes_memory: bool
-    """True for a ``typing.TakesMemory``, whose features can depend on those of the previous call.
+    """True for a ``typing.TakesMemory``, whose features can depend on those of the previous
+    call.
     """
     has_step_distribution: bool
     """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state
     directly.
     """
     shifts_rows: bool
-    """True if rows begin at different columns (attribute ``shifts_rows``), behind padding.
-
-    Also of a guided part.
+    """True if rows begin at different columns (attribute ``shifts_rows``), behind padding; also of
+    a guided part.
     """
     modules: tuple[nn.Module, ...]
     """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
@@ -209,9 +209,8 @@ class Capabilities:
     def check_states(
         self, process: ForwardProcess, z: Tensor, call: Callable[[Tensor], object]
     ) -> None:
-        """Raise ValueError if a call that failed on states z (B, L) succeeds on tokens 0.
-
-        The denoiser lacks states.
+        """Raise ValueError if a call that failed on states z (B, L) succeeds on tokens 0: the
+        denoiser lacks states.
         """
         if succeeds(lambda: call(torch.zeros_like(z))):
             size = process.num_states

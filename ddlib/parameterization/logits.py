@@ -41,17 +41,15 @@ _CONVERSIONS = {"cavity": _cavity, "posterior": _posterior}
 
 
 Parameterization = str | Children
-"""Meaning of the network's output.
-
-"cavity", "posterior", "children", or a ``Children`` of another tree.
+"""Meaning of the network's output: "cavity", "posterior", "children", or a ``Children`` of another
+tree.
 """
 
 
 @dataclass(frozen=True)
 class TokenLogits:
-    """Parameterization by tokens.
-
-    Meaning of an output layer with a logit for every token, as ``Children`` for states.
+    """Parameterization by tokens: meaning of an output layer with a logit for every token, as
+    ``Children`` for states.
 
     Members with names of ``Children`` have their meaning there.
     """
@@ -155,9 +153,8 @@ def to_cavity(
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    """Return the log of ``cavity * q_t(z|.)``, unnormalised.
-
-    -inf at tokens from which ``z`` never comes.
+    """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` never
+    comes.
 
     Raises:
         TypeError, ValueError: as ``cavity_logits``; states or times out of range.

@@ -232,9 +232,8 @@ class Children:
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes without the caches.
-
-        Their keys include weak references, which cannot be pickled.
+        """Attributes without the caches: their keys include weak references, which cannot be
+        pickled.
         """
         return {
             name: value

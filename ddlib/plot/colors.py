@@ -70,9 +70,8 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """Return the names of the levels.
-
-    Token, cluster (or cluster 1, cluster 2, ..., or those of the tree), mask.
+    """Return the names of the levels: token, cluster (or cluster 1, cluster 2, ..., or those of the
+    tree), mask.
 
     Example:
         >>> import ddlib as dd

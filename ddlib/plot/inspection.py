@@ -1,6 +1,5 @@
-"""Descriptions of a process, schedule or hierarchy for ``python -m ddlib show``.
-
-Tables and plots.
+"""Descriptions of a process, schedule or hierarchy for ``python -m ddlib show``: tables and
+plots.
 """
 
 import inspect
@@ -70,9 +69,8 @@ def describe(
 def draw(
     subject: ForwardProcess | Schedule | Hierarchy, path: Path, tokens: Sequence[str] | None = None
 ) -> None:
-    """Plot ``subject`` into a file.
-
-    Occupancies, weights, a trajectory and the hierarchy, if available.
+    """Plot ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, if
+    available.
 
     Args:
         subject: a process, schedule or hierarchy.

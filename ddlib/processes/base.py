@@ -58,9 +58,8 @@ LEVELS = ("independent", "balanced")
 
 
 def identity(log_probs: Tensor) -> Tensor:
-    """Return log-probabilities (..., n) as they are.
-
-    The default of ``sharpen`` in ``sample_given_level``.
+    """Return log-probabilities (..., n) as they are: the default of ``sharpen`` in
+    ``sample_given_level``.
     """
     return log_probs
 
@@ -145,22 +144,18 @@ class ForwardProcess(Float64Module, Part):
     """The schedule; not set where there is none, or one for each edge (``schedules``)."""
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
-    """Modes of ``training_loss``.
-
-    "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists.
+    """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of
+    the name exists.
     """
 
     couplings: ClassVar[tuple[str, ...]] = LEVELS
-    """Couplings that ``sample`` takes.
-
-    A subclass whose ``sample`` takes no ``levels`` states ("independent",).
+    """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states
+    ("independent",).
     """
 
     training_weighting: ClassVar[str] = "clip"
-    """Weighting of the training loss of a recipe that sets none.
-
-    The weights of the bound ("clip" without a limit), or
-    that of the paper that published the process, such as "clip:2"."""
+    """Weighting of the training loss of a recipe that sets none: the weights of the bound ("clip"
+    without a limit), or that of the paper that published the process, such as "clip:2"."""
 
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
@@ -201,9 +196,8 @@ class ForwardProcess(Float64Module, Part):
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Number of states of each level, tokens first.
-
-        (V, 1) with a mask alone, (V,) if every state is a token.
+        """Number of states of each level, tokens first: (V, 1) with a mask alone, (V,) if every
+        state is a token.
 
         A subclass with other levels overrides this and ``level_of``.
         """
@@ -503,9 +497,8 @@ class ForwardProcess(Float64Module, Part):
     # ---- terms of the bound
 
     def integrand(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        """Integrand of the bound at (t, z), (B, L) nats per token, >= 0.
-
-        The closed form, else the dense sum.
+        """Integrand of the bound at (t, z), (B, L) nats per token, >= 0: the closed form, else the
+        dense sum.
 
         Args:
             logits: (B, L, V) cavity logits.
@@ -569,9 +562,8 @@ class ForwardProcess(Float64Module, Part):
         return torch.maximum(given_token, self._reverse_rates(typical, z, t).sum(-1))
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t.
-
-        The term of a step of the bound in discrete time.
+        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t: the term of a step of the bound in discrete
+        time.
 
         The default takes it from the posterior, dense in the states.
 
@@ -789,9 +781,8 @@ class ForwardProcess(Float64Module, Part):
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
-        """Rate at which the reverse chain leaves each state, per unit of time.
-
-        ``reverse_rate`` summed over states.
+        """Rate at which the reverse chain leaves each state, per unit of time: ``reverse_rate``
+        summed over states.
 
         Args:
             z: (B, L) states.

@@ -166,9 +166,8 @@ def distinct_times(
 
 
 def gather_columns(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
-    """Gather the columns z of each sequence's matrix.
-
-    The entries from every state, or token, to the state z.
+    """Gather the columns z of each sequence's matrix: the entries from every state, or token, to
+    the state z.
 
     Args:
         matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)``
@@ -222,9 +221,8 @@ def quotient(values: Float[Tensor, "..."], total: Float[Tensor, "..."]) -> Float
 def span(
     s: float | Tensor, t: float | Tensor, device: torch.device
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t.
-
-    The first line of a ``transition``.
+    """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t: the first line of a
+    ``transition``.
 
     Raises:
         ValueError: s later than t, or a time that is outside [0, 1] or not a scalar.
@@ -240,9 +238,8 @@ def span(
 
 
 def scalar(t: float | Tensor, name: str, device: torch.device) -> Float64[Tensor, ""]:
-    """Convert a time to a float64 scalar on ``device``, checked to lie in [0, 1].
-
-    The first line of a ``rate_matrix``.
+    """Convert a time to a float64 scalar on ``device``, checked to lie in [0, 1]: the first line of
+    a ``rate_matrix``.
 
     Args:
         t: a number or a tensor without axes, in units of the whole time.

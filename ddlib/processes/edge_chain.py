@@ -1,6 +1,5 @@
-"""Level chains of a schedule per edge.
-
-Transitions by quadrature, or in closed form for windows in turn.
+"""Level chains of a schedule per edge: transitions by quadrature, or in closed form for windows in
+turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +21,13 @@ from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
 _DEGREE, _PASSED, _PANELS = 16, 2.0, 20_000
-"""Degree of the polynomials of a panel.
-
-Largest integrated rate of an edge within one; largest number of panels.
+"""Degree of the polynomials of a panel; largest integrated rate of an edge within one; largest
+number of panels.
 """
 
 _RESOLVED = 2.0**-37
-"""Relative length below which float64 does not resolve the points of an interval.
-
-Hazards are linear there.
+"""Relative length below which float64 does not resolve the points of an interval; hazards are
+linear there.
 """
 
 
@@ -89,9 +86,8 @@ class ScheduleChain(LevelChain):
 def chain_of(
     schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]
 ) -> ScheduleChain:
-    """Return the chain of these schedules.
-
-    In closed form if each begins after the one before it has ended.
+    """Return the chain of these schedules: in closed form if each begins after the one before it
+    has ended.
     """
     in_turn = all(low.support[1] <= high.support[0] for low, high in pairwise(schedules))
     return (TurnChain if in_turn else EdgeChain)(schedules, speeds)

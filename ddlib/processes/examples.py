@@ -32,9 +32,8 @@ def three() -> dict[str, ForwardProcess]:
 
 
 def four() -> dict[str, ForwardProcess]:
-    """Return processes over four tokens by name.
-
-    No clusters, one or two levels of them, also with xi below 1.
+    """Return processes over four tokens by name: no clusters, one or two levels of them, also with
+    xi below 1.
     """
     return {
         "masked": Masked(4, Cosine()),

@@ -198,9 +198,8 @@ class Hierarchical(LevelProcess):
     def hard_weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> tuple[PerToken, PerToken]:
-        """The paper's hard training mode.
-
-        -log p(x) in place of the KL at levels 2 and above, an upper bound of it.
+        """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an
+        upper bound of it.
         """
         weight, divergence = self.weighted_divergence(logits, x, z, t)
         nats = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
@@ -214,9 +213,8 @@ class Hierarchical(LevelProcess):
         t: Times,
         edge_weights: Sequence[float] | None = None,
     ) -> tuple[PerToken, PerToken]:
-        r"""Losses on all edges below a state.
-
-        w_i(t) and the sum over edges j <= i of s_ij times the KL of edge j.
+        r"""Losses on all edges below a state: w_i(t) and the sum over edges j <= i of s_ij times
+        the KL of edge j.
 
         A position in level i has a loss on edge j, from level j - 1 to j, wherever j <= i: at the
         state of level j on the path from its token to z. Where xi < 1 allows several paths it is
@@ -308,9 +306,8 @@ class Hierarchical(LevelProcess):
         )
 
     def _model_terms(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
-        """Terms of the network that the bound needs.
-
-        Log p(x), (B, L), and log u_1(.|p), (B, L, clusters).
+        """Terms of the network that the bound needs: log p(x), (B, L), and log u_1(.|p), (B, L,
+        clusters).
         """
         log_p = logits.log_softmax(-1)
         return log_p.gather(-1, x[..., None]).squeeze(-1), self.hierarchy.maps[0].log_push(log_p)

@@ -1,6 +1,5 @@
-"""Closed forms of the bound for hierarchies.
-
-KLs over the children, or the descendants, of a noisy state.
+"""Closed forms of the bound for hierarchies: KLs over the children, or the descendants, of a noisy
+state.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,9 +106,8 @@ def descendants_at(
 
 
 def _below(shares: Tensor | None) -> Callable[[int], Iterable[int]]:
-    """Return which lower levels count for a state of each level.
-
-    All if edges have shares, else the next one.
+    """Return which lower levels count for a state of each level: all if edges have shares, else the
+    next one.
     """
     return range if shares is not None else lambda level: (level - 1,)
 

@@ -9,9 +9,8 @@ from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
 def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-    r"""Integrand of the bound of any process.
-
-    :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`, (B, L) nats.
+    r"""Integrand of the bound of any process: :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`, (B,
+    L) nats.
 
     With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a
     \log(a/b) - a + b` (theory section 1). Infinite where the model gives z the probability 0 in

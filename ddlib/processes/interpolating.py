@@ -248,9 +248,8 @@ class Interpolating(ForwardProcess):
     def equivalence_classes(
         self,
     ) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
-        """Pairs of one token with itself, with another token, and with the mask.
-
-        All tokens are alike.
+        """Pairs of one token with itself, with another token, and with the mask: all tokens are
+        alike.
         """
         size = self.vocab_size
         counts = torch.tensor([1, size - 1, self.num_states - size], device=self.device)
@@ -369,9 +368,8 @@ class Interpolating(ForwardProcess):
         return self._into(z, *map(unsqueeze_times, self.mixing_rates(interior(t))))
 
     def _into(self, z: Tensor, token: Tensor, mask: Tensor) -> Tensor:
-        """Return ``token`` where z is a token and ``mask`` where it is the mask.
-
-        Terms that depend on z alone.
+        """Return ``token`` where z is a token and ``mask`` where it is the mask: terms that depend
+        on z alone.
         """
         return torch.where(z < self.vocab_size, token, mask)
 

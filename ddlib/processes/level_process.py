@@ -27,9 +27,8 @@ from ddlib.utils.random import Generator, rand, uniforms
 
 
 class LevelProcess(ForwardProcess):
-    """A process whose levels are a Markov chain.
-
-    Base class of processes with a hierarchy and a schedule.
+    """A process whose levels are a Markov chain: base class of processes with a hierarchy and a
+    schedule.
 
     The positions that jump, their times and the number of levels do not depend on the tokens, nor,
     in reverse, on the network. So samplers draw levels first (``sample_level``) and run the network
@@ -128,9 +127,8 @@ class LevelProcess(ForwardProcess):
     def level_posterior(
         self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
     ) -> Float64[Tensor, "B L levels"]:
-        """Return the distribution of the level at s given the level at t, (B, L, n + 1).
-
-        Theory section 3, in brackets.
+        """Return the distribution of the level at s given the level at t, (B, L, n + 1): theory
+        section 3, in brackets.
 
         With ``lift`` the levels at t and at s have another coupling, see
         ``level_chain.remask_coupling``.
@@ -257,9 +255,8 @@ class LevelProcess(ForwardProcess):
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = identity
     ) -> Float64[Tensor, "B L"]:
-        """Rate at which the reverse chain leaves each state.
-
-        ``weights``, which depend on no network.
+        """Rate at which the reverse chain leaves each state: ``weights``, which depend on no
+        network.
         """
         return gather_last(self.weights(t), self.level_of(z))
 
@@ -281,9 +278,8 @@ class LevelProcess(ForwardProcess):
         )
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        """True if only the logits of tokens below the state matter, without weights.
-
-        If xi = 1 on the edges between.
+        """True if only the logits of tokens below the state matter, without weights: if xi = 1 on
+        the edges between.
 
         Logits of other tokens may then be -inf, and the distribution over a state's children is
         enough to descend from child to child: from the mask, or from a cluster that tokens do not
@@ -320,9 +316,8 @@ class LevelProcess(ForwardProcess):
         return entries, self.ascend(tokens, (entries <= 1).sum(-1), generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        """Draw z_t ~ q_{t|s}(.|z_s).
-
-        First the level, then its state; no tensor larger than (B, L, levels) is built.
+        """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L,
+        levels) is built.
         """
         self.check_forwards(z, s, t)
         reached = gather_columns(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(

@@ -9,9 +9,8 @@ from ddlib.schedules import Geometric, Linear, Schedule
 
 
 class Masked(Hierarchical):
-    r"""Masked diffusion, each token jumps to the mask and stays.
-
-    MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
+    r"""Masked diffusion, each token jumps to the mask and stays: MDLM (Sahoo et al., 2024), MD4
+    (Shi et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t) m`. The hierarchy has no clusters.
 

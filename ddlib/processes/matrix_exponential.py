@@ -109,9 +109,8 @@ class MatrixExponential(Float64Module):
 
 
 class _Derived:
-    """Values derived from a rate matrix.
-
-    Terms of the series, the table of factors, the latest results.
+    """Values derived from a rate matrix: terms of the series, the table of factors, the latest
+    results.
 
     Threads share it: the table and the latest results are replaced as a whole, never changed in
     place.

@@ -80,9 +80,8 @@ def choice_kl(
 
 
 def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
-    """Compute log((1 + r) / (1 + r p(x))) for r = exp(``ratio``).
-
-    Log q(x|x) / q(x|p) in a ``Mixture``.
+    """Compute log((1 + r) / (1 + r p(x))) for r = exp(``ratio``): log q(x|x) / q(x|p) in a
+    ``Mixture``.
 
     It is computed as log(1 + r (1 - p(x)) / (1 + r p(x))), in which nothing cancels.
     """

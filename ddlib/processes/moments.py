@@ -85,9 +85,8 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: floa
 
 
 def nats_of_levels(hierarchy: Hierarchy, given: Sequence[float] | None) -> list[float]:
-    """Return the divergence of each level above the tokens, in nats.
-
-    As given, else that of uniform predictions.
+    """Return the divergence of each level above the tokens, in nats: as given, else that of uniform
+    predictions.
 
     The mean divergence at level i is the information about a uniform token that is lost between its
     states at levels i - 1 and i, I(x; z_{i-1}) - I(x; z_i). In a tree with xi = 1 it is the entropy
@@ -107,9 +106,8 @@ def nats_of_levels(hierarchy: Hierarchy, given: Sequence[float] | None) -> list[
 
 
 def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
-    """Return the divergence of a token without a hierarchy, in nats.
-
-    As given, else that of uniform predictions.
+    """Return the divergence of a token without a hierarchy, in nats: as given, else that of uniform
+    predictions.
 
     Raises:
         TypeError, ValueError: not one positive number.

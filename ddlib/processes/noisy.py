@@ -1,6 +1,5 @@
-"""Hierarchical diffusion with resampling.
-
-Tokens and clusters are also replaced by others of their level.
+"""Hierarchical diffusion with resampling: tokens and clusters are also replaced by others of their
+level.
 """
 
 from collections.abc import Sequence

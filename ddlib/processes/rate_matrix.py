@@ -26,9 +26,8 @@ from ddlib.utils.validation import require
 
 
 class RateMatrix(ForwardProcess):
-    r"""Structured noise with any constant rate matrix.
-
-    q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
+    r"""Structured noise with any constant rate matrix: q_t = exp(-log alpha(t) G), as in D3PM and
+    SEDD.
 
     Dense, for up to about 1,000 states. The cost is :math:`O(S^3 \log(\Lambda \sigma))` for each
     distinct time of a batch, with :math:`\Lambda` the largest exit rate, and :math:`O(B L S^2)` for

@@ -151,9 +151,8 @@ class ResamplingProcess(ForwardProcess):
         force: bool = False,
         sharpen: Sharpen = identity,
     ) -> Tokens:
-        """Draw z_s without a (B, L, S) tensor.
-
-        First level and flags of resampling before and after s, then z_s.
+        """Draw z_s without a (B, L, S) tensor: first level and flags of resampling before and after
+        s, then z_s.
 
         ``force`` applies to tokens of the network; states that were resampled before s may be in
         other clusters.

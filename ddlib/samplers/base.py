@@ -76,9 +76,8 @@ class SamplingContext:
     network: Model
     """The denoiser, evaluated at some positions, or by ``predict`` at all."""
     sharpen: Sharpen
-    """Log-probabilities (..., n) after temperature and truncation.
-
-    An argument of ``process.sample_given_level``.
+    """Log-probabilities (..., n) after temperature and truncation; an argument of
+    ``process.sample_given_level``.
     """
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
@@ -89,9 +88,8 @@ class SamplingContext:
     generator: Generator
     """Source of all draws, see ``ddlib.utils.random.rand``."""
     path: Callable[[Tensor], Times] | None = None
-    """Map from the progress of sequences along their pace, (B,), to times (B, L).
-
-    None without a pace.
+    """Map from the progress of sequences along their pace, (B,), to times (B, L); None without a
+    pace.
     """
     draws: Draws = field(default_factory=Independent)
     """Distribution from which ``draw_states`` draws the states of a step."""
@@ -130,8 +128,7 @@ class Guarantees:
     exact_joint: bool = False
     """True if every step, however large, keeps the joint distribution of a sequence."""
     on_time_grid: bool = True
-    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token.
-
+    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token;
     False for steps from jump to jump.
     """
     by_times: bool = True
@@ -162,14 +159,14 @@ class Guarantees:
     network. A path then has a probability (``log_prob``).
     """
     own_times: bool = False
-    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,).
+    """True if ``step`` takes one time per position, (B, L), False if only one per sequence,
+    (B,).
     """
 
 
 class ReversePart(Part):
-    """Base class of samplers and correctors.
-
-    The processes that they require, and the instances that are verified.
+    """Base class of samplers and correctors: the processes that they require, and the instances
+    that are verified.
     """
 
     requires: ClassVar[type[ForwardProcess]] = ForwardProcess

@@ -54,9 +54,8 @@ class Score(NamedTuple):
 
 
 def finite_log(probs: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
-    """Return finite log-probabilities.
-
-    Probabilities that are rounded to 0 are set to the smallest normal number.
+    """Return finite log-probabilities: probabilities that are rounded to 0 are set to the smallest
+    normal number.
     """
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 

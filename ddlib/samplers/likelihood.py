@@ -30,9 +30,8 @@ class Likelihood(NamedTuple):
     calls: int
     """Number of network calls for the batch."""
     per_position: Float64[Tensor, "B L"]
-    """(B, L) term of each position in nats, given the earlier ones in the order.
-
-    0 at given positions and padding.
+    """(B, L) term of each position in nats, given the earlier ones in the order; 0 at given
+    positions and padding.
     """
 
     @staticmethod

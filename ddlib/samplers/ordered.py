@@ -108,9 +108,8 @@ class Ordered(Sampler):
 
     @property
     def replaces_tokens(self) -> bool:
-        """True if tokens may be replaced after they are drawn.
-
-        Sequences then have no likelihood in closed form.
+        """True if tokens may be replaced after they are drawn: sequences then have no likelihood in
+        closed form.
         """
         return False
 

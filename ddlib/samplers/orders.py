@@ -30,9 +30,8 @@ from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_count, check_flag, check_number, require
 
 _APART = 1000
-"""Distance between the scores of two groups.
-
-Above the entropy, in nats, of any distribution over tokens.
+"""Distance between the scores of two groups: above the entropy, in nats, of any distribution over
+tokens.
 """
 
 
@@ -46,7 +45,8 @@ class Edits(NamedTuple):
 
     expected: Expected
     left: Int64[Tensor, "B"]
-    """Number of steps that may still edit a row without masks, 0 for a row that no longer changes.
+    """Number of steps that may still edit a row without masks, 0 for a row that no longer
+    changes.
     """
 
 

@@ -37,9 +37,8 @@ class Cloud(NamedTuple):
     """Particles of every row and their weights."""
 
     state: State
-    """State of the inner sampler, with n rows in place of each.
-
-    The particles of row b are b n, ..., b n + n - 1.
+    """State of the inner sampler, with n rows in place of each: the particles of row b are b n,
+    ..., b n + n - 1.
     """
     gain: Float64[Tensor, "B n"]
     """``scale`` times the reward at its last evaluation; 0 before."""
@@ -301,9 +300,8 @@ class Particles(Sampler):
 
 
 def systematic(share: Float[Tensor, "B n"], u: Float64[Tensor, "B"]) -> Int64[Tensor, "B n"]:
-    """Draw indices by systematic resampling.
-
-    A particle of weight w is taken floor(n w) or ceil(n w) times.
+    """Draw indices by systematic resampling: a particle of weight w is taken floor(n w) or ceil(n
+    w) times.
 
     The expected number over ``u`` is n w; a particle of weight 0 is never taken. Carpenter,
     Clifford and Fearnhead (1999).

@@ -1,6 +1,5 @@
-"""Solvers with reverse rates held constant during a step, kept as baselines.
-
-Euler and tau-leaping.
+"""Solvers with reverse rates held constant during a step, kept as baselines: Euler and
+tau-leaping.
 """
 
 from abc import abstractmethod

@@ -14,9 +14,8 @@ from ddlib.utils.random import rand
 
 
 def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: bool) -> Tokens:
-    """Draw z_s ~ q(z_s | z_t, p).
-
-    In a ``LevelProcess`` levels first, then the network where they change.
+    """Draw z_s ~ q(z_s | z_t, p): in a ``LevelProcess`` levels first, then the network where they
+    change.
 
     Args:
         run: the call of ``sample``.

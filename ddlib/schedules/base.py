@@ -16,9 +16,8 @@ from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 _LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
-"""The last float32 time before 1.
-
-The largest -log alpha that float64 resolves; a negligible share of tokens.
+"""The last float32 time before 1; the largest -log alpha that float64 resolves; a negligible share
+of tokens.
 """
 
 
@@ -50,9 +49,8 @@ class Schedule(Part):
     """
 
     exact_ends: ClassVar[bool] = True
-    """False if alpha(0) < 1 or alpha(1) > 0.
-
-    The bound then has a reconstruction term and a prior term.
+    """False if alpha(0) < 1 or alpha(1) > 0; the bound then has a reconstruction term and a prior
+    term.
     """
 
     @property

@@ -19,28 +19,24 @@ from ddlib.utils.bisection import bisect
 from ddlib.utils.validation import require
 
 _DEGREE, _HALVINGS, _DIGITS = 16, 64, 50
-"""Degree of the polynomial of a panel.
-
-Panels towards t = 0; decimal digits in which the formula is evaluated.
+"""Degree of the polynomial of a panel; panels towards t = 0; decimal digits in which the formula is
+evaluated.
 """
 
 _PANELS, _ERROR, _TINY = 4096, 2e-13, 1e-280
-"""Largest number of panels; largest relative error of a polynomial.
-
-Rates below the last need no accuracy.
+"""Largest number of panels; largest relative error of a polynomial; rates below the last need no
+accuracy.
 """
 
 _TESTED, _SPACING = 8, 2.0**-17
-"""Number of times at which a polynomial is compared with its formula.
-
-Distance of the times that these are among.
+"""Number of times at which a polynomial is compared with its formula; distance of the times that
+these are among.
 """
 
 
 class Rate(Schedule):
-    r"""Schedule with a rate given as a formula in t.
-
-    :math:`\alpha(t) = \exp(-\int_0^t \lambda(u)\,du)`.
+    r"""Schedule with a rate given as a formula in t: :math:`\alpha(t) = \exp(-\int_0^t
+    \lambda(u)\,du)`.
 
     ``Hierarchical.from_occupancies`` makes the schedules of its edges in this way. The formula is
     evaluated in 50 decimal digits when the object is made, at Chebyshev points of panels that halve
@@ -244,9 +240,8 @@ def _in_float64(rate: sympy.Expr) -> Callable[[Tensor], Tensor]:
 
 
 def _diverges(rate: sympy.Expr) -> bool:
-    r"""Return whether the integral up to t = 1 is infinite.
-
-    The rate grows as :math:`1 / (d \log(1/d))` or faster.
+    r"""Return whether the integral up to t = 1 is infinite: the rate grows as :math:`1 / (d
+    \log(1/d))` or faster.
 
     With d = 1 - t and L = log(1/d), the integral is that of d times the rate over L. It is infinite
     if this falls no faster than 1/L, so it is compared at two distances of which one has twice the

@@ -205,9 +205,8 @@ def as_expression(formula: str | sympy.Expr) -> sympy.Expr:
 
 
 def exact_text(formula: str | sympy.Expr, expression: sympy.Expr) -> str:
-    """Return a string that ``parse`` reads as ``expression``.
-
-    The formula as given, or printed with all digits.
+    """Return a string that ``parse`` reads as ``expression``: the formula as given, or printed with
+    all digits.
 
     Raises:
         TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.

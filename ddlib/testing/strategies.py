@@ -115,9 +115,8 @@ def _rate_matrix_process(
 def per_edge_processes(
     draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
 ) -> Hierarchical:
-    """Strategy of processes with a schedule for each edge.
-
-    Unlike ones, or windows that overlap by any share.
+    """Strategy of processes with a schedule for each edge: unlike ones, or windows that overlap by
+    any share.
     """
     tree = draw(hierarchies(max_depth, max_words))
     schedule = exact_schedules()

@@ -17,15 +17,13 @@ from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
 INTERIOR = (1e-16, 1 - 2**-53)
-"""Limits to which t is clamped before rates, bounds and weights are evaluated.
-
-At 0 and 1 these may be infinite.
+"""Limits to which t is clamped before rates, bounds and weights are evaluated; at 0 and 1 these may
+be infinite.
 """
 
 _ROUGHLY = 0.05
-"""Tolerance of a quadrature sum against the integral.
-
-Jumps and cusps within a cell cause about 0.001.
+"""Tolerance of a quadrature sum against the integral; jumps and cusps within a cell cause about
+0.001.
 """
 
 Interval = tuple[float, float]
@@ -69,9 +67,8 @@ class TimeDensity(Part):
     def weight(
         self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)
     ) -> Float64[Tensor, "*n"]:
-        """Importance weight of a draw.
-
-        (G(high) - G(low)) / g(t), so that a mean over draws estimates the integral.
+        """Importance weight of a draw: (G(high) - G(low)) / g(t), so that a mean over draws
+        estimates the integral.
 
         At t = 0 and t = 1, where g may be 0 or infinite, g is evaluated a rounding error inside (0,
         1).
@@ -97,9 +94,8 @@ class TimeDensity(Part):
         return (high - low) / (self.cumulative(t) - self.cumulative(s))
 
     def within(self, interval: Interval, like: Float64[Tensor, "*n"]) -> tuple[Any, Any]:
-        """Return G at both ends of an interval.
-
-        Floats for [0, 1], else float64 scalars on the device of ``like``.
+        """Return G at both ends of an interval: floats for [0, 1], else float64 scalars on the
+        device of ``like``.
         """
         check_interval(interval)
         low, high = interval

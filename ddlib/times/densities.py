@@ -15,9 +15,8 @@ from ddlib.utils.validation import check_number, require
 
 
 class Beta(TimeDensity):
-    r"""Beta distribution of times.
-
-    Concentrated in the middle or at the ends, depending on ``a`` and ``b``.
+    r"""Beta distribution of times: concentrated in the middle or at the ends, depending on ``a``
+    and ``b``.
 
     .. math:: g(t) = \frac{t^{a-1} (1 - t)^{b-1}}{B(a, b)}
 
@@ -62,9 +61,8 @@ class Beta(TimeDensity):
 
 
 class Bell(TimeDensity):
-    r"""Logit-normal distribution of times (Esser et al., 2024).
-
-    Normal log-odds, few times near 0 and 1.
+    r"""Logit-normal distribution of times (Esser et al., 2024): normal log-odds, few times near 0
+    and 1.
 
     .. math:: \log \frac{t}{1-t} \sim N(\mathrm{mean}, \mathrm{spread}^2)
 

@@ -15,9 +15,8 @@ _UNIFORM = Uniform()
 
 
 def _reverse_bits(index: Tensor) -> Tensor:
-    """The low 32 bits of ``index`` in reverse order.
-
-    The van der Corput sequence in base 2, times 2^32.
+    """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times
+    2^32.
     """
     masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
     word = index & 0xFFFFFFFF
@@ -63,9 +62,8 @@ def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
 
 
 def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
-    """Warn of an index that holds no positions of a global order.
-
-    Equal numbers, or ones drawn from a data set.
+    """Warn of an index that holds no positions of a global order: equal numbers, or ones drawn from
+    a data set.
 
     Positions of one process, of every n-th process and of accumulated batches lie side by side, or
     a constant apart. The median of their distances, over the greatest common divisor, is then 1.
@@ -228,9 +226,8 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
 def round_times(
     time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None
 ) -> Float[Tensor, "*n"]:
-    """In torch's default or another dtype, never up to 1.
-
-    No time is drawn there, and weights may be infinite.
+    """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may
+    be infinite.
     """
     dtype = dtype or torch.get_default_dtype()
     return time.to(dtype).clamp(max=latest_time(dtype))

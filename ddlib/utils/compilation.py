@@ -11,9 +11,8 @@ R = TypeVar("R")
 
 
 def disable_compile(function: Callable[P, R]) -> Callable[P, R]:
-    """Exclude a function from ``torch.compile``, at one graph break.
-
-    Shapes depend on noisy states or times.
+    """Exclude a function from ``torch.compile``, at one graph break: shapes depend on noisy states
+    or times.
     """
 
     @wraps(function)

@@ -1,6 +1,5 @@
-"""Philox-4x32-10 as one Triton kernel.
-
-On a GPU the formula in torch launches 120 kernels for each draw.
+"""Philox-4x32-10 as one Triton kernel: on a GPU the formula in torch launches 120 kernels for each
+draw.
 """
 
 from collections.abc import Sequence

@@ -14,9 +14,8 @@ import torch
 
 
 def usable(device: torch.device) -> bool:
-    """Return whether Triton kernels run on ``device``.
-
-    It is a CUDA device, and Triton is installed.
+    """Return whether Triton kernels run on ``device``: it is a CUDA device, and Triton is
+    installed.
 
     With DDLIB_TRITON=0 in the environment (read at each call) the implementation for CPUs is used
     on CUDA too.
@@ -30,9 +29,8 @@ def _is_installed() -> bool:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Apply ``triton.jit`` to the unwrapped function.
-
-    Triton reads its source, and shape checks may wrap it.
+    """Apply ``triton.jit`` to the unwrapped function: Triton reads its source, and shape checks may
+    wrap it.
     """
     import triton
 

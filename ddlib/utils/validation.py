@@ -29,9 +29,8 @@ def debug(active: bool = True) -> None:
 
 
 def visible(tensor: Tensor) -> bool:
-    """Return whether the values of ``tensor`` may be checked.
-
-    It is on the CPU, or ``debug(True)`` was called.
+    """Return whether the values of ``tensor`` may be checked: it is on the CPU, or ``debug(True)``
+    was called.
     """
     return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
 

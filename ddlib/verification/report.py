@@ -193,9 +193,8 @@ class Report:
 
     @property
     def refutation(self) -> str:
-        """The failures only, as a string.
-
-        Each cause in full, followed by the failures it explains in short.
+        """The failures only, as a string: each cause in full, followed by the failures it explains
+        in short.
         """
         return "\n".join(
             self._format_refutation(check) for check in self.failures if not check.follows

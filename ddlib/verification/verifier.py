@@ -41,9 +41,8 @@ def verify(
     *,
     on: ForwardProcess | None = None,
 ) -> Report:
-    """Verify an object numerically.
-
-    Confirm its claims, or return the smallest counterexample found.
+    """Verify an object numerically: confirm its claims, or return the smallest counterexample
+    found.
 
     A process is verified together with its schedule and its hierarchy. The claims are: schedule,
     levels, generator, transitions and marginals belong to one chain; the posterior follows from
@@ -96,9 +95,8 @@ def verify(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Context manager that limits torch to one thread.
-
-    For small tensors more threads are slower on a busy machine.
+    """Context manager that limits torch to one thread: for small tensors more threads are slower on
+    a busy machine.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

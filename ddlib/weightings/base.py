@@ -90,9 +90,8 @@ def loss_weights(
     z: Tokens,
     t: Times,
 ) -> PerToken:
-    """Return the weights of a loss.
-
-    The bound's weights if ``weighting`` is None, else the result of the weighting.
+    """Return the weights of a loss: the bound's weights if ``weighting`` is None, else the result
+    of the weighting.
 
     Raises:
         ValueError: the weighting returns another shape, NaN or a negative weight.

@@ -109,9 +109,8 @@ class Constant(Weighting):
 
 
 class PerLevel(Weighting):
-    """One factor per level above the tokens.
-
-    In a hierarchy (token loss, cluster loss, ...), else one for the mask.
+    """One factor per level above the tokens: in a hierarchy (token loss, cluster loss, ...), else
+    one for the mask.
 
     The weights of tokens (level 0) are unchanged.
 
@@ -188,9 +187,8 @@ class PerLevel(Weighting):
 
 
 class Dynamic(Weighting):
-    r"""GIDD's dynamic weights (von Rütte et al., 2503.04482).
-
-    Constant for noise, time-dependent for kept tokens.
+    r"""GIDD's dynamic weights (von Rütte et al., 2503.04482): constant for noise, time-dependent
+    for kept tokens.
 
     .. math:: w = \frac{h}{2} \Bigl( 1 + \delta_{z,m}
         + \bigl( \tfrac{B}{N} e^{-\lambda_t / 2} - 1 \bigr)
@@ -259,9 +257,8 @@ class Dynamic(Weighting):
 
 
 class Optimal(Weighting):
-    r"""Weights of the bound divided by the standard deviation of the integrand.
-
-    All times have equal magnitude.
+    r"""Weights of the bound divided by the standard deviation of the integrand: all times have
+    equal magnitude.
 
     .. math:: w'(z, t) = \frac{w(z, t)}{C \sqrt{m(t)^2 + v(t) / L}}
 
@@ -283,9 +280,8 @@ class Optimal(Weighting):
         self._densities: WeakKeyDictionary[ForwardProcess, Tabulated] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes without the cached densities, whose keys are weak references.
-
-        They cannot be pickled.
+        """Attributes without the cached densities, whose keys are weak references: they cannot be
+        pickled.
         """
         return {name: value for name, value in vars(self).items() if name != "_densities"}
 

@@ -1,6 +1,5 @@
-"""Attention back ends behind one interface.
-
-SDPA, torch's variable-length kernels, FlexAttention, xformers.
+"""Attention back ends behind one interface: SDPA, torch's variable-length kernels, FlexAttention,
+xformers.
 
 A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v,
 attend.mask(offsets))`` on one row into which sequences are packed, ``attend(q, k, v,
@@ -226,9 +225,8 @@ class Flex(Attention):
 
 @dataclass(frozen=True)
 class XFormers(Attention):
-    """xformers' ``memory_efficient_attention`` with a ``BlockDiagonalMask``.
-
-    a GPU, bfloat16 or float16.
+    """xformers' ``memory_efficient_attention`` with a ``BlockDiagonalMask``: a GPU, bfloat16 or
+    float16.
 
     The mask carries the lengths as Python numbers: under ``torch.compile`` a new packing can
     recompile.

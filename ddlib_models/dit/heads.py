@@ -127,9 +127,8 @@ class ChildHead(Constants, nn.Linear):
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
-        """Set the bias to start at given token probabilities.
-
-        The log of the total probability below each state.
+        """Set the bias to start at given token probabilities: the log of the total probability
+        below each state.
         """
         levels = [log_probs.double().exp()]
         for parents in self.tree:
@@ -181,9 +180,8 @@ class ChildHead(Constants, nn.Linear):
 
 
 class ClusterHead(nn.Module):
-    """Logits over clusters beside those over tokens.
-
-    The auxiliary classifier c(z, t) of HDLM's ablation.
+    """Logits over clusters beside those over tokens: the auxiliary classifier c(z, t) of HDLM's
+    ablation.
 
     It has a separate norm and modulation. It starts at the uniform distribution.
 

@@ -1,6 +1,5 @@
-"""Inputs of one pass through the layers.
-
-A plain row, a packed one, noisy beside clean tokens, a window.
+"""Inputs of one pass through the layers: a plain row, a packed one, noisy beside clean tokens, a
+window.
 """
 
 from collections.abc import Sequence
@@ -127,9 +126,8 @@ class InputBuilder:
         )
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
-        """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs.
-
-        The noisy ones.
+        """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs:
+        the noisy ones.
         """
         self._check(z, t)
         if self.block_size == 0:

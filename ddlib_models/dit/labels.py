@@ -20,9 +20,8 @@ Label = Tensor | int | None
 
 
 class LabelEmbedding(nn.Embedding):
-    """One vector per class, and a last one for the null class, which means "no label".
-
-    (n,) -> (n, C).
+    """One vector per class, and a last one for the null class, which means "no label": (n,) -> (n,
+    C).
 
     In training mode each label is replaced by the null class with probability ``dropout`` (Ho &
     Salimans 2022, arXiv 2207.12598), so that one network learns both distributions that

@@ -1,6 +1,5 @@
-"""Layers of a diffusion transformer.
-
-Normalisation, rotary positions, time conditioning, attention, block.
+"""Layers of a diffusion transformer: normalisation, rotary positions, time conditioning, attention,
+block.
 
 Every layer takes and returns activations (B, L, D). Precision-critical parts (norm statistics,
 rotary angles, time features) are computed in float32 whatever the dtype of the weights or of an
@@ -76,9 +75,8 @@ class MemoryInput(nn.Module):
 def rotary_angles(
     length: int, head_dim: int, device: torch.device, base: float = 1e4, first: int = 0
 ) -> Float[Tensor, "L half"]:
-    """Angle in radians of every position (row) in every plane (column).
-
-    Position * base^(-2 k / head_dim).
+    """Angle in radians of every position (row) in every plane (column): position * base^(-2 k /
+    head_dim).
 
     Computed for the length at hand, from position ``first`` on, so there is no maximum length.
     """
@@ -86,9 +84,8 @@ def rotary_angles(
 
 
 def turns(place: Int[Tensor, " L"], width: int, base: float = 1e4) -> Float[Tensor, "L half"]:
-    """Angle in radians of every place (row) in every plane (column).
-
-    Place * base^(-2 k / width), k < width / 2.
+    """Angle in radians of every place (row) in every plane (column): place * base^(-2 k / width), k
+    < width / 2.
     """
     exponent = torch.arange(0, width, 2, device=place.device, dtype=torch.float32) / width
     return place.to(torch.float32)[:, None] * base**-exponent
@@ -118,9 +115,8 @@ def rotate(
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoidal features of t in [0, 1], then a two-layer MLP.
-
-    (B,) -> (B, C), or (B, L) -> (B, L, C).
+    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L,
+    C).
 
     The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM
     use. The vectors of labels, if given, are added before the last nonlinearity, as in DiT (Peebles

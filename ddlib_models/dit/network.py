@@ -412,9 +412,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         *,
         label: Label = None,
     ) -> Float[Tensor, "B L V"]:
-        """Compute logits at the positions that follow those of the cache.
-
-        One or more blocks, the last may be shorter.
+        """Compute logits at the positions that follow those of the cache: one or more blocks, the
+        last may be shorter.
 
             extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
 
@@ -556,9 +555,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         return None
 
     def _condition(self, t: Tensor, classes: Tensor | None, owner: Tensor | None) -> Tensor | None:
-        """Compute the vectors that adaLN depends on.
-
-        Per sequence, or per position where times are.
+        """Compute the vectors that adaLN depends on: per sequence, or per position where
+        times are.
         """
         if self.labels is None or classes is None:
             return None if self.time is None else self.time(t)

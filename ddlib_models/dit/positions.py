@@ -15,9 +15,8 @@ from ddlib_models.dit.layers import turns
 
 
 class PositionEncoding(ABC):
-    """How a network depends on positions.
-
-    Angles that turn queries and keys, or vectors added to the embeddings.
+    """How a network depends on positions: angles that turn queries and keys, or vectors added to
+    the embeddings.
 
     Attributes:
         shape: rows and columns of a picture, (H, W); the maximal length alone, (L,); () without a
@@ -70,9 +69,8 @@ class Rotary(PositionEncoding):
 
 @dataclass(frozen=True)
 class Rotary2D(PositionEncoding):
-    """Rotary positions in two dimensions, for pictures in raster order.
-
-    Position p is in row p // W, column p % W.
+    """Rotary positions in two dimensions, for pictures in raster order: position p is in row p //
+    W, column p % W.
 
     The first half of a head's planes turns by the row, the second by the column, each with all
     frequencies 100^(-4 k / K), k < K/4: attention depends on differences of rows and of columns.

@@ -1,6 +1,5 @@
-"""Model sizes of MDLM, GIDD and HDLM, as arguments of a DiT.
-
-``DiT(num_states, vocab_size, **small())``.
+"""Model sizes of MDLM, GIDD and HDLM, as arguments of a DiT: ``DiT(num_states, vocab_size,
+**small())``.
 """
 
 from typing import TypedDict

@@ -189,9 +189,8 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         network.train(training)
 
     def _compare(self, expected: Tensor, z: Tensor) -> None:
-        """Raise if the two halves do not give the whole network.
-
-        It scales its input or adds to its output.
+        """Raise if the two halves do not give the whole network: it scales its input or adds to its
+        output.
         """
         try:
             halves = F.linear(self._read(self.embed(z)), *self.output_weights())

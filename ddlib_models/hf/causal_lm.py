@@ -33,9 +33,8 @@ Attention = Literal["bidirectional", "causal"]
 
 
 class CausalLM(CachedHFBackbone):
-    """A causal language model of transformers over states of a process.
-
-    (z, t) -> logits over tokens.
+    """A causal language model of transformers over states of a process: (z, t) -> logits over
+    tokens.
 
         logits_i(z, t) = features_(i - shift)(z, t) @ weight.T + bias
 

@@ -164,9 +164,8 @@ class CachedHFBackbone(HFBackbone):
     def extend(
         self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: AnyCache
     ) -> Float[Tensor, "B n V"]:
-        """Compute logits of states z that follow the cached tokens.
-
-        One or more blocks, the last may be shorter.
+        """Compute logits of states z that follow the cached tokens: one or more blocks, the last
+        may be shorter.
 
         Or those at the window of the cache, see ``prefill_around``.
 

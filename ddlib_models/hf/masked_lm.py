@@ -25,9 +25,8 @@ from ddlib_models.hf.base import (
 
 
 class MaskedLM(HFBackbone):
-    """A masked language model of transformers over states of a process.
-
-    (z, t) -> logits over tokens.
+    """A masked language model of transformers over states of a process: (z, t) -> logits over
+    tokens.
 
         logits(z, t) = features(z, t) @ weight.T + bias,
         weight and bias the output layer's rows of the tokens

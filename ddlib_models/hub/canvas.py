@@ -1,6 +1,5 @@
-"""DiffusionGemma as a blockwise denoiser.
-
-An encoder caches previous tokens, a canvas of noisy ones is decoded.
+"""DiffusionGemma as a blockwise denoiser: an encoder caches previous tokens, a canvas of noisy ones
+is decoded.
 """
 
 import copy
@@ -17,9 +16,8 @@ from ddlib_models.io.constants import Constants
 
 
 class CanvasDenoiser(Constants):
-    """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network.
-
-    (z, t) -> logits over tokens.
+    """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network: (z, t) -> logits
+    over tokens.
 
     Each block is a canvas, whose positions attend to each other and to all tokens before them,
     which the encoder has read from left to right. ``lead`` precedes the sequence. The canvas is

@@ -17,9 +17,8 @@ from ddlib_models.kv_cache import check_cache
 
 
 class CausalContext(CausalLM):
-    """A causal language model with noisy blocks.
-
-    Positions of a block attend to each other and to all tokens before.
+    """A causal language model with noisy blocks: positions of a block attend to each other and to
+    all tokens before.
 
     Clean tokens attend to themselves and to those before them, as in the causal model. In a call
     without ``clean`` the states of the blocks before a block are its context.

@@ -10,9 +10,8 @@ from ddlib_models.hub.family import Config, Family
 
 
 def families() -> dict[str, Callable[[], Family]]:
-    """Return the functions that make each family, by name.
-
-    Those of this package and of installed plug-ins.
+    """Return the functions that make each family, by name: those of this package and of installed
+    plug-ins.
     """
     records_by_name = {name: getattr(records, name) for name in records.__all__}
     # a checkout may be newer than the installed package: its families are found without an entry

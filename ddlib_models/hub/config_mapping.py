@@ -1,6 +1,5 @@
-"""Third-party configurations mapped to those of transformers' classes.
-
-Llada as Llama, dream as Qwen2, and others.
+"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as
+Qwen2, and others.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +23,8 @@ _LLADA_OPTIONS: Mapping[str, tuple[Any, Collection[Any]]] = {
     "scale_logits": (False, (False,)),
     "block_group_size": (1, (1,)),
 }
-"""Options of LLaDA: the defaults where config.json omits them, and the values that Llama supports.
+"""Options of LLaDA: the defaults where config.json omits them, and the values that Llama
+supports.
 """
 
 LLADA_NAMES = {
@@ -48,7 +48,8 @@ LLADA_NAMES = {
 """Names of LLaDA's weights, and of Llama's."""
 
 _SAME = {"sdar": "qwen3", "sdar_moe": "qwen3_moe", "Fast_dLLM_Qwen": "qwen2"}
-"""Types of networks that are those of transformers apart from the mask, and the name of its class.
+"""Types of networks that are those of transformers apart from the mask, and the name of its
+class.
 """
 
 

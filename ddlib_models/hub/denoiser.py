@@ -1,6 +1,5 @@
-"""Adapter of pretrained networks to ddlib.
-
-Float32 logits at their own positions, -inf at ids that are not tokens.
+"""Adapter of pretrained networks to ddlib: float32 logits at their own positions, -inf at ids that
+are not tokens.
 """
 
 from typing import Any

@@ -24,9 +24,8 @@ __all__ = [
 
 
 def a2d() -> Family:
-    """A causal class of transformers, Llama, Qwen2, Qwen3, trained bidirectionally or by blocks.
-
-    Masks.
+    """A causal class of transformers, Llama, Qwen2, Qwen3, trained bidirectionally or by blocks:
+    masks.
     """
     return Family(
         networks.causal_lm,
@@ -99,17 +98,15 @@ def diffusion_gemma() -> Family:
 
 
 def masked_lm() -> Family:
-    """BERT, RoBERTa, ModernBERT and similar, also as chat models.
-
-    Masks, each logit at its own position.
+    """BERT, RoBERTa, ModernBERT and similar, also as chat models: masks, each logit at its own
+    position.
     """
     return Family(networks.masked_lm, architectures="ForMaskedLM$", ends=("[/Answer]",))
 
 
 def sdar() -> Family:
-    """SDAR, dense and with experts.
-
-    Qwen3 by blocks of the size in config.json; each logit at its own position.
+    """SDAR, dense and with experts: Qwen3 by blocks of the size in config.json; each logit at its
+    own position.
 
     Cheng et al. 2025, arXiv:2510.06303; github.com/JetAstra/SDAR, ``generate.py`` and
     ``modeling_sdar.py``. Blocks count from the beginning of the sequence, of which the prompt is a
@@ -163,9 +160,8 @@ def rnd1() -> Family:
 
 
 def llada2() -> Family:
-    """LLaDA2.0 and 2.1, by code of their repositories.
-
-    Experts, blocks of 32; each logit at its own position.
+    """LLaDA2.0 and 2.1, by code of their repositories: experts, blocks of 32; each logit at its own
+    position.
 
     Bie et al. 2025, arXiv:2512.15745; ``modeling_llada2_moe.py`` of the weights. config.json names
     neither the blocks nor the mask. Published loop of LLaDA2.0: threshold 0.95, a step per

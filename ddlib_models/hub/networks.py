@@ -1,6 +1,5 @@
-"""Loaders of a family's network.
-
-Classes of transformers, of ddlib, or code that comes with the weights.
+"""Loaders of a family's network: classes of transformers, of ddlib, or code that comes with the
+weights.
 """
 
 from collections.abc import Callable, Sequence

@@ -37,9 +37,8 @@ class Special:
     ends: tuple[int, ...]
     """All ids that end a sequence or a turn: tokens after the first of them do not belong to it."""
     undrawn: tuple[int, ...]
-    """Ids below ``vocab_size`` that are not tokens.
-
-    The mask's, those without a token, those never drawn.
+    """Ids below ``vocab_size`` that are not tokens: the mask's, those without a token, those never
+    drawn.
     """
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
@@ -110,9 +109,8 @@ class Special:
         return list(takewhile(lambda token: token not in self.ends, tokens[prompt:]))
 
     def endings(self) -> tuple[dd.controls.EndOfText, ...]:
-        """Return the stopping rules for ``dd.sample``.
-
-        Only padding follows a token that ends a sequence.
+        """Return the stopping rules for ``dd.sample``: only padding follows a token that ends a
+        sequence.
         """
         fill = self.pad if self.pad is not None and self.pad not in self.undrawn else None
         return tuple(dd.controls.EndOfText(word, fill=fill) for word in self.ends)
@@ -121,9 +119,8 @@ class Special:
 def find_mask(
     name: str, family: Family, config: Config, tokenizer: Any, requested: str | int | None
 ) -> int:
-    """Return the id of the mask.
-
-    The one given, or that of config.json, the tokenizer, or the family.
+    """Return the id of the mask: the one given, or that of config.json, the tokenizer, or the
+    family.
 
     Raises:
         ValueError: none of them names one, they disagree, or it is neither a token nor an id.

@@ -19,9 +19,8 @@ from typing import Any
 MANIFEST = "ddlib_manifest.json"
 FORMAT = 1
 FOREIGN = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.json")
-"""Patterns of files that a loader might take for weights or a configuration.
-
-Other files may be in the folder.
+"""Patterns of files that a loader might take for weights or a configuration; other files may be in
+the folder.
 """
 
 

@@ -1,6 +1,5 @@
-"""Base class for saving, loading and publishing a network.
-
-Safetensors, config.json and a manifest.
+"""Base class for saving, loading and publishing a network: safetensors, config.json and a
+manifest.
 """
 
 import copy

@@ -159,9 +159,8 @@ def refuse_pickles(kind: str, name: str, label: str, **options: Any) -> None:
 
 
 def _check(files: Collection[Path]) -> None:
-    """Raise for broken files, and for weights that are quantised by their headers.
-
-    Config.json may omit it.
+    """Raise for broken files, and for weights that are quantised by their headers: config.json may
+    omit it.
     """
     kinds: dict[str, tuple[Path, str]] = {}
     for path in files:
@@ -186,9 +185,8 @@ def _check(files: Collection[Path]) -> None:
 
 
 def _elsewhere(config: Any) -> set[str]:
-    """Return names of weights of other networks of this configuration that a file may include.
-
-    Poolers, other heads.
+    """Return names of weights of other networks of this configuration that a file may include:
+    poolers, other heads.
     """
     import transformers  # local import: the caller raises the error for a missing transformers
 

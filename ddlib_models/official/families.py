@@ -1,6 +1,5 @@
-"""Importers of checkpoints, one per family.
-
-Location of the weights, conditioning, layout of the rows.
+"""Importers of checkpoints, one per family: location of the weights, conditioning, layout of the
+rows.
 """
 
 from collections.abc import Mapping
@@ -40,9 +39,8 @@ def mdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """Import MDLM (Sahoo et al., 2024).
-
-    The hub's ``kuleshov-group/mdlm-owt`` or a Lightning ``mdlm.ckpt``.
+    """Import MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or a Lightning
+    ``mdlm.ckpt``.
 
     The original networks have no time condition: they always get sigma = 0. The ``DiT`` has none
     either; the condition at sigma = 0 is folded into the adaLN vectors.
@@ -83,9 +81,8 @@ def gidd(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """Import GIDD (von Rütte et al., 2025).
-
-    The hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a training folder.
+    """Import GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a
+    training folder.
 
     The original networks are conditioned on t, as is the ``DiT``. The repository's masked models
     have the same form.
@@ -139,9 +136,8 @@ def hdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> tuple[DiT, Int[Tensor, " V"]]:
-    """Import HDLM (Zhou et al., 2025) with one level of clusters.
-
-    A training folder, or its ``model.pt``.
+    """Import HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its
+    ``model.pt``.
 
     The original second head becomes the head over clusters, restricted to the rows of clusters, the
     only ones used.

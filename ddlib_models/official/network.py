@@ -40,9 +40,8 @@ _PER_STATE = (
     "cluster_head.linear.bias",
 )
 FORBIDDEN = -1e4
-"""Logit of a token that must not be predicted.
-
-No probability in any dtype, and finite in float16.
+"""Logit of a token that must not be predicted: no probability in any dtype, and finite in
+float16.
 """
 
 

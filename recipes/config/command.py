@@ -1,6 +1,5 @@
-"""Recipes on the command line.
-
-Every field, and every key of a part, is a flag; unknown flags are errors.
+"""Recipes on the command line: every field, and every key of a part, is a flag; unknown flags are
+errors.
 """
 
 import sys

@@ -18,9 +18,8 @@ from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
 
 APART = ("output.", "hardware.", "data.folder")
-"""Parts of a recipe that do not affect results.
-
-The machine, the folder of its text and the folder of its output.
+"""Parts of a recipe that do not affect results: the machine, the folder of its text and the folder
+of its output.
 """
 
 CORPORA = (Corpus.__name__, SymbolCorpus.__name__)
@@ -153,9 +152,8 @@ def about_loss(recipe: Path) -> str:
 
 
 def _has_padding(data: Mapping[str, Any]) -> bool:
-    """Return whether rows have padding, from the plain values of a recipe's data.
-
-    As ``Watch`` does in training.
+    """Return whether rows have padding, from the plain values of a recipe's data: as ``Watch`` does
+    in training.
     """
     corpus = data.get("corpus") or {}
     symbols = isinstance(corpus, Mapping) and "source" in corpus

@@ -37,9 +37,8 @@ def own_times(pace: Pace, length: int) -> bool:
 
 
 def at_once(pace: Pace, network: object) -> bool:
-    """Return whether one call covers all blocks of a sequence.
-
-    If the network is made for these blocks.
+    """Return whether one call covers all blocks of a sequence: if the network is made for these
+    blocks.
 
     Each block then attends to the clean blocks before it and to no later one. One call over 2 L
     tokens replaces L / size calls.

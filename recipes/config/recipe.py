@@ -57,16 +57,13 @@ class Data:
     length: int = field(default=512, metadata=FIRST)
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
     packed: bool = field(default=False, metadata=FIRST)
-    """Fill every row with several short documents instead of padding.
-
-    Attention stays inside each.
+    """Fill every row with several short documents instead of padding; attention stays
+    inside each.
     """
     wrap: bool = False
-    """Cut rows from the concatenation of all documents, as MDLM does.
-
-    No padding, attention over the whole row. A row
-    is the token of the beginning, ``length - 2`` tokens, the token of the end; in validation
-    too."""
+    """Cut rows from the concatenation of all documents, as MDLM does: no padding, attention over
+    the whole row. A row is the token of the beginning, ``length - 2`` tokens, the token of the end;
+    in validation too."""
 
     __pydantic_config__ = STRICT
 
@@ -114,9 +111,8 @@ class Optimizer:
     final: float = 0.1
     """Final value of the cosine schedule, as a share of ``lr``; 1 keeps the rate constant."""
     muon: bool = False
-    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate.
-
-    Short runs reach a lower loss.
+    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs reach a
+    lower loss.
     """
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
@@ -147,7 +143,8 @@ class Hardware:
     micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
     shard: bool = False
-    """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP).
+    """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them
+    (DDP).
     """
     bf16: bool = False
     """Matrix products in bfloat16; weights, optimizer and loss stay in float32."""
@@ -158,10 +155,8 @@ class Hardware:
     threads: int = 4
     """Threads that read data."""
     peak: float | None = None
-    """Peak of one device in TFLOP/s, for the utilisation (MFU) in the log; None.
-
-    That of an A100, H100 or H200, and no
-    utilisation on other devices."""
+    """Peak of one device in TFLOP/s, for the utilisation (MFU) in the log; None: that of an A100,
+    H100 or H200, and no utilisation on other devices."""
 
     __pydantic_config__ = STRICT
 
@@ -283,14 +278,11 @@ class Recipe:
 
     data: Data
     process: Values | str = field(metadata=FIRST)
-    """The noise: any that is registered, or ``package.module:object``.
-
-    Arguments of ``recipes.config.RunContext`` are
-    filled in."""
+    """The noise: any that is registered, or ``package.module:object``; arguments of
+    ``recipes.config.RunContext`` are filled in."""
     pace: Values | str = TOGETHER
-    """Schedule of the positions, of ``ddlib.paces``.
-
-    Together, blocks:size=16, left_to_right, or your own.
+    """Schedule of the positions, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or
+    your own.
     """
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; arguments of ``recipes.config.ModelContext`` are filled in."""

@@ -58,9 +58,8 @@ class RunContext(ABC):
         """
 
     def names(self) -> dict[str, list[str]] | list[list[str]]:
-        """Return the names of those clusters, in the format of ``Tree``.
-
-        From a CSV file, else none.
+        """Return the names of those clusters, in the format of ``Tree``: from a CSV file, else
+        none.
         """
         return []
 

@@ -5,15 +5,13 @@ import warnings
 import ddlib as dd
 
 UNIFORM, OPTIMAL = "uniform", "optimal"
-"""Name of the uniform density.
-
-And of the one that ``process.time_density`` finds for the run's sequence length.
+"""Name of the uniform density; and of the one that ``process.time_density`` finds for the run's
+sequence length.
 """
 
 IN_STRATA = 0.2
-"""Share of the integrand's mean that remains random under stratified times.
-
-Sequences differ from each other.
+"""Share of the integrand's mean that remains random under stratified times: sequences differ from
+each other.
 """
 
 

@@ -93,9 +93,8 @@ def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
 
 
 def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:
-    """Render one noisy sequence.
-
-    Tokens decoded, clusters as ‹name›, masks as _, the end of a line as ¶.
+    """Render one noisy sequence: tokens decoded, clusters as ‹name›, masks as _, the end of a line
+    as ¶.
 
     A space stands on either side of a mask or a cluster, also within a token of the text. A
     sequence without them is exactly the tokenizer's output.

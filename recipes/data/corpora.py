@@ -20,9 +20,8 @@ class Corpus:
     train: Source
     validation: Source
     tokenizer: str
-    """A model of the hub; a tokenizer.json or a folder with one.
-
-    Or "train:4096" to learn 4096 from the text.
+    """A model of the hub; a tokenizer.json or a folder with one; or "train:4096" to learn 4096 from
+    the text.
     """
     pad: str = "[PAD]"
     """Padding token, added to the vocabulary if missing."""
@@ -50,9 +49,8 @@ class SymbolCorpus:
     """
 
     source: dict[str, Any] | str
-    """A source of ``ddlib.sources`` with its options.
-
-    {kind: array, files: codes.npy} or "array:codes.npy".
+    """A source of ``ddlib.sources`` with its options: {kind: array, files: codes.npy} or
+    "array:codes.npy".
     """
     held_out: int | None = None
     """Number of sequences for validation, the last ones, of each class in equal shares.
@@ -112,17 +110,15 @@ def lm1b() -> Corpus:
 
 
 def speeches(words: int = 1024, held_out: int = 1000) -> Corpus:
-    """Return paragraphs of State of the Union addresses, the newest held out.
-
-    No download, prepared in seconds.
+    """Return paragraphs of State of the Union addresses, the newest held out: no download, prepared
+    in seconds.
     """
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=SOTU)
 
 
 def poetry(words: int = 4096, held_out: int = 2000) -> Corpus:
-    """Return passages of verse of the Gutenberg Poetry Corpus, the last ones held out.
-
-    No download.
+    """Return passages of verse of the Gutenberg Poetry Corpus, the last ones held out: no
+    download.
     """
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=POETRY)
 

@@ -69,9 +69,8 @@ def prepare(
 
 
 def twentieth(source: Source) -> int:
-    """Return the default number of last documents to hold out.
-
-    A twentieth, with at least two that are not empty.
+    """Return the default number of last documents to hold out: a twentieth, with at least two that
+    are not empty.
     """
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:

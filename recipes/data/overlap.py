@@ -1,6 +1,5 @@
-"""Documents and files that training and validation share.
-
-Refused where they are more than repetition explains.
+"""Documents and files that training and validation share: refused where they are more than
+repetition explains.
 """
 
 from collections.abc import Sequence
@@ -22,9 +21,8 @@ LISTED = 5
 
 
 def check_files(train: str, validation: str) -> None:
-    """Refuse a file that both paths, folders or patterns have, under any name.
-
-    A link or another spelling of its path.
+    """Refuse a file that both paths, folders or patterns have, under any name: a link or another
+    spelling of its path.
 
     Raises:
         ValueError: they have one, with the number and names of those files.

@@ -151,9 +151,8 @@ class Documents(Sequence[np.ndarray]):
         )
 
     def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
-        """Convert nats/token to bits per byte of text.
-
-        Nats/token × tokens / bytes / ln 2, over all documents.
+        """Convert nats/token to bits per byte of text: nats/token × tokens / bytes / ln 2, over all
+        documents.
 
         ``given`` tokens of each document are left out, as they need no coding.
         """
@@ -196,9 +195,8 @@ class Prepared:
 
     @property
     def ragged(self) -> bool:
-        """True for sequences of different lengths without an end.
-
-        Rows of one length are evaluated together.
+        """True for sequences of different lengths without an end: rows of one length are evaluated
+        together.
         """
         return self.layout is not None and not self.layout.ends and self.layout.fixed is None
 

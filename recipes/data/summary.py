@@ -1,6 +1,5 @@
-"""Summary of prepared data as a table.
-
-Its size, how text was cut, and symbols that its tokenizer lacks.
+"""Summary of prepared data as a table: its size, how text was cut, and symbols that its tokenizer
+lacks.
 """
 
 import textwrap

@@ -33,9 +33,8 @@ class Speech:
 
 
 def clean(text: str) -> str:
-    """Clean to one paragraph per line, NFC.
-
-    No stage directions, speaker labels, interjections, double blanks.
+    """Clean to one paragraph per line, NFC: no stage directions, speaker labels, interjections,
+    double blanks.
     """
     text = STAGE_DIRECTION.sub(" ", unicodedata.normalize("NFC", text))
     paragraphs = (" ".join(line.split()) for line in text.splitlines())
@@ -98,9 +97,8 @@ def join(speeches: list[Speech]) -> str:
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Learn a byte-level BPE (Sennrich et al. 2016) from ``text``.
-
-    It encodes every string and decodes exactly.
+    """Learn a byte-level BPE (Sennrich et al. 2016) from ``text``: it encodes every string and
+    decodes exactly.
 
     Raises:
         ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short

@@ -139,9 +139,8 @@ def becoming(token: str | None, reads_all: bool) -> str:
 
 
 def count_unknown(symbols: Mapping[str, int]) -> dict[str, Any]:
-    """Return the manifest's entry on unknown symbols of a split.
-
-    Their number, and the counts of the first ten.
+    """Return the manifest's entry on unknown symbols of a split: their number, and the counts of
+    the first ten.
     """
     return {"count": sum(symbols.values()), "symbols": dict(list(symbols.items())[:LISTED])}
 

@@ -14,9 +14,8 @@ EDGES = 2
 
 
 class Wrapped(Documents):
-    """Rows of ``length`` tokens in place of documents.
-
-    Begin, ``length - 2`` tokens of the concatenation, end.
+    """Rows of ``length`` tokens in place of documents: begin, ``length - 2`` tokens of the
+    concatenation, end.
 
     In the concatenation every document is followed by its end. Its beginning is left out, and so is
     the remainder behind the last whole row. A row may hold parts of several documents, which attend

@@ -1,6 +1,5 @@
-"""Metrics of samples of symbols as plug-ins, ``ddlib.metrics``.
-
-What ``recipes.evaluate`` measures of a model.
+"""Metrics of samples of symbols as plug-ins, ``ddlib.metrics``: what ``recipes.evaluate`` measures
+of a model.
 """
 
 from __future__ import annotations

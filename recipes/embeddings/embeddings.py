@@ -22,9 +22,8 @@ Pairs = tuple[int, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]
 
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
-    """Count how often two tokens stand at most ``reach`` apart, weighted by distance.
-
-    Sparse (V, V), symmetric.
+    """Count how often two tokens stand at most ``reach`` apart, weighted by distance: sparse (V,
+    V), symmetric.
 
     A pair at distance d counts (reach + 1 - d) / reach, the expectation of word2vec over random
     window sizes.
@@ -35,9 +34,8 @@ def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr
 
 
 def counts_of_pairs(pairs: Iterable[Pairs], vocab_size: int, reach: int) -> csr_array:
-    """Count pairs of tokens, weighted by distance as in ``cooccurrences``.
-
-    Sparse (V, V), symmetric.
+    """Count pairs of tokens, weighted by distance as in ``cooccurrences``: sparse (V, V),
+    symmetric.
 
     Args:
         pairs: for each distance the first and the second tokens.
@@ -144,9 +142,8 @@ def typical_words(
     counts: Int[Tensor, " V"],
     num: int,
 ) -> list[list[int]]:
-    """Return the ``num`` most typical tokens of each cluster, most typical first.
-
-    Near the centre and frequent.
+    """Return the ``num`` most typical tokens of each cluster, most typical first: near the centre
+    and frequent.
 
     Typical = cosine to the cluster's mean times log(1 + count).
     """

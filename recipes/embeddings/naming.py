@@ -15,9 +15,8 @@ def cluster_names(
     clusters: Clusters | None,
     tokenizer: Tokenizer,
 ) -> list[str]:
-    """Return a name for every state between tokens and the mask.
-
-    That of the tree, else a typical token, else a number.
+    """Return a name for every state between tokens and the mask: that of the tree, else a typical
+    token, else a number.
 
     Names of the tree are those in a recipe or in a CSV file. The typical token of a cluster that
     the run made is the one whose embedding in the network is nearest to the cluster's mean. A

@@ -20,9 +20,8 @@ _LATER = [(2 * i + 1) / 2**k for k in range(2, 7) for i in range(2 ** (k - 1))]
 def state_vectors(
     process: ForwardProcess, counts: Int[Tensor, " V"], vectors: Float[Tensor, "V dim"]
 ) -> Float[Tensor, "S dim"]:
-    """Return a vector for each state.
-
-    That of a token, or the mean of the tokens that can reach the state.
+    """Return a vector for each state: that of a token, or the mean of the tokens that can reach the
+    state.
 
     Each counts by its frequency times its likelihood of reaching the state at t = 1/2. For clusters
     with xi = 1 and for masks that is the mean of the members at any time. A state that does not

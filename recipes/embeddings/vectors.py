@@ -123,9 +123,8 @@ def table_name(names: Iterable[str]) -> str:
 
 
 def first_rows(table: Float[Tensor, "rows dim"], vocab_size: int) -> Float[Tensor, "V dim"]:
-    """Return the rows of the tokens, which are the first ones.
-
-    Clusters, a mask and padding may follow.
+    """Return the rows of the tokens, which are the first ones: clusters, a mask and padding may
+    follow.
 
     Raises:
         ValueError: if the table has fewer.

@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from recipes.engine.run import NonFiniteError
 
 _MODULES = {"NonFiniteError": "run", "estimate": "memory", "train": "loop"}
-"""Names and their modules, imported on demand.
-
-Commands that do not train use other modules of this package.
+"""Names and their modules, imported on demand: commands that do not train use other modules of this
+package.
 """
 
 __all__ = ["NonFiniteError", "estimate", "train"]

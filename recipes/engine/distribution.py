@@ -70,9 +70,8 @@ def check_sharding(hardware: Hardware, world: World) -> list[str]:
 
 
 def gather_again(network: Network) -> None:
-    """Make sharded weights be gathered again.
-
-    Between two passes the outermost ones stay gathered.
+    """Make sharded weights be gathered again: between two passes the outermost ones stay
+    gathered.
     """
     for module in network.modules():
         if isinstance(module, FSDPModule):

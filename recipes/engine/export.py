@@ -1,6 +1,5 @@
-"""Export of the weights of a run.
-
-Safetensors and JSON, with all that sampling and evaluation require.
+"""Export of the weights of a run: safetensors and JSON, with all that sampling and evaluation
+require.
 """
 
 from pathlib import Path
@@ -48,9 +47,8 @@ def publish(run: Run, folder: Path) -> None:
 
 
 def _blank(run: Run) -> nn.Module:
-    """Return a network to be filled, built as for loading, which may require less than the recipe.
-
-    No checkpoint.
+    """Return a network to be filled, built as for loading, which may require less than the recipe:
+    no checkpoint.
     """
     trained = run.network.model
     if isinstance(trained, Pretrained):

@@ -337,9 +337,8 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
 
 
 def lengths(run: Run) -> dict[int, list[int]]:
-    """Return the numbers of the samples by their length.
-
-    That of the rows, or one as training sequences have it.
+    """Return the numbers of the samples by their length: that of the rows, or one as training
+    sequences have it.
     """
     count = run.recipe.output.samples
     length = run.recipe.data.length

@@ -125,9 +125,8 @@ class Layout(NamedTuple):
 
 
 def estimate(recipe: Recipe, devices: int = 1) -> str:
-    """Return a table of the memory of each device.
-
-    On one, and on several with copies or shards of the weights.
+    """Return a table of the memory of each device: on one, and on several with copies or shards of
+    the weights.
 
     Below it are the operations of the run, and the time that they take at a usual utilisation.
 

@@ -24,9 +24,8 @@ class HasBlocks(Protocol):
 
 @runtime_checkable
 class Packs(Protocol):
-    """Network for packed sequences.
-
-    Its call and its ``features`` take the offsets as a third argument.
+    """Network for packed sequences: its call and its ``features`` take the offsets as a third
+    argument.
     """
 
     def pack(self, cu_seqlens: Tensor) -> Any:

@@ -1,6 +1,5 @@
-"""Cause of a loss that is not finite.
-
-The first position, and the term of its loss that is not finite there.
+"""Cause of a loss that is not finite: the first position, and the term of its loss that is not
+finite there.
 """
 
 from collections.abc import Sequence

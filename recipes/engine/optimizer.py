@@ -36,9 +36,8 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
 
 
 def rate(config: Optimizer, step: int, steps: int) -> float:
-    """Return the learning rate of step 0, 1, ..., steps - 1.
-
-    A linear rise, then a cosine to ``final`` of the peak.
+    """Return the learning rate of step 0, 1, ..., steps - 1: a linear rise, then a cosine to
+    ``final`` of the peak.
     """
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
@@ -79,9 +78,8 @@ def update(
 
 
 class Average:
-    """Exponential moving average of a model's weights.
-
-    a <- decay a + (1 - decay) w after every step.
+    """Exponential moving average of a model's weights: a <- decay a + (1 - decay) w after every
+    step.
 
     The decay rises with the steps, (1 + k) / (10 + k), so that a short run is not averaged with its
     start. Sharded weights have sharded averages.

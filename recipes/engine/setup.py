@@ -103,9 +103,8 @@ class Rehearsal(FromText):
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return a hash of all values of a recipe that determine the numbers.
-
-    Not folders, not the machine.
+    """Return a hash of all values of a recipe that determine the numbers: not folders, not the
+    machine.
     """
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
 

@@ -40,9 +40,8 @@ def peak(name: str, half: bool = True) -> float | None:
 
 
 def device_peak(hardware: Hardware, device: torch.device) -> float | None:
-    """Return the operations per second of a run's device.
-
-    ``hardware.peak``, else by its name; None if unknown.
+    """Return the operations per second of a run's device: ``hardware.peak``, else by its name; None
+    if unknown.
     """
     if hardware.peak is not None:
         return hardware.peak * 1e12

@@ -22,9 +22,8 @@ training.
 """
 
 NOISE = 0
-"""Seed of times and noise of validation in training, whatever the recipe's.
-
-And the default of an evaluation.
+"""Seed of times and noise of validation in training, whatever the recipe's; and the default of an
+evaluation.
 
 So runs of several seeds have the same validation noise, and the first draw of an evaluation equals
 the validation.
@@ -156,9 +155,8 @@ def check_sequences(argument: str, value: int | None, data: Prepared, processes:
 def quietest(
     process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1
 ) -> str:
-    """Return the noise coupling with the smallest error.
-
-    Balanced, if supported and tokens share one time.
+    """Return the noise coupling with the smallest error: balanced, if supported and tokens share
+    one time.
     """
     if pace is not None and own_times(pace, length):
         return "independent"
@@ -172,9 +170,8 @@ def quietest(
 def coupling_of(
     process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None
 ) -> str:
-    """Return the noise coupling of the tokens of a sequence.
-
-    ``levels`` if given, else that of ``quietest``.
+    """Return the noise coupling of the tokens of a sequence: ``levels`` if given, else that of
+    ``quietest``.
 
     Raises:
         ValueError: the bound does not support it.

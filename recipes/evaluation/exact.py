@@ -85,9 +85,8 @@ def _of_one_length(saved: LoadedModel) -> bool:
 
 
 def blocks_of(saved: LoadedModel, pace: Pace | None) -> Pace | None:
-    """Return the blocks by which a likelihood is computed.
-
-    Those of the pace, if all sequences consist of them.
+    """Return the blocks by which a likelihood is computed: those of the pace, if all sequences
+    consist of them.
     """
     return (
         pace

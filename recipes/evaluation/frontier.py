@@ -1,6 +1,5 @@
-"""Quality, variety and network calls of samples, and their figure.
-
-Definitions of ``recipes.frontier``.
+"""Quality, variety and network calls of samples, and their figure: definitions of
+``recipes.frontier``.
 """
 
 import json
@@ -34,9 +33,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def quality(documents: Sequence[Sequence[int]], scores: Scores | None = None) -> dict[str, Any]:
-    """Return the quality and the variety of samples.
-
-    Nats per token of a judge, entropy, and distinct n-grams.
+    """Return the quality and the variety of samples: nats per token of a judge, entropy, and
+    distinct n-grams.
 
     Nats, and the entropy of a sample's tokens, are a ``value`` with its standard ``error`` over
     samples, None where a single sample leaves no error; or None without scores, and where there is

@@ -20,9 +20,8 @@ TEXTS = (
     "from the beginning of a sample to its first end of text or padding, without special tokens",
     "the whole sample, which may be parts of several texts, without special tokens",
 )
-"""Text of a sample that is scored.
-
-By default, and where rows are cut from the concatenation of texts.
+"""Text of a sample that is scored: by default, and where rows are cut from the concatenation of
+texts.
 """
 
 

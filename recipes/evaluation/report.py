@@ -21,9 +21,8 @@ from recipes.model_io import WEIGHTS
 
 
 def value_and_error(measure: Measure) -> dict[str, float | None]:
-    """Return an estimate for a JSON file.
-
-    ``value`` and its standard ``error``, None where a single sample has none.
+    """Return an estimate for a JSON file: ``value`` and its standard ``error``, None where a single
+    sample has none.
     """
     return {
         "value": measure.value,
@@ -94,9 +93,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def result_path(file: str, model: str, out: Path | None = None) -> Path:
-    """Return the path of a result.
-
-    In the folder of a run, or here with the name of the model in that of the file.
+    """Return the path of a result: in the folder of a run, or here with the name of the model in
+    that of the file.
 
     Weights have a manifest of their folder, so nothing is written among them:
     evaluation-owner--name.json.
@@ -150,9 +148,8 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def protocol_text(settings: Mapping[str, Any]) -> str:
-    """Return a short description of a protocol.
-
-    Sampler, steps, temperature, top-p, and every option that was set.
+    """Return a short description of a protocol: sampler, steps, temperature, top-p, and every
+    option that was set.
     """
     always = ("temperature", "top_p")
     turned = [

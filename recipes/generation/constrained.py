@@ -1,6 +1,5 @@
-"""Constraints on the drawn text.
-
-A regular expression or a JSON schema, as an automaton over the tokens of a model.
+"""Constraints on the drawn text: a regular expression or a JSON schema, as an automaton over the
+tokens of a model.
 """
 
 import json
@@ -173,9 +172,8 @@ def start(saved: LoadedModel, row: Row) -> int:
 def alike(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Yield indices of rows that can be drawn in one batch under a constraint.
-
-    Those of one start and length.
+    """Yield indices of rows that can be drawn in one batch under a constraint: those of one start
+    and length.
     """
     kinds: dict[tuple[int, int], list[int]] = {}
     for number, row in enumerate(rows):

@@ -23,9 +23,8 @@ Listener = Callable[[int, Tensor, Tensor], None]
 
 
 class Drafts:
-    """Current state of some sequences.
-
-    Redrawn in place on a terminal; elsewhere a line for each that has changed.
+    """Current state of some sequences: redrawn in place on a terminal; elsewhere a line for each
+    that has changed.
 
     The display is removed at the end, so that the finished texts can be printed in its place.
 

@@ -37,21 +37,18 @@ class Row:
     length: int
     """Tokens of the whole row."""
     first: int
-    """Index where the text for the reader begins.
-
-    Behind the initial tokens; in a chat behind the message.
+    """Index where the text for the reader begins: behind the initial tokens; in a chat behind the
+    message.
     """
     chat: bool = False
     """Whether it is the answer to a message."""
     lead: int = 0
-    """Number of tokens at the front that the network encodes separately.
-
-    Sampling begins behind them.
+    """Number of tokens at the front that the network encodes separately: sampling begins behind
+    them.
     """
     prompted: int = 0
-    """Number of states at the front that belong to the prompt.
-
-    An end token among them ends nothing.
+    """Number of states at the front that belong to the prompt: an end token among them ends
+    nothing.
     """
 
     def end(self, tokens: Sequence[int], ends: Collection[int]) -> int:
@@ -116,9 +113,8 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
 
 
 def check_text(name: str, text: str) -> None:
-    """Raise ValueError for text from a shell that is not UTF-8.
-
-    It has a surrogate for each such byte.
+    """Raise ValueError for text from a shell that is not UTF-8: it has a surrogate for each such
+    byte.
     """
     try:
         text.encode("utf-8")

@@ -46,9 +46,8 @@ class Sampling:
     Prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
     default exact caches alone."""
     sampler: str = "ancestral"
-    """A name that ``python -m ddlib`` lists or package.module:object, with options.
-
-    Ancestral:force_transition=true
+    """A name that ``python -m ddlib`` lists or package.module:object, with options:
+    ancestral:force_transition=true
     """
     spacing: Literal["time", "jumps"] = "time"
     """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
@@ -69,38 +68,32 @@ class Sampling:
     repetition_penalty: float = 1.0
     """Divide the probability of a token that occurs elsewhere in the sequence by this number."""
     forbidden: tuple[str, ...] = ()
-    """Tokens that are never drawn, as text.
-
-    " Boston" with its space is another token than "Boston".
+    """Tokens that are never drawn, as text: " Boston" with its space is another token than
+    "Boston".
     """
     end: Literal["free", "last"] = "free"
-    """free: any token may follow the end of a text, as in rows of several texts; last.
-
-    Only padding follows it.
+    """free: any token may follow the end of a text, as in rows of several texts; last: only padding
+    follows it.
     """
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
     label: str | None = None
-    """Class of the samples, by its name or number, for a model that was trained with labels.
-
-    By default none.
+    """Class of the samples, by its name or number, for a model that was trained with labels; by
+    default none.
     """
     guidance: float = 1.0
-    """Strength of classifier-free guidance towards the label.
-
-    0 ignores the label, above 1 strengthens it.
+    """Strength of classifier-free guidance towards the label: 0 ignores the label, above 1
+    strengthens it.
     """
     guidance_on: Literal["tokens", "states"] = "tokens"
     """Distribution that is guided: of the clean token, or of the next state."""
     guidance_interval: tuple[float, float] = (0.0, 1.0)
-    """Times between which samples are guided.
-
-    Outside, they depend on the label without guidance.
+    """Times between which samples are guided; outside, they depend on the label without
+    guidance.
     """
     memory: bool = False
-    """Each call of the network takes the features of the previous one.
-
-    For a model trained with loss.memory.
+    """Each call of the network takes the features of the previous one; for a model trained with
+    loss.memory.
     """
     stop_entropy: float | None = None
     """Stop early: when no most probable token changed in a step, and their mean entropy in nats is

@@ -1,6 +1,5 @@
-"""JSON schemas for outlines-core.
-
-Every keyword restricts the text as in the standard, or is refused by name.
+"""JSON schemas for outlines-core: every keyword restricts the text as in the standard, or is
+refused by name.
 
 outlines-core 0.2.14 drops keywords without a message: those that it lacks, and those beside one
 that it reads first.

@@ -25,17 +25,15 @@ class Terms:
 
     index: Int[Tensor, " N"]
     nats: Float[Tensor, "N terms"]
-    """Sums over the sequence's real tokens.
-
-    For a bound diffusion, prior, reconstruction; -log p(x) alone.
+    """Sums over the sequence's real tokens: for a bound diffusion, prior, reconstruction; -log p(x)
+    alone.
     """
     tokens: Int[Tensor, " N"]
     draws: int = 1
     """Number of draws of time and noise, over which the nats are the mean."""
     times: Float[Tensor, "N draws"] | None = None
-    """Time of each draw, or its place on the path of a pace, stratified over the corpus.
-
-    None without one time.
+    """Time of each draw, or its place on the path of a pace, stratified over the corpus; None
+    without one time.
     """
     apart: Float[Tensor, "N draws terms"] | None = None
     """The nats draw by draw, where there are several."""
@@ -106,9 +104,8 @@ class Terms:
 
 
 def basis(sequences: int, draws: int, noun: str = "text") -> str:
-    """Describe the sample of a bound.
-
-    Number of sequences, and of draws of time and noise for each.
+    """Describe the sample of a bound: number of sequences, and of draws of time and noise
+    for each.
     """
     return f"{sequences:,} {noun}{'s' * (sequences != 1)} x {draws} draw{'s' * (draws != 1)}"
 

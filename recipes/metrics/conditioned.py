@@ -23,9 +23,8 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
 
 @runtime_checkable
 class TakesLabels(Protocol):
-    """Network whose call and ``features`` take ``label``.
-
-    A class per sequence, int64 (B,); -1 for none.
+    """Network whose call and ``features`` take ``label``: a class per sequence, int64 (B,); -1 for
+    none.
     """
 
     num_classes: int

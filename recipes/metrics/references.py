@@ -1,6 +1,5 @@
-"""Models without a network that a bound is compared with.
-
-All tokens alike, and the frequencies of the tokens.
+"""Models without a network that a bound is compared with: all tokens alike, and the frequencies of
+the tokens.
 """
 
 from collections.abc import Iterable

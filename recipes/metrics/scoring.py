@@ -152,9 +152,8 @@ def beginning(scorer: Scorer) -> list[int]:
 
 
 def unigram_entropy(tokens: Sequence[Hashable]) -> float:
-    """Return the entropy of one sample's token frequencies in nats.
-
-    0 to log n; NaN if the sample is empty.
+    """Return the entropy of one sample's token frequencies in nats: 0 to log n; NaN if the sample
+    is empty.
     """
     if not tokens:
         return math.nan

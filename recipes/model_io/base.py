@@ -69,11 +69,9 @@ In either, tokens are drawn with float64 uniforms and cumulative sums.
 """
 
 RowLayout = Literal["padded", "packed", "wrapped", "free", "exact"]
-"""Layout of the training sequences.
-
-Rows of one length with padding behind each text; rows of one length with several
-texts; rows cut from the concatenation of all texts; a row as long as the text, whose beginning is
-given; a row as long as the sequence, without special tokens."""
+"""Layout of the training sequences: rows of one length with padding behind each text; rows of one
+length with several texts; rows cut from the concatenation of all texts; a row as long as the text,
+whose beginning is given; a row as long as the sequence, without special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +83,8 @@ class LoadedModel:
     process: dd.processes.ForwardProcess
     model: nn.Module
     denoiser: Denoiser
-    """The network in the form that ``ddlib`` calls.
-
-    In float32 samplers may use its two parts separately.
+    """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts
+    separately.
     """
     token_parameterization: str
     """Meaning of its logits over tokens, "cavity" or "posterior"."""
@@ -109,9 +106,8 @@ class LoadedModel:
     leaves_out: bool = False
     """Whether the network supports padding, by ``present``."""
     leads: bool = False
-    """Whether the network encodes the prompt separately.
-
-    ``denoiser.after(tokens)`` (B, P) continues it.
+    """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P)
+    continues it.
     """
     undecided: bool = False
     """True if the files do not state whether the network was trained with blocks and its family has

@@ -275,9 +275,8 @@ def _rows(recipe: Recipe, layout: Layout | None) -> RowLayout:
 
 
 def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:
-    """Load the network of a recipe with the weights of a folder.
-
-    By its class's method, or built anew and filled.
+    """Load the network of a recipe with the weights of a folder: by its class's method, or built
+    anew and filled.
 
     Raises:
         ValueError: weights that do not fit, each by name.
@@ -296,26 +295,21 @@ class LoadOptions:
     """Options for loading a model."""
 
     family: str | None = None
-    """Format of a third-party model, a name in ddlib_models.hub.
-
-    By default detected from its files.
+    """Format of a third-party model, a name in ddlib_models.hub; by default detected from its
+    files.
     """
     mask_token: str | None = None
-    """Mask token of a third-party model, or its id if no token is spelled so.
-
-    By default detected from its files.
+    """Mask token of a third-party model, or its id if no token is spelled so; by default detected
+    from its files.
     """
     block_size: int | None = None
-    """Positions of a block in the training of a third-party model, which determines its pace; 0.
-
-    Full attention; by
-    default detected from its files."""
+    """Positions of a block in the training of a third-party model, which determines its pace; 0:
+    full attention; by default detected from its files."""
     revision: str | None = None
     """Branch, tag or commit of a repository on the hub."""
     trust: tuple[str, ...] = ()
-    """Modules that third-party weights may import parts from, package.module.
-
-    Or a model's name, to run its code.
+    """Modules that third-party weights may import parts from, package.module; or a model's name, to
+    run its code.
     """
 
     def __post_init__(self) -> None:

@@ -27,9 +27,8 @@ UNKNOWN = "(not recorded)"
 """Path of the text in the recipe of a model that was published with a tokenizer alone."""
 
 SAME = ("process.", "pace.", "model.", "data.", "loss.parameterization")
-"""Values of a recipe that identify a model.
-
-The others may differ from one publication to the next.
+"""Values of a recipe that identify a model; the others may differ from one publication to
+the next.
 """
 
 

@@ -73,9 +73,8 @@ def check_length(saved: LoadedModel, length: int | None) -> None:
 
 
 def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
-    """Return the length of evaluation sequences.
-
-    As given, or that of the model's rows, or up to ``MOST``.
+    """Return the length of evaluation sequences: as given, or that of the model's rows, or up to
+    ``MOST``.
 
     Args:
         saved: the model.

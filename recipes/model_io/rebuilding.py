@@ -102,9 +102,8 @@ def with_full_attention(recipe: Recipe, network: nn.Module) -> Recipe:
 def rebuilt(
     recipe: Recipe, process: dd.processes.ForwardProcess, network: nn.Module, known: Given
 ) -> nn.Module:
-    """Return the network as it will be loaded.
-
-    Built from the values of the recipe, with the weights of ``network``.
+    """Return the network as it will be loaded: built from the values of the recipe, with the
+    weights of ``network``.
 
     Raises:
         ValueError: the values give another process or another network.
@@ -154,9 +153,8 @@ def rebuilt(
 def _check_output(
     model: nn.Module, network: nn.Module, process: dd.processes.ForwardProcess, length: int
 ) -> None:
-    """Raise ValueError if the built network computes other logits.
-
-    An argument that has no weights may differ.
+    """Raise ValueError if the built network computes other logits: an argument that has no weights
+    may differ.
     """
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
     z = torch.arange(length)[None] * 7919 % process.num_states

@@ -1,6 +1,5 @@
-"""Samplers by their short strings, for a model.
-
-Values of its data, such as the shape of a picture, are filled in.
+"""Samplers by their short strings, for a model: values of its data, such as the shape of a picture,
+are filled in.
 """
 
 from contextlib import suppress

@@ -1,6 +1,5 @@
-"""Writing of a published model.
-
-Weights, recipe, tokenizer, and all that sampling and evaluation require.
+"""Writing of a published model: weights, recipe, tokenizer, and all that sampling and evaluation
+require.
 """
 
 import json

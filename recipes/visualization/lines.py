@@ -1,6 +1,5 @@
-"""Samples as files of other programs.
-
-FASTA for proteins and DNA, one sample a line for SMILES and the like.
+"""Samples as files of other programs: FASTA for proteins and DNA, one sample a line for SMILES and
+the like.
 """
 
 from collections.abc import Sequence

@@ -98,9 +98,8 @@ def pack(
     spell: Spell,
     picture: Picture | None = None,
 ) -> dict[str, Any]:
-    """Return the data for the page's script.
-
-    Each state is listed once, each step holds only its changes.
+    """Return the data for the page's script: each state is listed once, each step holds only its
+    changes.
 
     Args:
         texts: trajectories to show.

@@ -1,6 +1,5 @@
-"""Samples in the files of their kind.
-
-Pictures, films of pictures, molecules, music, FASTA, lines.
+"""Samples in the files of their kind: pictures, films of pictures, molecules, music, FASTA,
+lines.
 """
 
 from collections.abc import Sequence

@@ -63,9 +63,8 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def before(work: Path) -> dict[str, dict[str, Any]]:
-    """Return the bounds of an earlier search, of rules and speeds by name.
-
-    They are not trained or measured again.
+    """Return the bounds of an earlier search, of rules and speeds by name: they are not trained or
+    measured again.
     """
     path = work / "chosen.json"
     return json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
@@ -113,9 +112,8 @@ class Budgets(CorpusStudy):
             )
 
     def best(self, work: Path) -> dict[str, Any]:
-        """Return the result of the search.
-
-        Bounds on its text, the best rule of every model, the best speed.
+        """Return the result of the search: bounds on its text, the best rule of every model, the
+        best speed.
         """
         known, found = before(work), dict[str, dict[str, Any]]()
         for name, rule, given in self.searched(work):

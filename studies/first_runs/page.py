@@ -15,9 +15,8 @@ PAPER = {
     "HDLM-64": 23.36,
     "HDLM-64, xi = 0.9": 23.54,
 }
-"""Validation perplexities of the HDLM paper on OpenWebText, SMALL, 131 billion tokens.
-
-Its GIDD is GIDD+.
+"""Validation perplexities of the HDLM paper on OpenWebText, SMALL, 131 billion tokens; its GIDD is
+GIDD+.
 """
 BASE = "MDLM"
 Runs = dict[str, list[dict[str, Any]]]

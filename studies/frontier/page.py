@@ -76,9 +76,8 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def draw_entropy(result: Mapping[str, Any], path: Path) -> None:
-    """Draw quality against variety.
-
-    Temperatures of ``ancestral``, a curve for each model and number of calls.
+    """Draw quality against variety: temperatures of ``ancestral``, a curve for each model and
+    number of calls.
     """
     found, real = points(result), held_out(result)
     figure, (axes,) = plot.panels(size=(6.0, 4.2))

@@ -28,9 +28,8 @@ from studies.known_time.page import PAGE, SAMPLES
 from studies.study import Study, written
 
 VALUES, EVENTS = 16, 32
-"""Size of the ordered alphabet.
-
-Number of events after which the counted process has lost its token.
+"""Size of the ordered alphabet; number of events after which the counted process has lost its
+token.
 """
 LEAST, MOST = 1e-3, 300.0
 """Expected number of events at the clean and at the noisy end, between which it grows
@@ -41,9 +40,8 @@ Network = Callable[..., Tensor]
 
 
 def events() -> Tensor:
-    """Return the kernel of one event.
-
-    a step to a neighbour, each with probability 1/2, or none at a border.
+    """Return the kernel of one event: a step to a neighbour, each with probability 1/2, or none at
+    a border.
     """
     index = torch.arange(VALUES)
     kernel = torch.zeros(VALUES, VALUES, dtype=torch.float64)
@@ -53,34 +51,30 @@ def events() -> Tensor:
 
 
 def shuffled(kernel: Tensor) -> Tensor:
-    """Return the same kernel for values in a random order.
-
-    Structure that has no relation to the data.
+    """Return the same kernel for values in a random order: structure that has no relation to the
+    data.
     """
     order = torch.randperm(VALUES, generator=torch.Generator().manual_seed(0))
     return kernel[order][:, order]
 
 
 def counted(kernel: Tensor) -> dd.processes.Hierarchical:
-    """Return the process with a level per event.
-
-    Its state is the value and the number of events.
+    """Return the process with a level per event: its state is the value and the number of
+    events.
     """
     return dd.processes.Hierarchical(Kernels([Dense(kernel)] * EVENTS), schedule())
 
 
 def schedule() -> dd.schedules.Geometric:
-    """Return the schedule of the processes of events.
-
-    Minus its logarithm is their expected number.
+    """Return the schedule of the processes of events: minus its logarithm is their expected
+    number.
     """
     return dd.schedules.Geometric(LEAST, MOST)
 
 
 def per_level() -> Tensor:
-    """Return the shared rows of the counted process.
-
-    a vector per value and one per number of events.
+    """Return the shared rows of the counted process: a vector per value and one per number of
+    events.
     """
     state = torch.arange(VALUES * (EVENTS + 1))
     rows = torch.stack([state % VALUES, VALUES + state // VALUES], 1)
@@ -109,9 +103,8 @@ EXACT = ("masks", "uniform", "birth-death", "birth-death, counted", "blur of 3 l
 
 
 def steps() -> Tensor:
-    """Return the transition matrix of the data.
-
-    a walk that stays or moves to a neighbour, and in 2 % jumps anywhere.
+    """Return the transition matrix of the data: a walk that stays or moves to a neighbour, and in 2
+    % jumps anywhere.
 
     Jumps make every sequence possible, so that the exact network has an answer to every state of a
     sampler.
@@ -121,9 +114,8 @@ def steps() -> Tensor:
 
 
 def entropy(length: int) -> float:
-    """Return the entropy of the data in nats per token.
-
-    The first value is uniform, which the walk preserves.
+    """Return the entropy of the data in nats per token: the first value is uniform, which the walk
+    preserves.
     """
     step = float(torch.special.entr(steps()).sum(1).mean())
     return (math.log(VALUES) + (length - 1) * step) / length
@@ -140,9 +132,8 @@ def data(count: int, length: int, generator: torch.Generator) -> Tensor:
 def parts(
     process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: Tensor, t: Tensor
 ) -> Tensor:
-    r"""Return the part of the bound's integrand that is spent on *when*, (B, L).
-
-    a KL of rates of leaving z backwards.
+    r"""Return the part of the bound's integrand that is spent on *when*, (B, L): a KL of rates of
+    leaving z backwards.
 
     With r_y the rates of the reversed jumps of z to y given x, and h_y those of the network, the
     integrand is :math:`\sum_y r_y \log(r_y / h_y) - r_y + h_y`. With totals R and H it is the sum

@@ -17,9 +17,8 @@ def column(order: str, group: int) -> str:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page.
-
-    Bounds and likelihoods, then quality and variety of samples, by budget.
+    """Return the tables of the page: bounds and likelihoods, then quality and variety of samples,
+    by budget.
     """
     parts = list[Iterator[str]]()
     for millions in dict.fromkeys(run["millions"] for run in found["runs"]):

@@ -59,9 +59,8 @@ RULES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Training losses of each process, by what is added to its name."""
 AT_RANDOM = dict(order="confidence:temperature=1000000")
-"""Rows as in ``ALONG``, whose next positions are random.
-
-Noise of this size leaves nothing of the scores.
+"""Rows as in ``ALONG``, whose next positions are random: noise of this size leaves nothing of the
+scores.
 """
 CONTROLS = {
     ", not clipped": dict(weighting=dict(kind="clip", high=None)),
@@ -107,9 +106,8 @@ class Orders(CorpusStudy):
         return cls(TINY, ("masks", "HDLM-64"), {0.005: (0,)}, 1, 0.005, (2, 4), 2, READ[2:3])
 
     def runs(self, work: Path) -> Iterator[tuple[str, float, int, Recipe]]:
-        """Yield all runs, budget by budget, then the continued ones.
-
-        Name, millions of tokens, seed, recipe.
+        """Yield all runs, budget by budget, then the continued ones: name, millions of tokens,
+        seed, recipe.
         """
         for millions, seeds in self.budgets.items():
             for seed in seeds:

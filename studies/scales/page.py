@@ -7,9 +7,8 @@ from studies.page import Page
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page.
-
-    Bounds, and the texts' quality and variety by calls of the network.
+    """Return the tables of the page: bounds, and the texts' quality and variety by calls of the
+    network.
     """
     columns = list(dict.fromkeys((run["millions"], run["seed"]) for run in found["runs"]))
     names = list(dict.fromkeys(run["process"] for run in found["runs"]))

@@ -40,9 +40,8 @@ from studies.scales.page import PAGE
 from studies.study import SCORER, finished, judged, shared, summary, written
 
 CLUSTERS, TEMPERATURE, MOST = 64, 0.1, 4
-"""Number of clusters; temperature of the soft memberships, in 1 - cosine.
-
-Largest number of clusters of a token.
+"""Number of clusters; temperature of the soft memberships, in 1 - cosine; largest number of
+clusters of a token.
 """
 SHARED = dict(shared_rows="run")
 """Values of a network whose states share the vectors of ancestors and levels."""

@@ -45,9 +45,8 @@ def spread(distances: Tensor) -> Tensor:
 
 
 def resampled(count: int) -> Tensor:
-    """Return the indices of the bootstrap, (REPEATS, count).
-
-    The same for all ways, which saw the same texts.
+    """Return the indices of the bootstrap, (REPEATS, count): the same for all ways, which saw the
+    same texts.
     """
     return torch.randint(count, (REPEATS, count), generator=torch.Generator().manual_seed(0))
 
@@ -135,9 +134,8 @@ def table(points: list[Point], cell: Callable[[Point, str], str]) -> list[str]:
 
 
 def of_gradient(point: Point, way: str) -> str:
-    """Format the gradient's deviation over its norm; beside it, over that of the present way.
-
-    The norm is uncertain.
+    """Format the gradient's deviation over its norm; beside it, over that of the present way: the
+    norm is uncertain.
     """
     shown = f"{point.gradient(way).value:.1f}"
     return shown if way == TODAY else f"{shown}; {point.spread(way).over(point.spread(TODAY))}"

@@ -99,9 +99,8 @@ def _value(measure: Mapping[str, float], signed: bool) -> str:
 
 
 def _samples(runs: Sequence[Mapping[str, Any]], measure: str, begin: str, steps: str) -> list[str]:
-    """Return the table of a measure by number of calls.
-
-    The mean over the seeds, and half their difference.
+    """Return the table of a measure by number of calls: the mean over the seeds, and half their
+    difference.
 
     Args:
         runs: runs of one data set.

@@ -96,9 +96,8 @@ def agree_with_float64(
 
 
 def agree_on_mean(ours, theirs, layer):
-    """Compare losses of tokens with their mean, on the scale of the largest.
-
-    Huge weights may cancel in the mean.
+    """Compare losses of tokens with their mean, on the scale of the largest: huge weights may
+    cancel in the mean.
     """
     close([ours], [theirs.mean()])
     scale = 1 + float(theirs.detach().abs().max())

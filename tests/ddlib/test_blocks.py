@@ -1,6 +1,5 @@
-"""Sequences drawn block by block.
-
-Distribution, tokens with a cache, prompts, endings and options.
+"""Sequences drawn block by block: distribution, tokens with a cache, prompts, endings and
+options.
 """
 
 from itertools import pairwise

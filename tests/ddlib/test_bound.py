@@ -61,9 +61,8 @@ def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
     ids=str,
 )
 def test_cutting_time_short_is_paid_for(process, interval):
-    """Monte Carlo of the public estimate.
-
-    Never below the entropy, whatever part of time is used.
+    """Monte Carlo of the public estimate: never below the entropy, whatever part of time is
+    used.
     """
     n = 60_000
     generator = torch.Generator().manual_seed(0)

@@ -87,9 +87,8 @@ def test_neither_scale_of_weights_nor_shift_of_logits_matters(inputs, shift):
 @settings(max_examples=examples(30))
 @given(st.integers(2, 60), st.integers(0, 2**31))
 def test_the_slice_of_uniforms_of_every_state_is_as_wide_as_its_float32_weight(count, seed):
-    """Relatively, down to 1e-9 beside 1.
-
-    The first u that draws k or more is found by bisection, for every k.
+    """Relatively, down to 1e-9 beside 1: the first u that draws k or more is found by bisection,
+    for every k.
     """
     weights = 10 ** (
         -9 * torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -135,9 +134,8 @@ def test_a_distribution_on_one_state_gives_that_state_for_every_uniform(count, d
 
 
 def test_zeros_at_block_edges_are_never_returned():
-    """100 states make 10 blocks of 10.
-
-    Empty blocks at both ends and in the middle, edges of the others empty.
+    """100 states make 10 blocks of 10: empty blocks at both ends and in the middle, edges of the
+    others empty.
     """
     weights = torch.ones(1, 100)
     weights[:, :10] = weights[:, 40:60] = weights[:, 90:] = 0
@@ -175,9 +173,8 @@ def unmasking_probs(steps):
 
 @pytest.mark.parametrize("mask_first", [False, True])
 def test_the_rarest_tokens_of_a_large_vocabulary_keep_their_probability(mask_first):
-    """Float32 Gumbel noise keeps 42 % of these unmaskings.
-
-    Here the slice of u that unmasks is 1/4096 wide.
+    """Float32 Gumbel noise keeps 42 % of these unmaskings: here the slice of u that unmasks is
+    1/4096 wide.
     """
     logits = unmasking_probs(4096).flip(1) if mask_first else unmasking_probs(4096)
     mask = 0 if mask_first else V

@@ -264,9 +264,8 @@ def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
 @pytest.mark.parametrize("noise, tree", WAYS)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["as-is", "cooler"])
 def test_samples_from_child_logits_follow_the_token_probabilities(noise, tree, options):
-    """Descending by children and expanding to tokens first give the same distribution.
-
-    Two samples, by chi-square.
+    """Descending by children and expanding to tokens first give the same distribution: two samples,
+    by chi-square.
     """
     process = NOISE[noise]
     tree = TREES[tree]
@@ -304,9 +303,8 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
 def test_the_walks_of_other_rows_change_no_text(sampler):
-    """Some rows descend one family in a step, some four, and none the third.
-
-    The noise of a row is the same.
+    """Some rows descend one family in a step, some four, and none the third: the noise of a row is
+    the same.
     """
     process = NOISE["levels"]
     tree = TREES["four"]

@@ -106,9 +106,8 @@ def test_thousands_of_equal_words_are_spread_over_the_clusters(num):
 
 
 def greedy(costs, lower, upper):
-    """The paper's size control with its two gaps closed.
-
-    Clusters request members, and a small cluster gives none.
+    """The paper's size control with its two gaps closed: clusters request members, and a small
+    cluster gives none.
     """
     label = costs.argmin(1)
     sizes = np.bincount(label, minlength=costs.shape[1])

@@ -1,6 +1,5 @@
-"""Consistency along the bridge (theory 19).
-
-A martingale, its gradient at the exact network, draws, bad input.
+"""Consistency along the bridge (theory 19): a martingale, its gradient at the exact network, draws,
+bad input.
 """
 
 import pytest

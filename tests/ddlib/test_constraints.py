@@ -1,6 +1,5 @@
-"""Constraints while drawing.
-
-Automata over tokens, and the distribution of the sequences that satisfy them.
+"""Constraints while drawing: automata over tokens, and the distribution of the sequences that
+satisfy them.
 """
 
 import copy

@@ -107,9 +107,8 @@ def test_a_process_requires_two_functions_of_a_scalar_time():
 
 
 class TwoFunctions(ForwardProcess):
-    """The fewest methods of a process.
-
-    Uniform noise from its rate matrix and transition matrix alone.
+    """The fewest methods of a process: uniform noise from its rate matrix and transition matrix
+    alone.
     """
 
     def __init__(self):

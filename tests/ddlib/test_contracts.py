@@ -1,6 +1,5 @@
-"""Every registered class is tested by being registered.
-
-Its examples go through every check of its kind.
+"""Every registered class is tested by being registered: its examples go through every check of its
+kind.
 """
 
 import pytest

@@ -1,6 +1,5 @@
-"""The sampler that takes corrections between its steps.
-
-When, at which cost, for whom, and by which values.
+"""The sampler that takes corrections between its steps: when, at which cost, for whom, and by which
+values.
 """
 
 import pytest

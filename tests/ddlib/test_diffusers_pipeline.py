@@ -21,9 +21,8 @@ CANVAS = 6
 
 
 class Table(nn.Module):
-    """Model for ``DiffusionGemmaPipeline`` without attention.
-
-    The logits depend on the canvas alone.
+    """Model for ``DiffusionGemmaPipeline`` without attention: the logits depend on the canvas
+    alone.
     """
 
     def __init__(self):

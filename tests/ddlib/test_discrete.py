@@ -1,6 +1,5 @@
-"""The bound in discrete time.
-
-Closed = posterior, equal to the sum over all paths, down to the continuous bound.
+"""The bound in discrete time: closed = posterior, equal to the sum over all paths, down to the
+continuous bound.
 """
 
 import math
@@ -54,9 +53,8 @@ def texts(size, length=2):
 
 
 def on_a_grid(process, denoiser, x, steps):
-    """E over states of every step's divergence, and the two ends, for one text.
-
-    Sums over all states.
+    """E over states of every step's divergence, and the two ends, for one text: sums over all
+    states.
     """
     z = texts(process.num_states, x.shape[1])
     x = x.expand_as(z)
@@ -123,9 +121,8 @@ def test_closed_steps_are_those_of_the_posterior(process, pair, data):
 @every_process
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_bound_on_a_grid_is_the_sum_over_all_paths(process, steps):
-    """By transitions and the model's reverse steps.
-
-    E log q(path | x) / p(path, x), and it is above -log p(x).
+    """By transitions and the model's reverse steps: E log q(path | x) / p(path, x), and it is above
+    -log p(x).
     """
     denoiser = network(process)
     x = torch.tensor([[0, process.vocab_size - 1]])
@@ -204,9 +201,8 @@ def test_a_cut_interval_and_both_ends_are_counted():
 
 
 def test_mdlms_d3pm_loss_is_one_step_times_the_number_of_steps():
-    """``_d3pm_loss`` of MDLM where the network gives the mask no mass.
-
-    T dt/t [-log p(x)] at masks.
+    """``_d3pm_loss`` of MDLM where the network gives the mask no mass: T dt/t [-log p(x)]
+    at masks.
     """
     process = dd.presets.mdlm(5)
     steps = 1000

@@ -49,9 +49,8 @@ def test_a_given_generator_is_the_only_source_of_randomness(process):
 
 @every_process
 def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
-    """A default device that no argument is on must not be met.
-
-    A tensor made without a device would land there.
+    """A default device that no argument is on must not be met: a tensor made without a device would
+    land there.
     """
     x = all_tokens(process)
     z = states(process)

@@ -140,9 +140,8 @@ def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_
 
 @pytest.mark.parametrize("name", TREES)
 def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
-    """The weight comes later, with less evidence in the context.
-
-    At least the bound over all times, not at each.
+    """The weight comes later, with less evidence in the context: at least the bound over all times,
+    not at each.
     """
     process = TREES[name]
     (nodes, weights) = tanh_sinh(40)

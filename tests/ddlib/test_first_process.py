@@ -1,6 +1,5 @@
-"""Reports of ``dd.verify`` for a wrong process or schedule.
-
-The mistake, its place, the code to write.
+"""Reports of ``dd.verify`` for a wrong process or schedule: the mistake, its place, the code to
+write.
 """
 
 import inspect

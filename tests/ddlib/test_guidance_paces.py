@@ -36,9 +36,8 @@ def guidances():
 
 @pytest.mark.parametrize("guidance", [*guidances()])
 def test_a_position_is_steered_by_its_own_time(guidance):
-    """Parts that do not depend on the time.
-
-    The result at a position is that of its time in a sequence of one.
+    """Parts that do not depend on the time: the result at a position is that of its time in a
+    sequence of one.
     """
     process = guidance.process
     t = torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)

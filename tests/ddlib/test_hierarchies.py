@@ -62,9 +62,8 @@ def test_products_keep_the_form(children, data):
 
 @given(maps(), st.integers(0, 2**31))
 def test_sampled_parents_follow_the_row(m, seed):
-    """Exactly, not statistically.
-
-    An even grid of uniforms hits each parent as often as its probability.
+    """Exactly, not statistically: an even grid of uniforms hits each parent as often as its
+    probability.
     """
     if m.spread is None:
         return

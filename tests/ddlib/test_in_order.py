@@ -1,6 +1,5 @@
-"""Sampling in the order of a pace.
-
-Which position comes next, within which group, and how likely that is.
+"""Sampling in the order of a pace: which position comes next, within which group, and how likely
+that is.
 """
 
 import itertools

@@ -1,6 +1,5 @@
-"""The fused output layer and loss.
-
-Equal to the loss on materialised logits, values and gradients.
+"""The fused output layer and loss: equal to the loss on materialised logits, values and
+gradients.
 """
 
 import pytest

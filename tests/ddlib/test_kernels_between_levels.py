@@ -340,9 +340,8 @@ def test_samplers_keep_the_distribution_of_a_token(name, sampler):
 
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 def test_a_loss_builds_nothing_over_states(scale):
-    """Three blurred levels have 1,025 states.
-
-    Tensors have an entry for each position and token, or 4 million.
+    """Three blurred levels have 1,025 states: tensors have an entry for each position and token, or
+    4 million.
     """
     process = Hierarchical(Blur(256, [2.0, 6.0, 20.0]), Linear())
     x = torch.randint(256, (4, 64))

@@ -1,6 +1,5 @@
-"""Samplers recover known distributions.
-
-Exact denoisers of a joint distribution, chi-square with fixed seeds.
+"""Samplers recover known distributions: exact denoisers of a joint distribution, chi-square with
+fixed seeds.
 """
 
 import pytest

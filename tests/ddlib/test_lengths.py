@@ -379,9 +379,8 @@ def test_endings_stop_rows_too(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_levels_of_a_tree_and_split_networks(rule):
     rule = RULES[rule]
-    """States between the mask and the tokens count as masks.
-
-    A split network computes logits at some positions.
+    """States between the mask and the tokens count as masks; a split network computes logits at
+    some positions.
     """
     process = LEVELS["levels-xi"]
     for sampler in (Confidence(), Ancestral()):

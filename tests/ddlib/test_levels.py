@@ -31,9 +31,8 @@ every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCE
 
 
 def by_count(length):
-    """A network whose loss at a mask depends on the number of masks alone.
-
-    4 k / L nats where k are masked.
+    """A network whose loss at a mask depends on the number of masks alone: 4 k / L nats where k are
+    masked.
     """
 
     def logits(z, t):
@@ -65,9 +64,8 @@ def test_balanced_levels_have_the_mean_of_the_bound_that_enumeration_gives(lengt
 @settings(max_examples=examples(40), deadline=None)
 @given(process=processes(max_depth=4, max_words=5), t=st.floats(1e-4, 1 - 1e-4))
 def test_balanced_sequences_follow_a_distribution_and_have_the_mean_of_the_bound(process, t):
-    """Over all states of two tokens.
-
-    Chances q / balance sum to one, and nothing of the bound is left out.
+    """Over all states of two tokens: chances q / balance sum to one, and nothing of the bound is
+    left out.
     """
     z = torch.cartesian_prod(*[torch.arange(process.num_states)] * 2)
     x = torch.tensor([[0, process.vocab_size - 1]]).expand_as(z)

@@ -1,6 +1,5 @@
-"""Exact likelihood of a sequence under an order.
-
-The distribution of the sequences that the order draws.
+"""Exact likelihood of a sequence under an order: the distribution of the sequences that the order
+draws.
 """
 
 import itertools

@@ -106,9 +106,8 @@ def test_with_many_tokens_too(process, t, seed, dtype):
     ("size", "t"), [(12, 1e-4), (18, 1e-3), (18, 0.01), (20, 0.01), (50, 1e-4)]
 )
 def test_a_state_that_the_token_hardly_leaves_has_its_loss(size, t, dtype):
-    """The previous state of z is practically impossible given x.
-
-    D(0, b) = b is not a multiple of its rate.
+    """The previous state of z is practically impossible given x: D(0, b) = b is not a multiple of
+    its rate.
     """
     process = one_way_ring(size)
     x = torch.tensor([[2]])

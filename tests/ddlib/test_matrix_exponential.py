@@ -165,9 +165,8 @@ def with_mask(size):
 
 
 def slow_shortcut(size):
-    """A path whose end is also one slow jump from its start.
-
-    The shortest walk is not the most probable one.
+    """A path whose end is also one slow jump from its start: the shortest walk is not the most
+    probable one.
     """
     rates = torch.diag(torch.ones(size - 1, dtype=F64), 1)
     rates[0, -1] = 1e-60
@@ -273,9 +272,8 @@ test_a_matrix_that_holds_no_rates_is_refused = refuses(r"""
 
 
 def test_a_process_that_never_mixes_counts_the_residual_at_the_last_time():
-    """Two groups that exchange at 1e-3.
-
-    The bound of flat logits is the entropy only with its prior term.
+    """Two groups that exchange at 1e-3: the bound of flat logits is the entropy only with its prior
+    term.
     """
     process = RateMatrix(drawn(6, 1e-3, 0.0, 4), dd.schedules.Linear())
     last = torch.tensor([1 - 2**-24], dtype=F64)

@@ -443,9 +443,8 @@ def test_shares_may_be_tensors():
 )
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):
-    """For a network that looks at a position alone.
-
-    The sum over its own steps, by enumeration of its states.
+    """For a network that looks at a position alone: the sum over its own steps, by enumeration of
+    its states.
     """
     steps = 3
     tokens = process.vocab_size

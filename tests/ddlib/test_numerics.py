@@ -1,6 +1,5 @@
-"""Fifty digits of mpmath against float32 times.
-
-Occupancies, weights and transitions to 1e-6, up to six levels.
+"""Fifty digits of mpmath against float32 times: occupancies, weights and transitions to 1e-6, up to
+six levels.
 """
 
 from functools import cache

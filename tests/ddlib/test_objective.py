@@ -303,9 +303,8 @@ def test_one_cluster_is_mdlm(t, gamma, data):
 
 @pytest.mark.parametrize("name", FIXED)
 def test_bound_estimates_the_cross_entropy_of_a_constant_denoiser(name):
-    """-log p(x) is the bound of a constant denoiser.
-
-    Here by Monte Carlo through the public surface, with bound().
+    """-log p(x) is the bound of a constant denoiser: here by Monte Carlo through the public
+    surface, with bound().
     """
     process = FIXED[name]
     logits = torch.tensor([0.3, -1.0, 0.5, 0.1, 0.0, -0.2])

@@ -1,6 +1,5 @@
-"""Every registered process, sampler and corrector on a GPU.
-
-The losses, gradients and tokens of the CPU, in float64.
+"""Every registered process, sampler and corrector on a GPU: the losses, gradients and tokens of the
+CPU, in float64.
 """
 
 import copy

@@ -318,9 +318,8 @@ class Quick(Pace):
 @pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
 @pytest.mark.parametrize("gamma", [0.5, 0.1])
 def test_moving_times_are_below_one_and_the_bound_ends_at_the_last_time(pace, gamma):
-    """Weights grow without end there.
-
-    It was 3.3 for log 4; and what is left at the last time counts but once.
+    """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time
+    counts but once.
     """
     process = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma)
     x = torch.arange(4).repeat(4096)[:, None].repeat(1, 3)

@@ -1,6 +1,5 @@
-"""Positions outside a mask count nowhere.
-
-In the training loss, in the bound, in the likelihood, in printed numbers.
+"""Positions outside a mask count nowhere: in the training loss, in the bound, in the likelihood, in
+printed numbers.
 """
 
 import math

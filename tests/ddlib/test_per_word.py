@@ -113,9 +113,8 @@ def test_the_loss_with_the_output_layer_in_it():
 
 
 def test_a_clipped_loss_is_still_minimised_by_the_posterior():
-    """The weight depends on the time alone.
-
-    Clipped or not, the distribution of least loss is the same.
+    """The weight depends on the time alone: clipped or not, the distribution of least loss is the
+    same.
     """
     process = PerWord(Linear(), POWERS)
     t = at(0.05)

@@ -78,9 +78,8 @@ def test_a_number_that_occurs_twice_is_warned_of(method):
 
 @pytest.mark.statistical
 def test_warned_combinations_lose_the_strata():
-    """The error of a mean of 64 times.
-
-    A tenth of that of independent times by position, all of it by data set.
+    """The error of a mean of 64 times: a tenth of that of independent times by position, all of it
+    by data set.
     """
 
     def spread(index):

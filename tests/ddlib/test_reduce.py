@@ -58,9 +58,8 @@ def test_every_measure_agrees_with_numpy():
 
 
 def test_batches_of_different_lengths_add_up_to_one_corpus():
-    """Token by token, not batch by batch.
-
-    A mean of batch means would weigh short batches too much.
+    """Token by token, not batch by batch: a mean of batch means would weigh short batches
+    too much.
     """
     parts = [batch(3, 10, 1), batch(5, 2, 2), batch(1, 30, 3)]
     one = dd.Tally()

@@ -52,9 +52,8 @@ WRONG = {
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a package on the path as pip would.
-
-    Modules, and a dist-info that declares entry points.
+    """Puts a package on the path as pip would: modules, and a dist-info that declares entry
+    points.
     """
 
     def install(package, points, modules=(), kind="schedules"):

@@ -1,6 +1,5 @@
-"""Remask by loop and by confidence, and Overshoot.
-
-The published formulas, and distributions that they keep.
+"""Remask by loop and by confidence, and Overshoot: the published formulas, and distributions that
+they keep.
 """
 
 import pytest

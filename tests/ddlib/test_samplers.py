@@ -1,6 +1,5 @@
-"""Properties of every sampler besides its distribution.
-
-Tokens, kept prompts, few network calls, clusters.
+"""Properties of every sampler besides its distribution: tokens, kept prompts, few network calls,
+clusters.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
-"""Sampling with the features of the previous call.
-
-Whose they are, what they change, and where they are refused.
+"""Sampling with the features of the previous call: whose they are, what they change, and where they
+are refused.
 """
 
 import pytest
@@ -166,9 +165,8 @@ def test_a_network_that_ignores_it_draws_the_same_tokens(process, sampler):
 
 @pytest.mark.statistical
 def test_the_distribution_is_that_of_the_calls_one_after_the_other():
-    """From left to right the tokens are drawn by the calls 1 and 2.
-
-    p(x) = softmax(l_1)_x1 softmax(l_2)_x2.
+    """From left to right the tokens are drawn by the calls 1 and 2: p(x) = softmax(l_1)_x1
+    softmax(l_2)_x2.
     """
     table = torch.tensor([[1.0, 0.0, -1.0, 0.5], [-1.0, 2.0, 0.0, 0.3]])
 

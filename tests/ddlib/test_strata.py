@@ -1,6 +1,5 @@
-"""Standard errors of times in strata.
-
-As wide as the estimates spread, whatever the bound does over time.
+"""Standard errors of times in strata: as wide as the estimates spread, whatever the bound does over
+time.
 """
 
 import math
@@ -105,9 +104,8 @@ def repeated(process, density, texts, repeats, length=16):
 
 
 def drawn(process, number, texts, length):
-    """A bound as evaluation draws it, of the best network.
-
-    Balanced levels, so that times make half of its noise.
+    """A bound as evaluation draws it, of the best network: balanced levels, so that times make half
+    of its noise.
     """
     generator = seeded(number)
     x = torch.multinomial(PROBS, texts * length, replacement=True, generator=generator).view(
@@ -137,18 +135,16 @@ def drawn(process, number, texts, length):
     ],
 )
 def test_intervals_of_keyed_balanced_draws_hold_the_truth(name, texts, length):
-    """Times that share a shift have an error that no two of them show.
-
-    Coverage of 0.78 at a nominal 0.95.
+    """Times that share a shift have an error that no two of them show: coverage of 0.78 at a
+    nominal 0.95.
     """
     measures = [drawn(PROCESSES[name], number, texts, length).per_token for number in range(400)]
     assert 0.92 <= coverage(measures, -float((PROBS * PROBS.log()).sum())) <= 0.98
 
 
 KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
-"""With times of their own density, and one with uniform times.
-
-Of the others rare draws decide the variance.
+"""With times of their own density, and one with uniform times: of the others rare draws decide the
+variance.
 """
 
 
@@ -212,9 +208,8 @@ def test_neighbours_in_time_by_hand():
 
 
 def test_neighbours_are_sought_within_blocks_of_rows_too():
-    """Six rows are four and two.
-
-    Keyed times of six leave half of the time to two, which show the effect.
+    """Six rows are four and two: keyed times of six leave half of the time to two, which show the
+    effect.
     """
     nats = torch.tensor([0.0, 1.0, 3.0, 6.0, 1.0, 9.0], dtype=F64)
     times = torch.tensor([0.0, 2.0, 3.0, 4.0, 1.0, 5.0], dtype=F64) / 6

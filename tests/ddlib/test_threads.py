@@ -1,6 +1,5 @@
-"""Objects shared by threads.
-
-A table that is filled on first use is the same for all of them, and afterwards.
+"""Objects shared by threads: a table that is filled on first use is the same for all of them, and
+afterwards.
 """
 
 import pickle

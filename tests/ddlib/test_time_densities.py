@@ -24,9 +24,8 @@ from ddlib.verification.claims.objective.times import bound_moment, integral, me
 
 RECORDED = [0.24539663033344508, 0.5803002149010806, 0.49510751347988174, 0.822119772897642]
 COST = 2.0
-"""By how much the variance grows where a level pays half or twice what was guessed.
-
-Uniform times have 12.
+"""By how much the variance grows where a level pays half or twice what was guessed; uniform times
+have 12.
 """
 METHODS = ["iid", "stratified", "antithetic"]
 ODDS = torch.linspace(-16, 16, 4001, dtype=F64)
@@ -271,9 +270,8 @@ def test_no_time_is_rounded_up_to_one(method, dtype):
 
 
 def test_the_bound_of_tokens_that_leave_late_is_their_entropy():
-    """Its weight grows without end at t = 1, where a time in float32 must not be put.
-
-    It was 3.3 for log 4.
+    """Its weight grows without end at t = 1, where a time in float32 must not be put: it was 3.3
+    for log 4.
     """
     process = dd.presets.hdlm([0, 0, 1, 1], gamma=0.5)
     x = torch.arange(4).repeat(4096)[:, None]

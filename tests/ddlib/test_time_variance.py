@@ -95,9 +95,8 @@ def moments(process, scores, tokens, times=T):
 
 
 def deviations(process, tokens, every):
-    """For each predictor, length and chance.
-
-    Name, deviation of a sequence under its own density, under uniform times.
+    """For each predictor, length and chance: name, deviation of a sequence under its own density,
+    under uniform times.
 
     With times in strata (chance 0.2) only what lies beyond t = 1e-4 counts under uniform times:
     nearer to the data most runs draw nothing. A density for independent times (chance 1) is

@@ -115,9 +115,8 @@ def test_gradients_are_those_of_finite_differences():
 
 
 def test_training_on_a_distribution_learns_it():
-    """The whole loop on one token.
-
-    The loss's minimum is the entropy, at the true distribution, clipped or not.
+    """The whole loop on one token: the loss's minimum is the entropy, at the true distribution,
+    clipped or not.
     """
     probs = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])
     generator = seeded()

@@ -569,9 +569,8 @@ def test_a_collator_for_steps_of_another_size_is_refused(tmp_path):
 
 
 def shard_on_cpus():
-    """Lets accelerate, and so the Trainer, shard on CPUs.
-
-    Torch does, but they leave out a plugin of FSDP there.
+    """Lets accelerate, and so the Trainer, shard on CPUs: torch does, but they leave out a plugin
+    of FSDP there.
     """
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType

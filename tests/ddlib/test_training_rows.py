@@ -1,6 +1,5 @@
-"""Rows that descend along an order with true tokens.
-
-Their states, their loss, and how they resume.
+"""Rows that descend along an order with true tokens: their states, their loss, and how they
+resume.
 """
 
 import itertools

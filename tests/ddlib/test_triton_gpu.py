@@ -189,9 +189,8 @@ def test_evaluation_stores_no_logits():
 
 
 def test_noise_is_that_of_the_cpu():
-    """Keyed numbers, their scramblings and copies, to the bit.
-
-    One kernel on the GPU, the formula on the CPU.
+    """Keyed numbers, their scramblings and copies, to the bit: one kernel on the GPU, the formula
+    on the CPU.
     """
     found = []
     for device in ("cpu", "cuda"):

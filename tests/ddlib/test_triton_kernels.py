@@ -1,6 +1,5 @@
-"""The Triton kernels without a GPU.
-
-Their logic in the interpreter, their code compiled for GPUs that are not here.
+"""The Triton kernels without a GPU: their logic in the interpreter, their code compiled for GPUs
+that are not here.
 """
 
 import os

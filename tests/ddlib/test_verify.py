@@ -378,9 +378,8 @@ def test_skipped_claims_have_a_reason():
 
 @pytest.mark.statistical
 def test_bounds_on_counts_have_the_stated_false_alarm_rate():
-    """Scaled up from 1e-6 per check, which no test could count.
-
-    Refused shares stay below what they promise.
+    """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they
+    promise.
     """
     probs = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
     generator = seeded()

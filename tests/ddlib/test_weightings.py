@@ -135,9 +135,8 @@ def test_dynamic_weights_scale_with_their_height_and_keep_to_it():
 @pytest.mark.parametrize("name", EVERY_KIND)
 @pytest.mark.parametrize("length", [1, 64])
 def test_optimal_weights_make_every_time_as_loud(name, length):
-    """In the middle of a cell of the table but for its floor.
-
-    The second moment of a text's term, and the mean is 1.
+    """In the middle of a cell of the table but for its floor: the second moment of a text's term,
+    and the mean is 1.
     """
     process = EVERY_KIND[name]
     rule = Optimal(length)

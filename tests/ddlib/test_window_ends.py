@@ -1,6 +1,5 @@
-"""Windows that end, or start, inside (0, 1) with a flux that would diverge.
-
-Bounds, losses, times and draws.
+"""Windows that end, or start, inside (0, 1) with a flux that would diverge: bounds, losses, times
+and draws.
 """
 
 import math

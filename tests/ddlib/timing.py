@@ -25,9 +25,8 @@ def drawn(process, t, seed=0):
 
 
 def answers(process, x, z, logits, s, t):
-    """Every answer that depends on times, by name.
-
-    Called alike with times per sequence and per position.
+    """Every answer that depends on times, by name: called alike with times per sequence and per
+    position.
     """
     p = logits.softmax(-1)
     found = {

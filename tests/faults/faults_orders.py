@@ -93,9 +93,8 @@ def a_threshold_of_0_is_declared_to_have_a_consistent_joint(monkeypatch):
     within=ORDERS,
 )
 def the_entropy_bound_subtracts_the_largest_entropy_twice(select_within, ranked, gamma):
-    """Use the bound of the EB-sampler with one entropy too few.
-
-    It unmasks two positions where none is certain.
+    """Use the bound of the EB-sampler with one entropy too few: it unmasks two positions where none
+    is certain.
     """
     entropies = (-ranked.score).masked_fill(ranked.level == 0, 0.0)
     return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= gamma

@@ -1,6 +1,5 @@
-"""Faults of large state spaces.
-
-Clamped durations, indices that overflow, truncated distributions.
+"""Faults of large state spaces: clamped durations, indices that overflow, truncated
+distributions.
 """
 
 import torch

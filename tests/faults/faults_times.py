@@ -100,9 +100,8 @@ def time_density_returns_a_tensor(time_density, self, length, divergences=None, 
 def time_moments_use_the_loss_weight_without_the_divergence(
     time_moments, self, t, divergences=None
 ):
-    """Use the density of ddlib 0.1.
-
-    The rate grows like 1 / (1 - t) where the divergence is almost 0.
+    """Use the density of ddlib 0.1: the rate grows like 1 / (1 - t) where the divergence is almost
+    0.
     """
     x, z, _ = self.equivalence_classes()
     x = x.expand(len(t), -1)

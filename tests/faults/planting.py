@@ -1,6 +1,5 @@
-"""List of planted faults, and the decorator that adds one.
-
-A correct object with one method or function replaced.
+"""List of planted faults, and the decorator that adds one: a correct object with one method or
+function replaced.
 """
 
 import dataclasses

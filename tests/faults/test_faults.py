@@ -1,6 +1,5 @@
-"""The mutation score of ``dd.verify``.
-
-It rejects every planted fault and accepts every right object.
+"""The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right
+object.
 """
 
 from importlib import import_module

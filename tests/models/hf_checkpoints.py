@@ -1,6 +1,5 @@
-"""Tiny language models as Hugging Face writes them.
-
-What the tests of ``MaskedLM`` and ``CausalLM`` share.
+"""Tiny language models as Hugging Face writes them: what the tests of ``MaskedLM`` and ``CausalLM``
+share.
 """
 
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Tiny pretrained models as their makers write them.
-
-What the tests of ``ddlib_models.hub`` share.
+"""Tiny pretrained models as their makers write them: what the tests of ``ddlib_models.hub``
+share.
 """
 
 import json

@@ -176,9 +176,8 @@ def predictable(case: Case) -> Tensor:
 
 
 def digest(logits: Tensor) -> dict[str, float | list[float]]:
-    """Some logits, and three numbers that all of them enter.
-
-    Their sum, their norm, a sum with signs.
+    """Some logits, and three numbers that all of them enter: their sum, their norm, a sum with
+    signs.
     """
     flat = logits.double().flatten()
     signs = numbers("digest", tuple(flat.shape)).double()

@@ -1,6 +1,5 @@
-"""Any callable (z, t) -> logits is a backbone.
-
-Here Hugging Face's masked language models, in ten lines.
+"""Any callable (z, t) -> logits is a backbone: here Hugging Face's masked language models, in ten
+lines.
 """
 
 import pytest

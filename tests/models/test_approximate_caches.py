@@ -1,6 +1,5 @@
-"""Sampling with approximate caches.
-
-What is exact, what a sequence depends on, and what is refused.
+"""Sampling with approximate caches: what is exact, what a sequence depends on, and what is
+refused.
 """
 
 import re

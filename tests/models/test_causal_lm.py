@@ -1,6 +1,5 @@
-"""Hugging Face's causal language models as backbones.
-
-Whom a position sees, whose logits stand where, what is kept.
+"""Hugging Face's causal language models as backbones: whom a position sees, whose logits stand
+where, what is kept.
 """
 
 import copy

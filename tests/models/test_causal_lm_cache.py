@@ -1,6 +1,5 @@
-"""Key/value cache of a ``CausalLM``.
-
-The whole sequence's logits at a window's cost; no other class has it.
+"""Key/value cache of a ``CausalLM``: the whole sequence's logits at a window's cost; no other class
+has it.
 """
 
 import copy

@@ -1,6 +1,5 @@
-"""Tensors of networks that are neither learned nor saved.
-
-They move, and no average of weights changes them.
+"""Tensors of networks that are neither learned nor saved: they move, and no average of weights
+changes them.
 """
 
 import copy

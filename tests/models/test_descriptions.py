@@ -1,6 +1,5 @@
-"""Broken or missing JSON files beside pretrained weights.
-
-Both readers name the file and the error.
+"""Broken or missing JSON files beside pretrained weights: both readers name the file and
+the error.
 """
 
 import logging

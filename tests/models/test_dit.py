@@ -79,9 +79,8 @@ def test_a_fresh_model_is_uniform():
 
 
 def test_attention_turns_with_the_sequence():
-    """Rotary scores depend on differences of positions.
-
-    The same window gives the same scores anywhere.
+    """Rotary scores depend on differences of positions: the same window gives the same scores
+    anywhere.
     """
     torch.manual_seed(0)
     q = torch.randn(2, 6, 3, 8)

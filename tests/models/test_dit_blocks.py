@@ -30,9 +30,8 @@ def text(
 
 
 def one_by_one(call, size: int, x: torch.Tensor, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    """Block b of ``call(z_b, t_b)``.
-
-    x at time 0 before the block, and behind it what must not matter.
+    """Block b of ``call(z_b, t_b)``: x at time 0 before the block, and behind it what must not
+    matter.
     """
     parts = []
     for begin in range(0, x.shape[1], size):

@@ -1,6 +1,5 @@
-"""Keys and values of finished blocks.
-
-The logits after them are those of the whole sequence, for less work.
+"""Keys and values of finished blocks: the logits after them are those of the whole sequence, for
+less work.
 """
 
 import copy

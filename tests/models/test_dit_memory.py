@@ -1,6 +1,5 @@
-"""DiT that takes the features of its previous call.
-
-Equal to the network without at first, and where there is none.
+"""DiT that takes the features of its previous call: equal to the network without at first, and
+where there is none.
 """
 
 import pytest

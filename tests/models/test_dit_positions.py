@@ -1,6 +1,5 @@
-"""DiT with positions along a sequence, by row and column, or learned.
-
-Symmetries, prefixes, packs, files, refusals.
+"""DiT with positions along a sequence, by row and column, or learned: symmetries, prefixes, packs,
+files, refusals.
 """
 
 import json

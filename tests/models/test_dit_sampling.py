@@ -1,6 +1,5 @@
-"""DiT by blocks under samplers.
-
-The same tokens with and without its keys and values, for all options.
+"""DiT by blocks under samplers: the same tokens with and without its keys and values, for all
+options.
 """
 
 import pytest
@@ -50,9 +49,8 @@ def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, 
     "pace", [dd.paces.Blocks(8), None, dd.paces.Together(), dd.paces.RandomOrder()], ids=str
 )
 def test_noise_in_earlier_blocks_is_warned_of(pace):
-    """Blocks(2) are parts of the network's.
-
-    What stands before a position is clean, as in training.
+    """Blocks(2) are parts of the network's: what stands before a position is clean, as in
+    training.
     """
     model = trained(block_size=4, depth=2).eval()
     process = dd.processes.Masked(WORDS, dd.schedules.Linear())

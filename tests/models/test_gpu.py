@@ -1,6 +1,5 @@
-"""Tests that need a GPU and the ``gpu`` extra.
-
-Back ends against the formula, forward and backward.
+"""Tests that need a GPU and the ``gpu`` extra: back ends against the formula, forward and
+backward.
 """
 
 import pytest

@@ -1,6 +1,5 @@
-"""Families of block-causal diffusion language models in ``ddlib_models.hub``.
-
-Logits, masks, shifts, block sizes.
+"""Families of block-causal diffusion language models in ``ddlib_models.hub``: logits, masks,
+shifts, block sizes.
 """
 
 import json
@@ -126,9 +125,8 @@ def published(folder, kind):
 
 
 def by_hand(network, z: torch.Tensor, size: int, shift: int) -> torch.Tensor:
-    """Logits of each position, one call per block.
-
-    That block and those before it, and nothing else.
+    """Logits of each position, one call per block: that block and those before it, and nothing
+    else.
     """
     length = z.shape[1]
     parts = []

@@ -88,9 +88,8 @@ def best(network, z):
 
 
 def sdar(network, size, threshold):
-    """``block_diffusion_generate``, low_confidence_dynamic.
-
-    In each step all above the threshold, or the best one.
+    """``block_diffusion_generate``, low_confidence_dynamic: in each step all above the threshold,
+    or the best one.
     """
     z = start()
     states = [start()[0].tolist()]
@@ -166,9 +165,8 @@ class SmallBlocks(dd.samplers.Confidence):
 
 
 def fast_dllm(network, size, small, threshold):
-    """``generate`` of Fast-dLLM v2.
-
-    A word by the finished block, then small blocks by the threshold.
+    """``generate`` of Fast-dLLM v2: a word by the finished block, then small blocks by the
+    threshold.
 
     The network has no shift: the loop moves its output within the block.
     """
@@ -225,9 +223,8 @@ class AnotherHead(Table):
 
 
 def nemotron(block, causal, threshold, prompt):
-    """``generate`` of Nemotron-Labs-Diffusion.
-
-    A word by the causal model, then the best one and all up to a bound.
+    """``generate`` of Nemotron-Labs-Diffusion: a word by the causal model, then the best one and
+    all up to a bound.
     """
     z = start(prompt)
     states = [start(prompt)[0].tolist()]
@@ -257,9 +254,8 @@ def test_a_token_by_the_causal_model_and_a_threshold(seed):
 
 
 def rnd1(network, steps):
-    """``diffusion_sample``, greedy.
-
-    After each step the positions of the highest entropy stay masked.
+    """``diffusion_sample``, greedy: after each step the positions of the highest entropy stay
+    masked.
     """
     z = start()
     states = [start()[0].tolist()]

@@ -1,6 +1,5 @@
-"""Families of ``ddlib_models.hub`` whose networks were causal.
-
-Their weights, their shift, their masks.
+"""Families of ``ddlib_models.hub`` whose networks were causal: their weights, their shift, their
+masks.
 """
 
 import json
@@ -146,9 +145,8 @@ def test_a2d_by_blocks(tmp_path):
 
 
 class TheirRotary(nn.Module):
-    """LLaDA's network, written anew from its description.
-
-    Names of its weights, pre-norm, rotation of half a head.
+    """LLaDA's network, written anew from its description: names of its weights, pre-norm, rotation
+    of half a head.
     """
 
     def __init__(self, config: dict):
@@ -335,9 +333,8 @@ class Copies(nn.Module):
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_a_copying_network_detects_the_shift(shift):
-    """Its predictions are one position early.
-
-    Only the right shift aligns them with the positions.
+    """Its predictions are one position early: only the right shift aligns them with the
+    positions.
     """
     special = hub.Special(9, None, None, None, None, None, (), ())
     z = torch.arange(6)[None]

@@ -1,6 +1,5 @@
-"""The loops that LLaDA and Dream publish, word for word, by ddlib's sampler.
-
-How many come down when, and which.
+"""The loops that LLaDA and Dream publish, word for word, by ddlib's sampler: how many come down
+when, and which.
 
 Both loops are written anew here from their descriptions, over masks, at temperature 0.
 """

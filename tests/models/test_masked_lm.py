@@ -1,6 +1,5 @@
-"""Hugging Face's masked language models as backbones.
-
-The same logits, halves, ties, clusters, saving, training.
+"""Hugging Face's masked language models as backbones: the same logits, halves, ties, clusters,
+saving, training.
 """
 
 import copy

@@ -1,6 +1,5 @@
-"""Saving, loading and publishing.
-
-Every option comes back bit for bit, and what is not what was saved is refused.
+"""Saving, loading and publishing: every option comes back bit for bit, and what is not what was
+saved is refused.
 """
 
 import copy

@@ -66,9 +66,8 @@ def test_a_weight_of_another_name_is_refused(folder):
 
 
 def test_additional_weights_of_a_pretraining_are_accepted(bert):
-    """As BERT's own checkpoints are.
-
-    A pooler, a head for the next sentence, positions that were once saved.
+    """As BERT's own checkpoints are: a pooler, a head for the next sentence, positions that were
+    once saved.
     """
     z = torch.arange(7)[None]
     t = torch.zeros(1)

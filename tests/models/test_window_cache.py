@@ -138,9 +138,8 @@ def test_rows_and_joined_caches_are_those_of_their_sequences(folders):
 
 @torch.no_grad()
 def test_wrong_positions_and_a_stale_mask_are_noticed(folders, monkeypatch):
-    """Faults that a cache of this kind can have.
-
-    Each moves the logits of some window by more than 1e-6.
+    """Faults that a cache of this kind can have: each moves the logits of some window by more than
+    1e-6.
     """
     dit = trained(block_size=3).double()
     net = llama(folders, block_size=2)

@@ -28,14 +28,11 @@ PYTHONS = ("3.11", "3.12", "3.13")
 OURS = {"ddlib", "ddlib_models"}
 HEAVY = "scipy matplotlib transformers sklearn pandas datasets sympy"
 SECONDS, SHARE = 2.5, 2.0
-"""Limits of ``import ddlib`` in CPU time.
-
-So many seconds or, on a slow or busy machine, so many times the time of
-``import torch``. CPU time depends less than wall time on other processes."""
+"""Limits of ``import ddlib`` in CPU time: so many seconds or, on a slow or busy machine, so many
+times the time of ``import torch``. CPU time depends less than wall time on other processes."""
 ROOM = 10
-"""Required free disk space in GB.
-
-CI has torch without CUDA for Python 3.11 only, and torch with CUDA takes several.
+"""Required free disk space in GB: CI has torch without CUDA for Python 3.11 only, and torch with
+CUDA takes several.
 """
 HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 """Variables to remove: they add other packages to the path, or make Python compile all files at

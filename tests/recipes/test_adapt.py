@@ -1,6 +1,5 @@
-"""A tiny causal model made a diffusion model.
-
-Bound and samples before and after, resumed, saved, refused.
+"""A tiny causal model made a diffusion model: bound and samples before and after, resumed, saved,
+refused.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""The audit of a trained model.
-
-A table of estimators with verdicts, and the reasons of those that it refuses.
+"""The audit of a trained model: a table of estimators with verdicts, and the reasons of those that
+it refuses.
 """
 
 import io

@@ -1,6 +1,5 @@
-"""Third-party packages, by command lines alone.
-
-Prepared, trained, killed, resumed, evaluated, published.
+"""Third-party packages, by command lines alone: prepared, trained, killed, resumed, evaluated,
+published.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""A head over children in recipes.
-
-Trained, evaluated and sampled from like any other, in every layout.
+"""A head over children in recipes: trained, evaluated and sampled from like any other, in every
+layout.
 """
 
 from dataclasses import replace

@@ -1,6 +1,5 @@
-"""Runs with the consistency loss.
-
-Killed, resumed, on two ranks, packed, by blocks, from a trained run; refusals.
+"""Runs with the consistency loss: killed, resumed, on two ranks, packed, by blocks, from a trained
+run; refusals.
 """
 
 import shutil

@@ -1,6 +1,5 @@
-"""Texts that match a regular expression or a JSON schema.
-
-``recipes.generate --regex`` and ``--json-schema``.
+"""Texts that match a regular expression or a JSON schema: ``recipes.generate --regex`` and
+``--json-schema``.
 """
 
 import io

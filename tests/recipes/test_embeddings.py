@@ -13,9 +13,8 @@ WORDS = 40
 
 
 def stream(length: int = 4000) -> torch.Tensor:
-    """Two kinds of words that alternate.
-
-    Even ones are followed by odd ones and the other way round.
+    """Two kinds of words that alternate: even ones are followed by odd ones and the other way
+    round.
     """
     generator = torch.Generator().manual_seed(0)
     half = torch.randint(WORDS // 2, (length,), generator=generator)

@@ -1,6 +1,5 @@
-"""Killed at any moment, stopped, damaged, changed.
-
-A run continues exactly, or the error names the reason.
+"""Killed at any moment, stopped, damaged, changed: a run continues exactly, or the error names the
+reason.
 """
 
 import json

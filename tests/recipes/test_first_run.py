@@ -1,6 +1,5 @@
-"""The first run on one's own text.
-
-A prepared folder is enough, and the commands are those of README.
+"""The first run on one's own text: a prepared folder is enough, and the commands are those of
+README.
 """
 
 import re

@@ -43,9 +43,8 @@ def folder(tmp_path_factory):
 
 
 def fixed_clusters(data, counts):
-    """Clusters where the run would look for its own.
-
-    Those come from matrices that processors multiply otherwise.
+    """Clusters where the run would look for its own: those come from matrices that processors
+    multiply otherwise.
     """
     words = open_prepared(data)
     parents = random_parents(words.vocab_size, counts)

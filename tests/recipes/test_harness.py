@@ -139,9 +139,8 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
 
 
 def test_the_conditional_score_is_the_bound_behind_a_prompt():
-    """One free position of a masked process.
-
-    -log p(word | context) exactly, so the mean of bounds is that.
+    """One free position of a masked process: -log p(word | context) exactly, so the mean of bounds
+    is that.
     """
     process = dd.presets.mdlm(5)
     table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))

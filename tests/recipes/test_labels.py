@@ -93,9 +93,8 @@ def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
 
 
 def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_label(tmp_path):
-    """The sequences of one class are constant, those of the other uniform.
-
-    Only the second has entropy.
+    """The sequences of one class are constant, those of the other uniform: only the second has
+    entropy.
     """
     random = np.random.default_rng(0)
     kinds = random.integers(0, 2, 300)

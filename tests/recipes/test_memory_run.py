@@ -1,6 +1,5 @@
-"""Runs with ``loss.memory``.
-
-Two passes in training, resumed, in any layout, sampled with memory; refusals.
+"""Runs with ``loss.memory``: two passes in training, resumed, in any layout, sampled with memory;
+refusals.
 """
 
 import io

@@ -1,6 +1,5 @@
-"""Data from installed packages.
-
-What is read, in what order, and that no package is imported for it.
+"""Data from installed packages: what is read, in what order, and that no package is imported for
+it.
 """
 
 import gzip

@@ -1,6 +1,5 @@
-"""A network from one's own loop.
-
-Published, then opened, sampled and measured by the recipes' commands.
+"""A network from one's own loop: published, then opened, sampled and measured by the recipes'
+commands.
 """
 
 import inspect

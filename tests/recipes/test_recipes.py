@@ -1,6 +1,5 @@
-"""The recipes of the papers.
-
-Their numbers, every variant on local text, the command line, files.
+"""The recipes of the papers: their numbers, every variant on local text, the command line,
+files.
 """
 
 import dataclasses

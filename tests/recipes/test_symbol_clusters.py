@@ -1,6 +1,5 @@
-"""Hierarchies of one's own symbols.
-
-From a similarity, from neighbours in sequences and pictures, with names.
+"""Hierarchies of one's own symbols: from a similarity, from neighbours in sequences and pictures,
+with names.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""Times from a density in recipes.
-
-Training, validation and evaluation draw from it, and no bound is moved by it.
+"""Times from a density in recipes: training, validation and evaluation draw from it, and no bound
+is moved by it.
 """
 
 import math

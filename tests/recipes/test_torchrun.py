@@ -1,6 +1,5 @@
-"""SIGTERM to ``torchrun``, which hands it to its processes.
-
-Each saves, and ends as a run after a stop signal.
+"""SIGTERM to ``torchrun``, which hands it to its processes: each saves, and ends as a run after a
+stop signal.
 """
 
 import os

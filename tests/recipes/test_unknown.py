@@ -1,6 +1,5 @@
-"""Symbols that a tokenizer does not have.
-
-Counted, listed and refused, in prepared text and in prompts.
+"""Symbols that a tokenizer does not have: counted, listed and refused, in prepared text and in
+prompts.
 """
 
 from dataclasses import replace

@@ -43,9 +43,8 @@ def recipe(folder: Path, **output) -> Recipe:
 
 
 def made(number: int) -> Step:
-    """A step whose numbers have no short decimals.
-
-    0.1 nats on each of 4 words' tokens, none on clusters.
+    """A step whose numbers have no short decimals: 0.1 nats on each of 4 words' tokens, none on
+    clusters.
     """
     levels = torch.tensor([[0.4, 4.0], [0.0, 0.0], [number / 3, 12.0]], dtype=torch.float64)
     names = ["word", "cluster", "mask"]

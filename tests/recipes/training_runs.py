@@ -25,9 +25,8 @@ from recipes.logging import TIMING, read_metrics
 
 @functools.cache
 def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
-    """A folder of prepared text of a few words.
-
-    A copy, since its preparation takes as long as fifty steps.
+    """A folder of prepared text of a few words: a copy, since its preparation takes as long as
+    fifty steps.
     """
     shutil.copytree(_made(words, held_out).name, folder)
     return folder

@@ -52,9 +52,8 @@ def seeded(seed=0):
 
 
 class Table:
-    """Denoiser or features of one.
-
-    Float64 values indexed by the state at a position and the state left of it.
+    """Denoiser or features of one: float64 values indexed by the state at a position and the state
+    left of it.
     """
 
     own_times = True
@@ -184,9 +183,8 @@ def batch(process):
 
 
 def losses():
-    """Bounds, losses with gradients, and likelihoods.
-
-    Scalars, or the sum and the first three of many values.
+    """Bounds, losses with gradients, and likelihoods: scalars, or the sum and the first three of
+    many values.
     """
     found = {}
     for kind, process in processes().items():

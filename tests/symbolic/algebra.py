@@ -1,6 +1,5 @@
-"""Exact algebra on a process whose marginals and rates are symbols.
-
-The bound of theory section 1, the paper's lemma.
+"""Exact algebra on a process whose marginals and rates are symbols: the bound of theory section 1,
+the paper's lemma.
 
 A process is a matrix ``marginals[x, z]`` = q_t(z|x) and one of rates ``Q[y, z]`` from y to z, at
 one time.
@@ -63,9 +62,8 @@ def with_diagonal(rates):
 
 
 def climbing(maps, occupancies, fluxes):
-    """The process of theory section 2.
-
-    Levels joined by stochastic maps, flux F_i from level i to i + 1.
+    """The process of theory section 2: levels joined by stochastic maps, flux F_i from level i to i
+    + 1.
     """
     up_to = [sp.eye(maps[0].rows)]
     for edge in maps:

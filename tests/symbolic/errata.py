@@ -125,9 +125,8 @@ def bias_identity(sign):
 
 
 def single_token_identity(sign):
-    """One token, one cluster, known distribution.
-
-    Sign E[...] is -log p, as the fluxes integrate to 1 over time.
+    """One token, one cluster, known distribution: sign E[...] is -log p, as the fluxes integrate to
+    1 over time.
     """
     single = climbing([sp.ones(3, 1), sp.ones(1, 1)], a, F)
     p = distribution(3)

@@ -1,6 +1,5 @@
-"""The schedules in closed form.
-
-Proofs for symbolic speeds, and the code's float64 against the proved expressions.
+"""The schedules in closed form: proofs for symbolic speeds, and the code's float64 against the
+proved expressions.
 """
 
 import pytest
@@ -88,9 +87,8 @@ def test_gamma_one_is_the_limit_of_the_others():
 
 
 def test_the_papers_cluster_mass_is_the_integral_it_starts_from():
-    """beta_c = int_0^t (1-t)/(1-tau) (-alpha_tau') dtau.
-
-    a cluster turns to mask at a uniform time.
+    """beta_c = int_0^t (1-t)/(1-tau) (-alpha_tau') dtau: a cluster turns to mask at a
+    uniform time.
     """
     w = sp.Symbol("w", positive=True)
     for g in GAMMAS:

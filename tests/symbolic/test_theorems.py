@@ -155,9 +155,8 @@ def test_a_climbing_process_has_the_marginals_it_claims():
 
 
 def test_a_single_cluster_is_mdlm():
-    """The mask costs nothing, and a cluster as much as MDLM's mask does.
-
-    Both average to -alpha' CE.
+    """The mask costs nothing, and a cluster as much as MDLM's mask does: both average to -alpha'
+    CE.
     """
     p = distribution(3)
     single = climbing([sp.ones(3, 1), sp.ones(1, 1)], a[:3], F[:2])

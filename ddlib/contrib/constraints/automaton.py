@@ -304,9 +304,8 @@ class Automaton:
     def precede(
         self, values: Float64[Tensor, "B K"], classes: Int64[Tensor, "B"]
     ) -> Float64[Tensor, "B K"]:
-        """Return the values of the states before a token of these classes.
-
-        Those of the next states.
+        """Return the values of the states before a token of these classes: those of the next
+        states.
 
         For a negative class it is the largest one over the classes of its group, and -inf without a
         transition.

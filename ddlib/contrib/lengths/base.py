@@ -108,9 +108,8 @@ class Length(Control):
         return *memo(run, state, k), memo
 
     def start_canvas(self, canvas: Canvas) -> Canvas:
-        """Return the canvas at the first step, by default as it is.
-
-        The prompt and ``start`` masks.
+        """Return the canvas at the first step, by default as it is: the prompt and
+        ``start`` masks.
         """
         return canvas
 

@@ -83,9 +83,8 @@ class Points:
     def centroids(
         self, label: Int64[Tensor, "children"], before: Float[Tensor, "parents D"]
     ) -> Float[Tensor, "parents D"]:
-        """Return the minimiser of each cluster's cost.
-
-        The mean, or its direction; ``before`` if it is undefined.
+        """Return the minimiser of each cluster's cost: the mean, or its direction; ``before`` if it
+        is undefined.
         """
         sums = self.sums(label, len(before))
         size = (sums.norm(dim=1) if self.cosine else self.masses(label, len(before)))[:, None]

@@ -99,9 +99,8 @@ def semantic_clusters(
     seed: int = 0,
     fingerprint: str | None = None,
 ) -> Clusters:
-    r"""Cluster token embeddings by size-constrained k-means.
-
-    K-means++, then the cheapest assignment within the bounds.
+    r"""Cluster token embeddings by size-constrained k-means: k-means++, then the cheapest
+    assignment within the bounds.
 
         min sum_w d(e_w, c_{k(w)})
         with  min_ratio n / K <= children of each cluster <= max_ratio n / K

@@ -1,6 +1,5 @@
-"""Size-constrained assignment.
-
-Minimum-cost assignment of children to clusters with bounds on the sizes, exact.
+"""Size-constrained assignment: minimum-cost assignment of children to clusters with bounds on the
+sizes, exact.
 """
 
 from itertools import pairwise

@@ -12,9 +12,8 @@ from ddlib.utils import triton_kernels
 
 
 def usable(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the kernels support hidden states of ``dtype`` on ``device``.
-
-    Any dtype but float64.
+    """Return whether the kernels support hidden states of ``dtype`` on ``device``: any dtype but
+    float64.
     """
     return dtype != torch.float64 and triton_kernels.usable(device)
 

@@ -1,6 +1,5 @@
-"""Forward pass in one kernel.
-
-Logits are computed tile by tile and reduced at once; no logit is stored.
+"""Forward pass in one kernel: logits are computed tile by tile and reduced at once; no logit is
+stored.
 
 Every row keeps four numbers: largest logit and sum of exponentials over its outer and over its
 inner span (online softmax: Milakov and Gimelshein, arXiv 1805.02867). A program processes

@@ -1,6 +1,5 @@
-"""Training kernel on a chunk of logits.
-
-One program reads a row, reduces it and overwrites it with the derivatives.
+"""Training kernel on a chunk of logits: one program reads a row, reduces it and overwrites it with
+the derivatives.
 """
 
 import torch
@@ -13,9 +12,8 @@ from ddlib.kernels.fused import Divergence, FlatBatch, Reader
 from ddlib.utils.triton_kernels import kernel
 
 COLUMNS = 4096
-"""Number of logits of a row that a program loads at a time.
-
-Other numbers were not tried on a GPU.
+"""Number of logits of a row that a program loads at a time; other numbers were not tried on
+a GPU.
 """
 
 

@@ -1,6 +1,5 @@
-"""Losses of child logits on a GPU.
-
-As ``ddlib.kernels.sibling_loss``, without synchronising the host.
+"""Losses of child logits on a GPU: as ``ddlib.kernels.sibling_loss``, without synchronising the
+host.
 
 The number of rows of a family is available on the device only. So the maximum number of programs is
 launched, and those without work return at once. A buffer holds the logits of a chunk of rows, as

@@ -10,9 +10,8 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.fused import FlatBatch
 
 ALIGNED = 64
-"""Columns are taken in multiples of this.
-
-CuBLAS is slow if rows of logits do not start at multiples of 16 B.
+"""Columns are taken in multiples of this: cuBLAS is slow if rows of logits do not start at
+multiples of 16 B.
 """
 
 
@@ -28,9 +27,8 @@ class Spans(NamedTuple):
 
 
 EXTRA = 1 << 22
-"""Logits without effect that a product may have to save a product.
-
-On an H200 they take less time than its launches.
+"""Logits without effect that a product may have to save a product: on an H200 they take less time
+than its launches.
 """
 
 

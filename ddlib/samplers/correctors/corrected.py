@@ -20,9 +20,8 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Corrected(Sampler):
-    """Predictor-corrector sampler.
-
-    Steps of a sampler, each followed by corrections at the time that it reaches.
+    """Predictor-corrector sampler: steps of a sampler, each followed by corrections at the time
+    that it reaches.
 
     A corrector keeps the distribution at a time and reduces errors of earlier steps, such as tokens
     that were drawn at once and do not match. Song et al. (2021), for discrete states Campbell et

@@ -14,9 +14,8 @@ from ddlib.utils.validation import check_number
 
 
 class ForwardBackward(Corrector):
-    r"""Forward step by :math:`q_{u|t}`, then a reverse step by :math:`q(z_t | z_u, p)`.
-
-    Campbell et al. (2022).
+    r"""Forward step by :math:`q_{u|t}`, then a reverse step by :math:`q(z_t | z_u, p)`: Campbell et
+    al. (2022).
 
     :math:`u = \min(1, t + amount\, h)` after a step of length h. It supports every process. Each
     token keeps its distribution exactly, however large the amount. The joint distribution of a

@@ -1,6 +1,5 @@
-"""Model inputs beside the tokens.
-
-A part of the sequence, cached keys and values, features of the previous call.
+"""Model inputs beside the tokens: a part of the sequence, cached keys and values, features of the
+previous call.
 """
 
 from typing import Any, cast

@@ -184,9 +184,8 @@ class Head(FullOutput):
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Compute the logits of the children alone.
-
-        K is the largest number of children of these parents.
+        """Compute the logits of the children alone: K is the largest number of children of these
+        parents.
         """
         families = cast(Children, self.layout).families(level)
         parent = self._member(level, parent)

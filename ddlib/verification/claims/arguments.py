@@ -1,6 +1,5 @@
-"""Claims about constructor arguments and state.
-
-Plain values rebuild a part, the state holds learned numbers only.
+"""Claims about constructor arguments and state: plain values rebuild a part, the state holds
+learned numbers only.
 """
 
 import copy

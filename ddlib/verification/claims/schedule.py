@@ -24,9 +24,8 @@ _ROUNDING = 2.0**-52
 
 
 def formula(schedule: Schedule) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return alpha and its derivative as functions of an mpmath number.
-
-    By sympy, else by high-precision differences.
+    """Return alpha and its derivative as functions of an mpmath number: by sympy, else by
+    high-precision differences.
 
     A formula that sympy does not support is evaluated with mpmath, whose functions have the same
     names as torch's.

@@ -173,9 +173,8 @@ def case_verifier(
     claims: Sequence[Claim],
     part_claims: Sequence[Claim],
 ) -> Callable[[Any, bool], tuple[list[Check], str]]:
-    """Return the ``verify`` of a kind of parts.
-
-    Claims on each of the cases ``runs(part)``, and claims of the part.
+    """Return the ``verify`` of a kind of parts: claims on each of the cases ``runs(part)``, and
+    claims of the part.
     """
 
     def verify(subject: Any, full: bool) -> tuple[list[Check], str]:

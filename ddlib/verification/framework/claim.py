@@ -13,9 +13,8 @@ from ddlib.verification.framework.blame import locate_error
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
-"""Point at which a claim is evaluated.
-
-Times by name, and ``distribution``, the seed of one (0 is uniform).
+"""Point at which a claim is evaluated: times by name, and ``distribution``, the seed of one (0 is
+uniform).
 """
 
 
@@ -32,10 +31,8 @@ class Comparison(NamedTuple):
     labels: Mapping[str, Tensor] = {}
     """For tensors over a list of cases: labels of each case, indexed by the first index."""
     message: str = ""
-    """Message printed for the largest difference, instead of the numbers.
-
-    A format string with ``{got}``,
-    ``{expected}`` and the names of the point."""
+    """Message printed for the largest difference, instead of the numbers; a format string with
+    ``{got}``, ``{expected}`` and the names of the point."""
     hint: str = ""
     """Suggested fix if they differ."""
 

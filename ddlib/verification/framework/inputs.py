@@ -1,6 +1,5 @@
-"""Inputs of the claims about processes.
-
-Tokens, states, distributions and times; comparisons of draws.
+"""Inputs of the claims about processes: tokens, states, distributions and times; comparisons of
+draws.
 """
 
 import math
@@ -16,9 +15,8 @@ from ddlib.verification.framework.claim import Comparison, Point
 from ddlib.verification.framework.reference import states
 
 FALSE_ALARM = 1e-6
-"""Probability that a check of draws rejects a correct object.
-
-Draws are seeded, so results are reproducible.
+"""Probability that a check of draws rejects a correct object; draws are seeded, so results are
+reproducible.
 """
 
 

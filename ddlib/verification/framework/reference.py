@@ -213,9 +213,8 @@ def path_integrand(
 
 
 def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the exact denoiser in cavity form of a joint distribution.
-
-    Log p(x_i | other noisy positions).
+    """Return the exact denoiser in cavity form of a joint distribution: log p(x_i | other noisy
+    positions).
     """
 
     def logits(z: Tensor, t: Tensor) -> Tensor:

@@ -166,9 +166,8 @@ def _characters(texts: Sequence[str]) -> tuple[Ragged, tuple[str, ...]]:
 def _tokens(
     texts: Sequence[str], place: Callable[[int], str], cut: Callable[[str], list[str]], rule: str
 ) -> tuple[Ragged, tuple[str, ...]]:
-    """Return the ids of the tokens of each text, and the tokens, sorted.
-
-    By value if all are whole numbers.
+    """Return the ids of the tokens of each text, and the tokens, sorted: by value if all are whole
+    numbers.
 
     Raises:
         ValueError: a part of a text, other than white space, is in none of its tokens.

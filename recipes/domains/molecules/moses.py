@@ -39,17 +39,15 @@ ALPHABETS: dict[Tokens, tuple[str, ...]] = {
     "characters": tuple(sorted((*_COMMON, "B", "H", "[", "]", "l", "r"))),
     "smiles": tuple(sorted((*_COMMON, "Br", "Cl", "[H]", "[nH]"))),
 }
-"""Tokens that occur in the three splits.
-
-The same alphabet for each of them, and for every limit.
+"""Tokens that occur in the three splits: the same alphabet for each of them, and for every
+limit.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Molecules:
-    """MOSES (Polykovskiy et al. 2020).
-
-    1,936,962 drug-like molecules of ZINC in three splits, one SMILES each.
+    """MOSES (Polykovskiy et al. 2020): 1,936,962 drug-like molecules of ZINC in three splits, one
+    SMILES each.
 
     Args:
         split: 1,584,663 for training, 176,074 for tests, 176,225 for tests with scaffolds that

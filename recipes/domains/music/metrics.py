@@ -63,9 +63,8 @@ def durations(
 
 
 def distance(left: Float[np.ndarray, " n"], right: Float[np.ndarray, " n"]) -> float:
-    """Return the total variation distance of two histograms.
-
-    0 for equal ones, 1 if they share no entry.
+    """Return the total variation distance of two histograms: 0 for equal ones, 1 if they share no
+    entry.
 
     Raises:
         ValueError: histograms of different sizes, negative or non-finite shares, shares that do not

@@ -28,9 +28,8 @@ def alphabet(lowest: int, highest: int) -> tuple[str, ...]:
 
 
 def pitch_classes_of(symbols: Sequence[str]) -> list[int]:
-    """Return the class of each symbol, as parents of a tree.
-
-    0 to 11 for C to B, then hold and rest.
+    """Return the class of each symbol, as parents of a tree: 0 to 11 for C to B, then hold and
+    rest.
     """
     others = {HOLDING: len(NAMES), RESTING: len(NAMES) + 1}
     return [others.get(pitch, pitch % len(NAMES)) for pitch in midi_of(symbols).tolist()]

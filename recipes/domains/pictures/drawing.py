@@ -45,9 +45,8 @@ class Picture(NamedTuple):
 def palette(
     values: Sequence[int], process: ForwardProcess | None = None
 ) -> UInt8[np.ndarray, "S 3"]:
-    """Return a colour for each state.
-
-    Greys for tokens, a tinted grey for a cluster, violet for the mask.
+    """Return a colour for each state: greys for tokens, a tinted grey for a cluster, violet for the
+    mask.
 
     The grey of a cluster is the mean of the values of all tokens, weighted by their probability of
     reaching it. The tint of a cluster is that of its level on the HTML page.
@@ -172,9 +171,8 @@ def film(
     seconds: float = 6.0,
     pause: float = 2.0,
 ) -> None:
-    """Write a film of samples on their way from noise.
-
-    An animated PNG, or a GIF for a path that ends in .gif.
+    """Write a film of samples on their way from noise: an animated PNG, or a GIF for a path that
+    ends in .gif.
 
     Args:
         states: states of the N samples at K times, noise first.
@@ -225,9 +223,8 @@ def film(
 
 
 def _index_colours(sheet: "Image") -> "Image":
-    """Return a picture with a table of its colours.
-
-    Exact for up to 256 of them, without dither for more.
+    """Return a picture with a table of its colours: exact for up to 256 of them, without dither for
+    more.
     """
     from PIL import Image
 

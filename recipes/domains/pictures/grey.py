@@ -24,8 +24,7 @@ def quantise(grey: UInt8[np.ndarray, "*n"], levels: int) -> Int[np.ndarray, "*n"
 
 
 def values_of(levels: int) -> tuple[int, ...]:
-    """Return the grey value at which each interval is displayed.
-
-    0 for the first, 255 for the last, even steps.
+    """Return the grey value at which each interval is displayed: 0 for the first, 255 for the last,
+    even steps.
     """
     return tuple(round(index * WHITE / (levels - 1)) for index in range(levels))

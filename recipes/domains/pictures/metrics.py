@@ -235,9 +235,8 @@ def frechet(left: Float[np.ndarray, "N D"], right: Float[np.ndarray, "M D"]) -> 
 
 
 def diversity(features: Float[np.ndarray, "N D"]) -> float:
-    """Return the mean Euclidean distance of two different samples in the features.
-
-    0 if all are the same.
+    """Return the mean Euclidean distance of two different samples in the features: 0 if all are the
+    same.
 
     Raises:
         ValueError: fewer than two samples, values that are not finite.

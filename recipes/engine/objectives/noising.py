@@ -39,9 +39,8 @@ class NoisyBatch:
 
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
-"""Between the numbers of two pieces of a row.
-
-More than there are rows, and odd, so that their times lie apart.
+"""Between the numbers of two pieces of a row: more than there are rows, and odd, so that their
+times lie apart.
 """
 
 
@@ -158,9 +157,8 @@ def packed_tokens(
 
 
 def _turns(batch: Batch) -> Int[Tensor, " N"]:
-    """Stratification index of each packed piece.
-
-    The row's index, plus a different offset for each piece of that row.
+    """Stratification index of each packed piece: the row's index, plus a different offset for each
+    piece of that row.
 
     Numbers of tokens would not do: those of first pieces are multiples of the length, and all would
     have one time.

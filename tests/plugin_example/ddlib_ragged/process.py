@@ -303,8 +303,7 @@ class Ragged(ForwardProcess):
 
 
 def _inside(log_p: Tensor, family: Family) -> Tensor:
-    """Log-probabilities of the tokens of a family, not normalised, and finite.
-
-    -inf for all tokens would give NaN.
+    """Log-probabilities of the tokens of a family, not normalised, and finite: -inf for all tokens
+    would give NaN.
     """
     return log_p[..., family.words].clamp_min(-1e30)

@@ -11,9 +11,8 @@ from ddlib.utils.validation import check_number
 
 
 class LogOdds(Schedule):
-    r"""Schedule that is logistic in the log-odds of time.
-
-    Logit alpha = -steepness logit t, so that alpha(1/2) = 1/2.
+    r"""Schedule that is logistic in the log-odds of time: logit alpha = -steepness logit t, so that
+    alpha(1/2) = 1/2.
 
     .. math:: \alpha(t) = \frac{(1-t)^k}{(1-t)^k + t^k}
 

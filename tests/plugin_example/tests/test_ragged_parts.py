@@ -1,6 +1,5 @@
-"""Properties that ``check`` does not test.
-
-Closed forms of the schedule at fifty digits, and contents of bands.
+"""Properties that ``check`` does not test: closed forms of the schedule at fifty digits, and
+contents of bands.
 """
 
 import mpmath

@@ -158,9 +158,8 @@ def removed_information(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare the integrated bound with the KL difference.
-
-    D/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean.
+    """Compare the integrated bound with the KL difference: d/dt KL(q_t(.|x) || q_t(.|p)) is minus
+    the bound's mean.
     """
     scores = logits(process, point["distribution"])[0, 0]
     value, a, b, change = integrate(

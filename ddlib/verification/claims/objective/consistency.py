@@ -1,6 +1,5 @@
-"""Claim about the consistency loss.
-
-The exact network has an expected gradient of 0 (theory section 19).
+"""Claim about the consistency loss: the exact network has an expected gradient of 0 (theory section
+19).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,5 @@
-"""Claims about losses on all edges below a state.
-
-Mean equal to the bound, full path at full weight.
+"""Claims about losses on all edges below a state: mean equal to the bound, full path at full
+weight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,9 +55,8 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare the edges at full weight with -log of the token's probability given z.
-
-    The path from z to the token.
+    """Compare the edges at full weight with -log of the token's probability given z: the path from
+    z to the token.
     """
     x, z, t, scores = pairs_with_logits(process, point)
     nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]

@@ -1,6 +1,5 @@
-"""Claims about child logits.
-
-Equal to the token distribution they define in every loss, tight for the exact model.
+"""Claims about child logits: equal to the token distribution they define in every loss, tight for
+the exact model.
 """
 
 from collections.abc import Iterator
@@ -24,9 +23,8 @@ _WIDTH = 3
 
 
 def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
-    """Return trees of the output.
-
-    That of the process, and others with one to three levels above the tokens.
+    """Return trees of the output: that of the process, and others with one to three levels above
+    the tokens.
     """
     size = process.vocab_size
     result: dict[str, Hierarchy] = {"no": Flat(size)}

@@ -31,9 +31,8 @@ from ddlib.verification.framework.dependencies import evaluate_claims, explain
 from ddlib.verification.report import Check
 
 ENUMERATED = 160
-"""Largest state space without a small copy that is verified by all claims.
-
-Larger ones by the claims of any size.
+"""Largest state space without a small copy that is verified by all claims; larger ones by the
+claims of any size.
 """
 
 CLAIMS = (

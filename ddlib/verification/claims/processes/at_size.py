@@ -171,9 +171,8 @@ def _rates_integrate(process: ForwardProcess, point: Point) -> Iterator[Comparis
 
 
 def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Check consistency with one chain without a transition matrix.
-
-    q_t(z|p) p(z_s|z_t, p) is linear in p.
+    """Check consistency with one chain without a transition matrix: q_t(z|p) p(z_s|z_t, p) is
+    linear in p.
 
     Also, the forward exit rate of a state, computed from the flow into it, must be the same for all
     distributions.

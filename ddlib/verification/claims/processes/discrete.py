@@ -1,6 +1,5 @@
-"""Claims about the bound in discrete time.
-
-Closed form = posterior form, sum over any number of steps, limit.
+"""Claims about the bound in discrete time: closed form = posterior form, sum over any number of
+steps, limit.
 """
 
 from collections.abc import Iterator
@@ -30,9 +29,8 @@ def _closed_form(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Check that steps telescope.
-
-    For predictions independent of z the model is the time reversal of the chain.
+    """Check that steps telescope: for predictions independent of z the model is the time reversal
+    of the chain.
     """
     steps = int(point["steps"])
     scores = logits(process, point["distribution"])

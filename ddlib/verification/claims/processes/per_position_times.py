@@ -1,6 +1,5 @@
-"""Claims about a time per position.
-
-Every position has the values and the distribution that it has alone.
+"""Claims about a time per position: every position has the values and the distribution that it has
+alone.
 """
 
 from collections.abc import Iterator
@@ -75,9 +74,8 @@ def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare frequencies of draws.
-
-    Every token, and every state, twice in a sequence, at two times.
+    """Compare frequencies of draws: every token, and every state, twice in a sequence, at two
+    times.
     """
     n = max(50, draws(process) // 4)
     size = process.num_states

@@ -120,9 +120,8 @@ def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Compa
 
 
 def _digits(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare with a product of nonnegative numbers, which does not cancel.
-
-    Checks relative accuracy at small t.
+    """Compare with a product of nonnegative numbers, which does not cancel: checks relative
+    accuracy at small t.
     """
     t = float(point["t"])
     direct = process.transition(0.0, t)

@@ -1,6 +1,5 @@
-"""Claims about the reverse process.
-
-The posterior follows from Bayes's rule, the reverse rate is its limit.
+"""Claims about the reverse process: the posterior follows from Bayes's rule, the reverse rate is
+its limit.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,5 @@
-"""Claims about samplers with a pace.
-
-Joint distribution of positions sampled in turn, caching of finished blocks.
+"""Claims about samplers with a pace: joint distribution of positions sampled in turn, caching of
+finished blocks.
 """
 
 from collections.abc import Iterator
@@ -47,9 +46,8 @@ class TokenCache(NamedTuple):
 
 
 class CausalDenoiser:
-    """Exact causal denoiser with a cache.
-
-    Each position depends on its state and the positions before it.
+    """Exact causal denoiser with a cache: each position depends on its state and the positions
+    before it.
 
     Args:
         process: the forward process.
@@ -89,9 +87,8 @@ def _draw(run: Case, denoiser: Denoiser, rows: int, steps: int, **options: Any) 
 
 
 def _joint(run: Case) -> Tensor:
-    """Return a joint distribution of three tokens.
-
-    Two dependent ones, and a third that mostly equals the first.
+    """Return a joint distribution of three tokens: two dependent ones, and a third that mostly
+    equals the first.
     """
     size = run.process.vocab_size
     pair = run.pair

@@ -304,9 +304,8 @@ def _too_many_changes(guided: Guidance) -> str:
 
 
 def _no_bayes_rule(guided: Guidance) -> str:
-    """Return the reason why Bayes's rule does not apply.
-
-    An edge without jumps, or states in level 0 that are noise.
+    """Return the reason why Bayes's rule does not apply: an edge without jumps, or states in level
+    0 that are noise.
     """
     if not all(
         low < LATE < high

@@ -39,9 +39,8 @@ def pairs_of_states(process: ForwardProcess) -> Tensor:
 
 
 def by_level(process: ForwardProcess, distribution: Tensor, target: str) -> Tensor:
-    """Normalise distributions, (N, L, K).
-
-    Within each level if the levels at s do not depend on the network.
+    """Normalise distributions, (N, L, K): within each level if the levels at s do not depend on the
+    network.
     """
     if target != "step" or not isinstance(process, LevelProcess):
         return distribution / distribution.sum(-1, keepdim=True).clamp_min(1e-300)

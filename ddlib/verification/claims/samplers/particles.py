@@ -1,6 +1,5 @@
-"""Claims about particles with any inner sampler.
-
-The reward tilts the distribution of sequences as stated.
+"""Claims about particles with any inner sampler: the reward tilts the distribution of sequences as
+stated.
 """
 
 import copy

@@ -152,9 +152,8 @@ _discretised = needs("exact_marginals", "has approximate steps")
 hurried = needs("consistent_joint", "has approximate sequences")
 """Return the reason why sequences need not follow the joint distribution; empty if they must."""
 _no_draw = needs("exact_marginals consistent_joint", "has tokens that are not draws")
-"""Return the reason why draws are not checked.
-
-Neither marginals nor the joint distribution converge.
+"""Return the reason why draws are not checked: neither marginals nor the joint distribution
+converge.
 """
 
 

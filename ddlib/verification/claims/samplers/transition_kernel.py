@@ -1,6 +1,5 @@
-"""Claims about samplers with a transition kernel.
-
-Draws follow it, and its error has the stated order.
+"""Claims about samplers with a transition kernel: draws follow it, and its error has the stated
+order.
 """
 
 import math
