@@ -108,10 +108,9 @@ class Options:
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
     likelihood_group: int | None = None
-    """Jumps (for masks: positions) in each network call.
-
-    Also measures the costs of drawing them in parallel and of the
-    order, by up to two more calls per jump."""
+    """Jumps (for masks: positions) in each network call. Also measures the costs of drawing them in
+    parallel and of the order, by up to two more calls per jump.
+    """
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none"
     to leave it out.

@@ -82,20 +82,18 @@ class Options:
     """Samplers, with options as in recipes.generate; by default ancestral, and first_hitting and
     confidence where the process has levels."""
     calls: tuple[int, ...] = (4, 8, 16, 32, 64, 128)
-    """Largest numbers of network calls per sample.
-
-    A step in which no position changes makes none, so the number of
-    calls that were made is measured as well."""
+    """Largest numbers of network calls per sample. A step in which no position changes makes none,
+    so the number of calls that were made is measured as well.
+    """
     samples: int = 64
     """Number of unconditional samples of each cell."""
     length: int | None = None
     """Tokens of a sample; as in training by default, and at most 512 for a third-party model."""
     spacing: tuple[Literal["time", "jumps"], ...] = ("time",)
-    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies.
-
-    Given both,
-    samplers that support both have cells for each; other samplers have cells for the first
-    alone."""
+    """Equal steps in time, or with equally many expected jumps in each step, for hierarchies. Given
+    both, samplers that support both have cells for each; other samplers have cells for the first
+    alone.
+    """
     temperature: tuple[float, ...] = (1.0,)
     """Temperatures of all distributions that are sampled; cells for each."""
     top_p: float = 1.0

@@ -1,15 +1,15 @@
 """Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a
 message.
 
-    python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256 python -m recipes.generate
-    runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting python -m
-    recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory python
-    -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html python -m
-    recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream python -m
-    recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512 --out found.jsonl
-    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" --sampler
-    left_to_right python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out
-    threes.gif
+    python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
+    python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] was [MASK]." --trajectory
+    python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512
+    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" \\
+        --sampler left_to_right
+    python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free
 token, [MASK:12] are twelve, and the rest is fixed. A space before a gap belongs to the first token
@@ -84,7 +84,6 @@ class Options:
     """The same as a named option, in place of the positional one."""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Beginning of the text; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled.
-
     Once per prompt.
     """
     prompts: Path | None = None
@@ -134,11 +133,10 @@ class Options:
     """
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the samples, one JSON object per line, each with all settings to draw it again.
-
-    For a model of symbols
-    also a picture (.png), a film of pictures (.gif, .apng), music (.mid), .fasta, or one sample a
-    line (.smi, .txt)."""
+    """File for the samples, one JSON object per line, each with all settings to draw it again. For
+    a model of symbols also a picture (.png), a film of pictures (.gif, .apng), music (.mid),
+    .fasta, or one sample a line (.smi, .txt).
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))

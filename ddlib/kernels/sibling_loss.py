@@ -5,8 +5,8 @@ an ancestor of x. With a softmax over siblings (theory section 11) this is one c
 the children of z. If the tree of the output is finer than the hierarchy of the process, it is a sum
 with one cross-entropy per tree level in between:
 
-    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings)
-    - logit of x's ancestor
+    divergence = sum over the tree's levels from that of the child to that below z
+                 of LSE(siblings) - logit of x's ancestor
 
 So a row needs |children| columns, and rows that need the same family of siblings share them.
 """

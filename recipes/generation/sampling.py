@@ -36,15 +36,13 @@ class Sampling:
     steps: int = 128
     """Steps of the sampler; with blocks the steps of each block."""
     pace: str | None = None
-    """Schedule of positions: together, blocks:size=16, left_to_right, ....
-
-    By default as the model was trained.
+    """Schedule of positions: together, blocks:size=16, left_to_right, .... By default as the model
+    was trained.
     """
     keep: str | None = None
-    """Approximate cache at a pace of blocks.
-
-    Prefix, dual, or dual:refresh=4, refreshed after 4 calls of a block. By
-    default exact caches alone."""
+    """Approximate cache at a pace of blocks: prefix, dual, or dual:refresh=4, refreshed after 4
+    calls of a block. By default exact caches alone.
+    """
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options:
     ancestral:force_transition=true
@@ -52,14 +50,12 @@ class Sampling:
     spacing: Literal["time", "jumps"] = "time"
     """Equal steps in time, or with equally many expected jumps in each step, for hierarchies."""
     temperature: Scheduled = 1.0
-    """Temperature of all distributions that are sampled; 0 is greedy.
-
-    Two numbers: at the start, and at the end.
+    """Temperature of all distributions that are sampled; 0 is greedy. Two numbers: at the start,
+    and at the end.
     """
     top_p: Scheduled = 1.0
-    """Keep the fewest tokens with this total probability.
-
-    Two numbers: at the start, and at the end.
+    """Keep the fewest tokens with this total probability. Two numbers: at the start, and at the
+    end.
     """
     top_k: int | None = None
     """Keep this many of the most probable tokens."""
