@@ -1,13 +1,13 @@
-"""Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a
+r"""Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a
 message.
 
     python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
-    python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --sampler first_hitting
     python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] was [MASK]." --trajectory
     python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --length auto:max=512
-    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" \\
+    python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" \
         --sampler left_to_right
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
 

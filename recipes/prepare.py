@@ -1,12 +1,12 @@
-"""Preparation of data, once for all runs that read it: text as tokens, or sequences of other
+r"""Preparation of data, once for all runs that read it: text as tokens, or sequences of other
 symbols.
 
     python -m recipes.prepare speeches --out data/speeches
     python -m recipes.prepare owt --out data/owt
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
-    python -m recipes.prepare local --files more.txt --tokenizer gpt2 --held-out 1000 --out data/more
+    python -m recipes.prepare local --files b.txt --tokenizer gpt2 --held-out 1000 --out data/b
     python -m recipes.prepare array --files codes.npy --vocab 256 --out data/codes
-    python -m recipes.prepare lines --files molecules.txt.gz --tokens smiles --shuffle 0 \\
+    python -m recipes.prepare lines --files molecules.txt.gz --tokens smiles --shuffle 0 \
         --out data/molecules
     python -m recipes.prepare source my_package.noise:Walks --steps 64 --out data/walks
 
