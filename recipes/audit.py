@@ -321,7 +321,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         markup=False,
     )
     unjudged = {
-        found["name"]: found["reason"] for found in result["estimators"] if "reason" in found
+        estimator["name"]: estimator["reason"]
+        for estimator in result["estimators"]
+        if "reason" in estimator
     }
     for kind, reasons in (("refused", result["refused"]), ("not judged", unjudged)):
         for name, reason in reasons.items():

@@ -230,7 +230,7 @@ def _show(entry: Mapping[str, float | None] | None) -> str:
     return f"{entry['value']:.3f}" + ("" if entry["error"] is None else f" ± {entry['error']:.3f}")
 
 
-def rows_made(options: Options) -> Iterator[dict[str, Any]]:
+def earlier_rows(options: Options) -> Iterator[dict[str, Any]]:
     """Yield the rows of an earlier call with the same options, other than the choice of rows.
 
     Raises:
@@ -258,7 +258,7 @@ def settings(options: Options) -> dict[str, Any]:
 
 def tables(options: Options, console: Console) -> list[dict[str, Any]]:
     """Train and measure every row that the result file lacks; write and return all rows."""
-    finished = list(rows_made(options))
+    finished = list(earlier_rows(options))
     write_one_cluster(options)
     there = {row["row"] for row in finished}
     for name in dict.fromkeys(options.rows):

@@ -166,7 +166,7 @@ class Particles(Sampler):
         device = run.free.device
         none = torch.zeros(rows, self.number, dtype=torch.float64, device=device)
         u = none[:, 0] if self.number == 1 else rand((rows,), run.generator, device)
-        return _shown(Cloud(inner, none, none, none[:, 0], u))
+        return _draw_particles(Cloud(inner, none, none, none[:, 0], u))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         inner = self._inner(run)
@@ -177,7 +177,7 @@ class Particles(Sampler):
         here = self.sampler.step(inner, here, k)
         cloud = self._weigh(cloud, self._with_prompt(inner, here, state.z), f"at step {k}")
         # after the last step a draw by weight is more accurate than resampling
-        return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
+        return _draw_particles(cloud if k + 1 == run.steps else self._resample(run, cloud))
 
     def weigh(self, run: SamplingContext, state: State) -> Cloud:
         """Return all particles as tokens at t = 0 with their weights; ``finalize`` draws from them.
@@ -320,5 +320,5 @@ def systematic(share: Float[Tensor, "B n"], u: Float64[Tensor, "B"]) -> Int64[Te
     return torch.searchsorted(reached, points.clamp_max(1 - 2**-53), right=True)
 
 
-def _shown(cloud: Cloud) -> State:
+def _draw_particles(cloud: Cloud) -> State:
     return cloud.draw_particles()._replace(memo=cloud)

@@ -180,8 +180,8 @@ def _set_key(
     for i, name in enumerate(path):
         last = i + 1 == len(path)
         if i > 0:
-            given = holder | ({name: flag.read(None) if flag.values else True} if last else {})
-            allowed = parts.keys(group, holder["kind"], run, given)
+            values = holder | ({name: flag.read(None) if flag.values else True} if last else {})
+            allowed = parts.keys(group, holder["kind"], run, values)
             here = ".".join(path[:i])
             within = {f"{here}.{each}": key for each, key in allowed.items()}
             if last and (name not in allowed or allowed[name].group is None):

@@ -28,10 +28,10 @@ WARM_UP = 3
 """Steps before those of a trace."""
 
 
-def _corpus_kind(given: Any) -> str:
+def _corpus_kind(corpus: Any) -> str:
     """Return the name of the class of a corpus, or of its values."""
-    is_symbols = isinstance(given, SymbolCorpus) or (
-        isinstance(given, Mapping) and "source" in given
+    is_symbols = isinstance(corpus, SymbolCorpus) or (
+        isinstance(corpus, Mapping) and "source" in corpus
     )
     return (SymbolCorpus if is_symbols else Corpus).__name__
 
@@ -234,18 +234,18 @@ PARTS: dict[str, tuple[str, Any]] = {
 """The parts of a recipe by their place: the group of plug-ins of each, and what a run fills in."""
 
 
-def read_part(name: str, given: Any) -> Values:
+def read_part(name: str, value: Any) -> Values:
     """Return the value of a part of a recipe as one mapping; a loss without ``kind`` is the bound.
 
     Raises:
         ValueError, ImportError: as ``ddlib.parts.read``.
     """
     group, run = PARTS[name]
-    if isinstance(given, parts.Part):
-        given = dd.values(given)
-    if name == "loss" and isinstance(given, Mapping):
-        given = {"kind": "bound"} | dict(given)
-    return parts.read(group, given, run, name)
+    if isinstance(value, parts.Part):
+        value = dd.values(value)
+    if name == "loss" and isinstance(value, Mapping):
+        value = {"kind": "bound"} | dict(value)
+    return parts.read(group, value, run, name)
 
 
 def part(holder: Any, place: str) -> Any:

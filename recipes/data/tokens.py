@@ -188,7 +188,7 @@ def tokenize(
 
 def _find(tokenizer: Tokenizer, name: str | None, candidates: Iterable[str]) -> int | None:
     ids = map(tokenizer.token_to_id, candidates if name is None else (name,))
-    return next((found for found in ids if found is not None), None)
+    return next((one for one in ids if one is not None), None)
 
 
 def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequence[str]]]) -> str:

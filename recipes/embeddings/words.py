@@ -61,7 +61,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
     if source is not None and not vectors.is_word_list(source):
         table, model_tokenizer = vectors.model_vectors(source)
         if tokenizer is not None and model_tokenizer is not None:
-            given = (
+            token_vocabulary = (
                 Vocabulary(str(options.tokenizer), tokenizer.get_vocab())
                 if data is None
                 else data.vocabulary
@@ -72,7 +72,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
             size = tokenizer.get_vocab_size()
             model = Vocabulary(source, vocabulary)
             check_same_tokens(
-                f"--vectors {source}", given, model, advice, size=size, padding=padding
+                f"--vectors {source}", token_vocabulary, model, advice, size=size, padding=padding
             )
         tokenizer = tokenizer or model_tokenizer
         if tokenizer is None:

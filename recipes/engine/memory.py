@@ -65,10 +65,10 @@ class Memory(TorchDispatchMode):
                 size = storage.nbytes() if counted else 0
                 self._bytes += size
                 key = id(storage)
-                self._seen[key] = weakref.finalize(storage, self._freed, key, size)
+                self._seen[key] = weakref.finalize(storage, self._release, key, size)
                 self._seen[key].atexit = False
 
-    def _freed(self, key: int, size: int) -> None:
+    def _release(self, key: int, size: int) -> None:
         self._bytes -= size
         del self._seen[key]
 
@@ -233,7 +233,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
     """
     passes: list[Memory] = []
 
-    def measured(call: Callable[[], Any]) -> list[list[int]]:
+    def measure_growth(call: Callable[[], Any]) -> list[list[int]]:
         with Memory() as memory:
             passes.append(memory)
             call()
@@ -248,7 +248,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
         return call
 
-    def trained(noisy: NoisyBatch) -> None:
+    def train_once(noisy: NoisyBatch) -> None:
         noisy = run.state.objective.before(noisy, run.use_averages)
         run.called(run.state.objective, noisy, scale)[0].backward()
 
@@ -265,9 +265,9 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
         batches = [batch.to(run.world.device) for batch in next(run.batches())]
         (prepared,) = objective.prepare(batches, 0)
         run.network.zero_grad()
-        passed = [measured(lambda prepared=prepared: trained(prepared)) for _ in range(2)]
+        passed = [measure_growth(lambda prepared=prepared: train_once(prepared)) for _ in range(2)]
         run.network.zero_grad()
-        growths.append([*passed, measured(run.validate)])
+        growths.append([*passed, measure_growth(run.validate)])
     return tuple(Growth.of(few, *both) for both in zip(*growths, strict=True))
 
 

@@ -243,8 +243,8 @@ class Run:
         numbers = objective.numbers_to_log()
         objective.after()
         self.facts = replace(self.facts, step=number + 1)
-        own = torch.stack([norm.double(), total.double(), (~finite).double()])
-        values = HostCopy(torch.cat([own, summed]))
+        local = torch.stack([norm.double(), total.double(), (~finite).double()])
+        values = HostCopy(torch.cat([local, summed]))
         return Launched(number, values, value, noisy, per_token, numbers)
 
     def finish(self, launched: Launched) -> Step:

@@ -83,11 +83,11 @@ def validate(
         )
     blocks = at_once(pace, denoiser)
 
-    def measured(batches: Iterable[Batch]) -> Terms:
+    def measure_batches(batches: Iterable[Batch]) -> Terms:
         ways = density, steps, coupling, pace, blocks, alone, leads, data.ragged
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
-    return over(data, length, world, sequences, batch, measured)
+    return over(data, length, world, sequences, batch, measure_batches)
 
 
 def references(
@@ -193,10 +193,10 @@ def over(
     world: World,
     sequences: int,
     batch: int,
-    measured: Callable[[Iterable[Batch]], Terms],
+    measure_batches: Callable[[Iterable[Batch]], Terms],
 ) -> Terms:
     """Distribute the first validation sequences over all processes and join the results of
-    ``measured`` in each.
+    ``measure_batches`` in each.
     """
     count = min(sequences, len(data.validation))
     stream = examples(
@@ -210,7 +210,7 @@ def over(
     )
     with closing(stream):
         # equal numbers of batches everywhere: sharded weights are gathered in every pass
-        share = measured(
+        share = measure_batches(
             part.to(world.device) for part in islice(stream, -(-count // (batch * world.size)))
         )
     return Terms.join(world.gather(share)).first(count)

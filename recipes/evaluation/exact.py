@@ -133,7 +133,7 @@ def exact(
     ways = saved.parameterization, free
     calls: list[int] = []
 
-    def measured(batches: Iterable[Batch]) -> Terms:
+    def measure_batches(batches: Iterable[Batch]) -> Terms:
         terms, most = read(
             saved.process,
             saved.denoiser,
@@ -150,7 +150,12 @@ def exact(
         return terms
 
     terms = over(
-        data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured
+        data,
+        length or saved.length,
+        world,
+        count,
+        min(batch, -(-count // world.size)),
+        measure_batches,
     )
     units = in_units(Estimate.of(terms.term(0), []), data, int(free))
     if group is not None:
@@ -161,7 +166,7 @@ def exact(
             "order": repr(order),
             "steps": steps or ("one per edge" if group is None else f"one per {group} edges"),
             "pace": "none" if blocks is None else repr(blocks),
-            "calls": max(part for own in world.gather(calls) for part in own),
+            "calls": max(call for ranks in world.gather(calls) for call in ranks),
             "sequences": len(terms.index),
             "tokens": int(terms.tokens.sum()),
             "padding": "none" if packed else "given",

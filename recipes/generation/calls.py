@@ -37,7 +37,7 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def called(z: Any, *others: Any, **options: Any) -> Any:
+        def count_call(z: Any, *others: Any, **options: Any) -> Any:
             calls.sequences += (
                 len(z) if depth[0] == 0 and z.numel() else 0
             )  # no tokens: the first block's cache
@@ -47,7 +47,7 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
             finally:
                 depth[0] -= 1
 
-        return called
+        return count_call
 
     def watch(network: nn.Module) -> list[str]:
         networks = [
@@ -61,12 +61,12 @@ def network_calls(model: nn.Module) -> Iterator[NetworkCalls]:
             after := getattr(network, "after", None)
         ):  # its result is another network, with the same weights
 
-            def moved(*arguments: Any) -> nn.Module:
+            def watch_after(*arguments: Any) -> nn.Module:
                 other: nn.Module = after(*arguments)
                 watch(other)
                 return other
 
-            setattr(network, "after", moved)  # noqa: B010
+            setattr(network, "after", watch_after)  # noqa: B010
             networks.append("after")
         return networks
 

@@ -67,7 +67,7 @@ class FoundLength:
                 raise ValueError(
                     f"length={self.text!r}: max must be a number of tokens, at least 1"
                 )
-        self._made(0)
+        self._make(0)
 
     @property
     def _parts(self) -> tuple[str, dict[str, Any]]:
@@ -79,7 +79,7 @@ class FoundLength:
         pairs = [piece.partition("=") for piece in rest.split(",")] if rest else []
         return name, {key.strip(): parts.parse(value.strip()) for key, _, value in pairs}
 
-    def _made(self, end: int) -> Length:
+    def _make(self, end: int) -> Length:
         kind, options = self._parts
         values = {"kind": kind} | {key: value for key, value in options.items() if key != "max"}
         return dd.build("lengths", values, _End(end), f"length={self.text!r}")
@@ -108,7 +108,7 @@ class FoundLength:
             raise ValueError(
                 f"length={self.text!r}: {saved.name} has no end of text, give a number"
             )
-        return self._made(saved.behind)
+        return self._make(saved.behind)
 
     def largest_length(
         self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]

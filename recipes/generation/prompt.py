@@ -130,16 +130,16 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         ValueError: it holds no line of text.
     """
     try:
-        found = tuple(
+        prompts = tuple(
             line for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()
         )
     except OSError as error:
         raise type(error)(f"prompts={path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"prompts={path}: must be text in UTF-8: {error}") from error
-    if not found:
+    if not prompts:
         raise ValueError(f"prompts={path}: must contain a prompt on each line")
-    return found
+    return prompts
 
 
 def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:

@@ -299,15 +299,15 @@ class Sampling:
             ValueError: a text that is not one token, or has symbols that the model's tokenizer
                 lacks.
         """
-        found = list[int]()
+        token_ids = list[int]()
         for text in self.forbidden:
             check_known(saved, f"forbidden={text!r}", text)
             if len(tokens := saved.encode(text)) != 1:
                 raise ValueError(
                     f"forbidden={text!r}: is {len(tokens)} tokens, must be a single token"
                 )
-            found += tokens
-        return found
+            token_ids += tokens
+        return token_ids
 
 
 def draw(

@@ -50,11 +50,11 @@ def _first_only(
     method: Callable[Concatenate["Watch", P], None],
 ) -> Callable[Concatenate["Watch", P], None]:
     @wraps(method)
-    def logged(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
+    def log_first(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
         if self._first:
             method(self, *args, **kwargs)
 
-    return logged
+    return log_first
 
 
 class Watch:

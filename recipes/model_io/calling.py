@@ -20,16 +20,16 @@ def as_function(model: nn.Module, half: bool, by: Denoiser | None = None) -> Den
         by: function to call in place of the network.
     """
 
-    def wrapped(call: Callable[..., Tensor]) -> Denoiser:
+    def wrap(call: Callable[..., Tensor]) -> Denoiser:
         def denoiser(z: Tensor, t: Tensor, **options: Any) -> Tensor:
             with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
                 return call(z, t, **options)
 
         return telling(denoiser, model)
 
-    function = wrapped(model if by is None else by)
+    function = wrap(model if by is None else by)
     if by is None and takes_memory(model):  # samplers call only its features with memory
-        function.features = wrapped(model.features)
+        function.features = wrap(model.features)
         function.output_weights = model.output_weights
         function.takes_memory = True
     return function

@@ -59,9 +59,9 @@ class Truncation(Control):
 
     def sharpen(self, t: float) -> Sharpen:
         temperature = check_number(
-            *_evaluated("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]"
+            *_name_and_value("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]"
         )
-        top_p = check_number(*_evaluated("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
+        top_p = check_number(*_name_and_value("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return identity
         return partial(
@@ -69,7 +69,7 @@ class Truncation(Control):
         )
 
 
-def _evaluated(name: str, value: Scheduled, t: float) -> tuple[str, float]:
+def _name_and_value(name: str, value: Scheduled, t: float) -> tuple[str, float]:
     return (f"{name}({t:g})", value(t)) if callable(value) else (name, value)
 
 

@@ -103,9 +103,9 @@ class Lines:
                 raise ValueError(
                     f"column={self.column!r}: {file} is not a table, must be .csv or .tsv"
                 )
-            found = table_rows(file)
-            texts += column(file, found, self.column)
-            rows += found
+            table = table_rows(file)
+            texts += column(file, table, self.column)
+            rows += table
 
         def place(row: int) -> str:
             begin, name = next(one for one in reversed(begins) if one[0] <= row)

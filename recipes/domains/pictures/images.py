@@ -182,12 +182,12 @@ class Images:
         if self.column is not None and self.column not in names:
             raise ValueError(f"column={self.column!r}: {place} has {', '.join(names)}")
         others = [name for name in names if name != self.labels]
-        found = self.column or (
+        column = self.column or (
             "image" if "image" in names else others[0] if len(others) == 1 else None
         )
-        if found is None and names != [""]:
+        if column is None and names != [""]:
             raise ValueError(f"column: {place} has {', '.join(names)}, choose one of them")
-        return found or ""
+        return column or ""
 
     def _read_values(self, file: Any, name: Any) -> np.ndarray:
         """Return the values of a picture file."""
