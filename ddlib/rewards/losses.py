@@ -1,7 +1,9 @@
 """Losses of post-training: rewards of sampled paths, and preferences (theory section 22)."""
 
+from typing import Any
+
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -130,9 +132,11 @@ def bound_log_ratio(
     *,
     draws: int = 1,
     seed: int = 0,
+    index: Int64[Tensor, "B"] | None = None,
     mask: PaddingMask | None = None,
     given: GivenTokens | None = None,
     parameterization: Parameterization | None = None,
+    **options: Any,
 ) -> Float64[Tensor, "B"]:
     """Compute the difference of two networks' bounds at the same noise, in place of log p / p_ref.
 
@@ -145,10 +149,15 @@ def bound_log_ratio(
         reference: the network in the denominator; evaluated without a gradient.
         x: (B, L) answers, with their prompts where these are ``given``.
         draws: number of draws of time and noise per answer.
-        seed: of the noise; a row has its noise at any batch size.
+        seed: of the noise.
+        index: (B,) positions of the answers in the order of training, which key their noise as in
+            ``KeyedGenerator``; by default 0 to B - 1. Answers with one position share times and
+            noise, as the two of a pair should.
         mask: (B, L) bool, False at padding.
         given: (B, L) bool, True at the prompts, as in ``bound``.
-        parameterization: meaning of the logits of both, as in ``nelbo``.
+        parameterization: meaning of the logits of both, as in ``nelbo``; by default what each
+            states.
+        **options: further arguments of ``bound``, such as ``density`` and ``pace``.
 
     Returns:
         (B,) nats per sequence; differentiable in ``denoiser``.
@@ -158,7 +167,7 @@ def bound_log_ratio(
     """
     check_count("draws", draws)
     difference = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    rows = torch.arange(len(x), device=x.device)
+    rows = torch.arange(len(x), device=x.device) if index is None else index
 
     def evaluate(network: Denoiser, draw: int) -> Float64[Tensor, "B"]:
         estimate = bound(
@@ -169,6 +178,7 @@ def bound_log_ratio(
             given=given,
             parameterization=parameterization,
             generator=KeyedGenerator(seed, draw, rows),
+            **options,
         )
         return estimate.total.to(torch.float64).sum(-1)
 

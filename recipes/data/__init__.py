@@ -15,6 +15,7 @@ from recipes.data.source import Source, load_documents
 if TYPE_CHECKING:
     from recipes.data.making import prepare
     from recipes.data.packing import pack
+    from recipes.data.pairs import Pairs, read_pairs
     from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
     from recipes.data.sequences import Layout, Sequences
     from recipes.data.stream import examples, lookup
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Documents": "prepared",
     "Layout": "sequences",
+    "Pairs": "pairs",
     "Prepared": "prepared",
     "Sequences": "sequences",
     "corpus_of": "prepared",
@@ -33,6 +35,7 @@ _LATER = {
     "pack": "packing",
     "prepare": "making",
     "prepare_ids": "symbols",
+    "read_pairs": "pairs",
     "wrap": "wrapping",
 }
 """Names with slow imports, and their modules: a recipe, and its help, do not need them."""
@@ -42,6 +45,7 @@ __all__ = [
     "Corpus",
     "Documents",
     "Layout",
+    "Pairs",
     "Prepared",
     "Sequences",
     "Source",
@@ -58,6 +62,7 @@ __all__ = [
     "poetry",
     "prepare",
     "prepare_ids",
+    "read_pairs",
     "speeches",
     "wrap",
 ]

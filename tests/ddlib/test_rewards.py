@@ -307,6 +307,37 @@ def test_gradients_of_samplers_from_jump_to_jump(kind, sampler):
     assert abs(want) > 6 * error  # else a gradient of 0 would pass
 
 
+@pytest.mark.parametrize("kind", ["masks", "tree-xi", "gidd"])
+def test_a_second_update_has_the_weights_of_the_behaviour(kind):
+    """Paths of other weights: the mean gradient without clipping is the enumerated one in which
+    each draw has the ratio of its probabilities; without ratios it is another.
+    """
+    process = PROCESSES[kind]
+    behaviour, network = Table(process), Table(process)
+    noise = torch.randn(network.weight.shape, generator=seeded(6), dtype=F64)
+    network.weight = (network.weight.detach() + 0.5 * noise).requires_grad_()
+    whole, chances, tokens = whole_trajectory(process, behaviour)
+    terms = dd.log_prob(process, network, whole, per_draw=True)
+    ratios = (terms - dd.log_prob(process, behaviour, whole, per_draw=True)).exp()
+    means = (chances * rewards_of(tokens) * (ratios * whole.drawn).sum((0, 2))).sum()
+    (want,) = torch.autograd.grad(means, network.weight)
+    direction = want / want.norm()
+    right, wrong = [], []
+    for seed in range(20):
+        with torch.no_grad():
+            tokens, path = record(process, behaviour, 2000, generator=seeded(seed))
+        terms = dd.log_prob(process, network, path, per_draw=True)
+        here = replace(path, log_probs=terms.detach())
+        for estimates, one in ((right, path), (wrong, here)):
+            loss = dd.reward_loss(terms, one, rewards_of(tokens), group=4, clip=None)
+            (gradient,) = torch.autograd.grad(loss, network.weight, retain_graph=True)
+            estimates.append(-float((gradient * direction).sum()))
+    right, wrong = (torch.tensor(estimates, dtype=F64) for estimates in (right, wrong))
+    error = float(right.std()) / math.sqrt(len(right))
+    assert abs(float(right.mean() - want.norm())) < 4 * error
+    assert abs(float(wrong.mean() - want.norm())) > 6 * error
+
+
 TWO_EDGES = dd.presets.hdlm([0, 0, 1, 1])
 
 
@@ -444,6 +475,56 @@ def test_bounds_at_equal_noise():
     loss = dd.preference_loss(ratio[:4], ratio[4:8], 0.5)
     want = -torch.sigmoid(0.5 * (ratio[:4] - ratio[4:8])).log().mean()
     assert torch.allclose(loss, want)
+
+
+def enumerated_bound(network, x, given):
+    """Bound of -log p(x | given tokens) of masks for a network without time, over all sets of
+    masked positions.
+    """
+    free = (~given).nonzero()[:, 0].tolist()
+    total = torch.zeros((), dtype=F64)
+    for size in range(1, len(free) + 1):
+        weight = math.factorial(size - 1) * math.factorial(len(free) - size)
+        for masked in itertools.combinations(free, size):
+            places = torch.tensor(masked)
+            z = x.clone()
+            z[places] = V
+            nats = -network(z[None], torch.zeros(1))[0].log_softmax(-1)
+            total = total + weight * nats[places, x[places]].sum() / math.factorial(len(free))
+    return total
+
+
+def test_the_mean_ratio_of_bounds_is_the_enumerated_one():
+    """With a prompt, which is not in the ratio."""
+    process = PROCESSES["masks"]
+    network, reference = Table(process, 4, slope=0.0), Table(process, 4, seed=5, slope=0.0)
+    x = torch.tensor([2, 0, 1, 1])
+    given = torch.tensor([True, False, False, False])
+    want, whole = (
+        float((enumerated_bound(reference, x, part) - enumerated_bound(network, x, part)).detach())
+        for part in (given, given & False)
+    )
+    rows = x.expand(32768, 4)
+    options = {"given": given.expand(32768, 4), "density": process.time_density(4)}
+    draws = dd.bound_log_ratio(process, network, reference, rows, seed=3, **options).detach()
+    error = float(draws.std()) / math.sqrt(len(draws))
+    assert abs(float(draws.mean()) - want) < 4 * error
+    assert abs(whole - want) > 10 * error
+
+
+def test_answers_at_one_position_share_their_noise():
+    process = PROCESSES["tree-xi"]
+    networks = Table(process), Table(process, seed=5)
+    x = all_sequences(V, LENGTH)
+    index = torch.arange(100, 100 + len(x))
+    whole = dd.bound_log_ratio(process, *networks, x, index=index, seed=2, draws=2)
+    part = dd.bound_log_ratio(process, *networks, x[3:5], index=index[3:5], seed=2, draws=2)
+    assert torch.equal(whole[3:5], part)
+    assert not torch.equal(whole, dd.bound_log_ratio(process, *networks, x, seed=2, draws=2))
+    density = process.time_density(LENGTH)
+    other = dd.bound_log_ratio(process, *networks, x, index=index, seed=2, density=density)
+    assert other.isfinite().all()
+    assert not torch.allclose(other, whole)
 
 
 MASKS = PROCESSES["masks"]

@@ -30,9 +30,21 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("objectives")
 
 
+def keys_of(folder, kind):
+    """Keys without a default, and files that they name."""
+    if kind != "preference":
+        return KEYS.get(kind, {})
+    reference = given(folder, "bound", "reference")
+    if not reference.output.folder.exists():
+        assert train(reference)
+    pairs = folder / "pairs.jsonl"
+    pairs.write_text('{"prompt": [5, 6], "chosen": [20, 21], "rejected": [220, 221, 222]}\n')
+    return dict(pairs=str(pairs), reference=str(reference.output.folder))
+
+
 def given(folder, kind, name=None, **changes):
     base = recipe(text(folder / "data"), folder / (name or kind), steps=4, **changes)
-    values = loss(kind=kind, **KEYS.get(kind, {}))
+    values = loss(kind=kind, **keys_of(folder, kind))
     output = replace(base.output, save_every=2, validate_every=4)
     model = base.model | NETWORKS.get(kind, {})
     process = dict(kind="hdlm", clusters=6)

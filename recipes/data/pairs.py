@@ -1,0 +1,221 @@
+"""Pairs of answers to one prompt, of which one is preferred: from a file or a prepared folder."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Bool, Int
+
+from recipes.data.agreement import check_same_tokens
+from recipes.data.prepared import Documents, Prepared, open_prepared
+from recipes.data.unknown import Symbols, show_symbol
+
+KEYS = ("prompt", "chosen", "rejected")
+"""Keys of a line of a file of pairs."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prompt with an answer."""
+
+    tokens: Int[np.ndarray, " n"]
+    given: Bool[np.ndarray, " n"]
+    """True at the prompt."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of answers: ``chosen[i]`` and ``rejected[i]`` answer one prompt, their given tokens."""
+
+    chosen: Documents
+    rejected: Documents
+    digest: bytes
+    """SHA-256 of all tokens and marks."""
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+
+def read_pairs(path: Path, data: Prepared, length: int) -> Pairs:
+    """Read pairs in the tokens of a run.
+
+    A file has a JSON object per line with the keys ``prompt``, ``chosen`` and ``rejected``, each a
+    text or a list of ids; others are not read. Texts are encoded separately. The token of the
+    beginning comes before a prompt and that of the end behind an answer; ids stay as they are. Of a
+    prepared folder the training documents 2i and 2i + 1 are the chosen and the rejected answer of
+    pair i, and their given tokens are the prompt.
+
+    Args:
+        path: file or folder.
+        data: the prepared data of the run, whose tokens they have.
+        length: tokens of a row, which hold the prompt and an answer.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no pair; a line that is not such an object; a symbol or an id that the tokenizer
+            lacks; an odd number of documents; two prompts in a pair, equal answers, an answer
+            without a token, or one that does not fit a row. The message has the place.
+    """
+    named = _read_folder(path, data) if path.is_dir() else _read_file(path, data)
+    pairs = []
+    for place, chosen, rejected in named:
+        for name, answer in (("chosen", chosen), ("rejected", rejected)):
+            _check_answer(f"{place}: {name}", answer, data, length)
+        _check_pair(place, chosen, rejected)
+        pairs.append((chosen, rejected))
+    if not pairs:
+        raise ValueError(f"pairs={path}: has no pair, must have at least 1")
+    digest = hashlib.sha256()
+    for answer in (answer for pair in pairs for answer in pair):
+        digest.update(answer.tokens.astype("<i8").tobytes() + answer.given.tobytes() + b";")
+    columns = (_documents(answers, data.vocab_size) for answers in zip(*pairs, strict=True))
+    return Pairs(*columns, digest.digest())
+
+
+def _documents(answers: Sequence[Answer], vocab_size: int) -> Documents:
+    tokens, given = (
+        pa.chunked_array([pa.array(rows, pa.list_(kind))])
+        for rows, kind in (
+            ([answer.tokens for answer in answers], pa.uint32()),
+            ([answer.given.astype(np.uint8) for answer in answers], pa.uint8()),
+        )
+    )
+    return Documents(tokens, None, vocab_size, given=given)
+
+
+def _read_folder(path: Path, data: Prepared) -> Iterator[tuple[str, Answer, Answer]]:
+    """Yield the place and the answers of each pair of a prepared folder."""
+    folder = open_prepared(path)
+    advice = "Prepare the pairs with the tokenizer of the run"
+    check_same_tokens(f"pairs={path}", folder.vocabulary, data.vocabulary, advice)
+    documents = folder.train
+    if len(documents) % 2:
+        raise ValueError(
+            f"pairs={path}: holds {len(documents)} training documents, must hold an even number: "
+            "chosen and rejected answers in turn"
+        )
+    for first in range(0, len(documents), 2):
+        answers = [
+            Answer(documents[number].astype(np.int64), documents.given(number))
+            for number in (first, first + 1)
+        ]
+        yield f"pairs={path}: documents {first} and {first + 1}", answers[0], answers[1]
+
+
+def _read_file(path: Path, data: Prepared) -> Iterator[tuple[str, Answer, Answer]]:
+    """Yield the place and the answers of each line of a file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"pairs={path}: there is no such file or folder")
+    ids = _Ids(data)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"pairs={path}: must be text in UTF-8: {error}") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"pairs={path}: line {number}"
+        values = _object(place, line)
+        parts = {name: ids.read(f"{place}: {name}", values[name]) for name in KEYS}
+        prompt = ids.begin(values["prompt"]) + parts["prompt"]
+        answers = [_answer(prompt, parts[name] + ids.end(values[name])) for name in KEYS[1:]]
+        yield place, answers[0], answers[1]
+
+
+def _object(place: str, line: str) -> Mapping[str, Any]:
+    """Return the object of a line."""
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON: {error}") from error
+    lacking = [name for name in KEYS if not isinstance(values, dict) or name not in values]
+    if lacking:
+        raise ValueError(
+            f"{place} has no {', '.join(lacking)}: must be an object with the keys "
+            f"{', '.join(KEYS)}; a prompt may be empty"
+        )
+    return values
+
+
+class _Ids:
+    """Token ids of the parts of a line.
+
+    Args:
+        data: the prepared data of the run.
+    """
+
+    def __init__(self, data: Prepared) -> None:
+        self._symbols = Symbols(data.tokenizer)
+        self._bos = data.bos_id
+        self._eos = data.eos_id
+
+    def read(self, place: str, value: object) -> list[int]:
+        """Return the ids of a text, or the ids themselves."""
+        if isinstance(value, str):
+            ((ids, unknown),) = self._symbols.read([value])
+            if unknown:
+                raise ValueError(
+                    f"{place} has {show_symbol(unknown[0])}, which the tokenizer of the run lacks "
+                    f"and which {self._symbols.become}"
+                )
+            return ids
+        if isinstance(value, list) and all(type(one) is int for one in value):
+            return value
+        raise ValueError(f"{place} is {value!r}, must be a text or a list of ids")
+
+    def begin(self, prompt: object) -> list[int]:
+        """Return what comes before a prompt."""
+        return [self._bos] if isinstance(prompt, str) and self._bos is not None else []
+
+    def end(self, answer: object) -> list[int]:
+        """Return what comes behind an answer."""
+        return [self._eos] if isinstance(answer, str) and self._eos is not None else []
+
+
+def _answer(prompt: Sequence[int], answer: Sequence[int]) -> Answer:
+    tokens = np.array([*prompt, *answer], dtype=np.int64)
+    return Answer(tokens, np.arange(len(tokens)) < len(prompt))
+
+
+def _check_answer(place: str, answer: Answer, data: Prepared, length: int) -> None:
+    """Raise ValueError unless an answer has tokens of the run and fits a row."""
+    size = len(answer.tokens)
+    if answer.given.all():
+        raise ValueError(f"{place} has no token behind the prompt, must have at least 1")
+    for token in (int(answer.tokens.min()), int(answer.tokens.max())):
+        if not 0 <= token < data.vocab_size:
+            raise ValueError(f"{place} holds id {token}, must be in [0, {data.vocab_size})")
+    if size > length:
+        raise ValueError(
+            f"{place} has {size} tokens with its prompt, must have at most data.length={length}"
+        )
+    if size < length and data.pad_id is None:
+        raise ValueError(
+            f"{place} has {size} tokens with its prompt, must have data.length={length}: "
+            f"{data.folder} has no padding"
+        )
+
+
+def _check_pair(place: str, chosen: Answer, rejected: Answer) -> None:
+    """Raise ValueError unless two answers differ and have one prompt."""
+    prompts = [
+        (np.flatnonzero(answer.given), answer.tokens[answer.given]) for answer in (chosen, rejected)
+    ]
+    if not all(map(np.array_equal, *prompts)):
+        raise ValueError(
+            f"{place}: the given tokens of the two answers differ, must be one prompt at the same "
+            f"positions; they are {_short(prompts[0][1])} and {_short(prompts[1][1])}"
+        )
+    if np.array_equal(chosen.tokens, rejected.tokens):
+        raise ValueError(f"{place}: chosen and rejected are equal, must differ")
+
+
+def _short(ids: Int[np.ndarray, " n"], most: int = 12) -> str:
+    """Return the first ids as text."""
+    more = ", ..." if len(ids) > most else ""
+    return f"[{', '.join(map(str, ids[:most]))}{more}]"
