@@ -99,8 +99,18 @@ def check_lengths(data: "Prepared", length: int, packed: bool, place: str = "dat
 
     Raises:
         ValueError: rows longer than sequences of one length, or shorter where those have a shape;
-            sequences of different lengths in rows that are not packed.
+            sequences of different lengths in rows that are not packed; rows shorter than a sequence
+            with given tokens.
     """
+    if data.train.has_given:
+        longest = int(max(split.lengths.max() for split in (data.train, data.validation)))
+        if length < longest:
+            raise ValueError(
+                f"{place}.length={length}: {data.folder} holds sequences of up to {longest} "
+                "tokens, some of them given, which are not cut, as a part might lack its context: "
+                f"must be at least {longest}, or leave out the longest when they are prepared "
+                "(--longest)"
+            )
     if data.layout is None or data.layout.ends:
         return
     if data.ragged:

@@ -9,12 +9,12 @@ from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Int
+from tokenizers import Tokenizer
+
+from recipes.data.names import END, ENDS, PAD, named_tokenizer
 
 LISTED = 5
 """Number of symbols that an error message lists."""
-
-END, PAD = ENDS = "[EOS]", "[PAD]"
-"""Names of end and padding, which follow the symbols if a ``Layout`` has ends."""
 
 
 class Ragged(Sequence[np.ndarray]):
@@ -176,6 +176,33 @@ class Sequences:
         given = None if self.given is None else [self.given[row] for row in rows]
         return replace(self, ids=self.ragged.select(rows), labels=labels, given=given)
 
+    def make_tokenizer(self, ends: bool) -> Tokenizer:
+        """Return a tokenizer of the names of the symbols, whose ids are those of the sequences.
+
+        Args:
+            ends: whether it gets an end and padding behind the symbols.
+        """
+        return named_tokenizer(self.symbols, self.separator, ends)
+
+    def make_layout(self, kind: str, ends: bool, lengths: Mapping[int, int]) -> "Layout":
+        """Return the layout that a folder of the sequences keeps.
+
+        Args:
+            kind: kind of the source.
+            ends: whether the end of each sequence is added.
+            lengths: number of sequences of each length.
+        """
+        return Layout(
+            kind=kind,
+            shape=self.shape,
+            values=self.values,
+            classes=self.classes,
+            separator=self.separator,
+            ends=ends,
+            voices=self.voices,
+            lengths=lengths,
+        )
+
     def match(self, other: "Sequences", name: str) -> "Sequences":
         """Return the sequences in the symbols and classes of ``other``, by their names.
 
@@ -252,6 +279,12 @@ class Layout:
     """What is printed between two symbols."""
     ends: bool = False
     """Whether a sequence has an end symbol, and padding behind it."""
+    end: str = END
+    """Name of the end symbol."""
+    pad: str = PAD
+    """Name of padding."""
+    template: str = ""
+    """Chat template that formatted the sequences; "" for none."""
     voices: int = 1
     """Number of voices of music, which are interleaved."""
     lengths: Mapping[int, int] | None = None

@@ -9,8 +9,9 @@ from jaxtyping import Int
 
 from ddlib import registry
 from recipes.data.corpora import SymbolCorpus
+from recipes.data.names import ENDS
 from recipes.data.prepared import SPLITS
-from recipes.data.sequences import ENDS, Sequences
+from recipes.data.sequences import Sequences
 
 
 def split(

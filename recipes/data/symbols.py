@@ -18,8 +18,6 @@ from recipes.data.corpora import SymbolCorpus
 from recipes.data.overlap import check_files, count_shared
 from recipes.data.prepared import SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
 from recipes.data.sequences import (
-    END,
-    PAD,
     Layout,
     Ragged,
     Sequences,
@@ -31,7 +29,7 @@ from recipes.data.sequences import (
 )
 from recipes.data.sources.files import on_hub
 from recipes.data.splitting import split
-from recipes.data.tokens import SpecialIds, id_dtype, named_tokenizer
+from recipes.data.tokens import SpecialIds, id_dtype
 from recipes.data.writing import finish, once, tokenizer_hash
 
 CHUNK = 2**28
@@ -165,11 +163,10 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     return _prepare(corpus, Path(folder), sources)
 
 
-def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
-    """Return the ids of end and padding, where the corpus has them."""
-    return SpecialIds(
-        *(tokenizer.token_to_id(name) if corpus.ends else None for name in (PAD, "", END))
-    )
+def special_ids(tokenizer: Tokenizer, layout: Layout) -> SpecialIds:
+    """Return the ids of end and padding, where sequences have them."""
+    names = (layout.pad, "", layout.end)
+    return SpecialIds(*(tokenizer.token_to_id(name) if layout.ends else None for name in names))
 
 
 def _prepare(
@@ -204,21 +201,13 @@ def _write(
 ) -> None:
     splits, empty = split(corpus, sources)
     train = splits["train"]
-    tokenizer = named_tokenizer(train.symbols, train.separator, corpus.ends)
-    special = special_ids(tokenizer, corpus)
+    tokenizer = train.make_tokenizer(corpus.ends)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     # other lengths in validation count 0: sequences have different lengths then too
     lengths = dict.fromkeys(np.unique(splits["validation"].ragged.lengths).tolist(), 0)
-    layout = Layout(
-        kind=str(dict(corpus.source)["kind"]),
-        shape=train.shape,
-        values=train.values,
-        classes=train.classes,
-        separator=train.separator,
-        ends=corpus.ends,
-        voices=train.voices,
-        lengths=lengths | dict(count_lengths(train.ragged.lengths)),
-    )
+    lengths |= dict(count_lengths(train.ragged.lengths))
+    layout = train.make_layout(str(dict(corpus.source)["kind"]), corpus.ends, lengths)
+    special = special_ids(tokenizer, layout)
     manifest = {
         "format": SYMBOLS_FORMAT,
         "corpus": asdict(corpus),

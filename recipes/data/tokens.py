@@ -8,12 +8,11 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer
 
 from recipes.data.corpora import Corpus
 from recipes.data.detokenize import DETOKENIZERS
 from recipes.data.hub import check_there
-from recipes.data.sequences import ENDS
 from recipes.data.text import train_tokenizer
 from recipes.data.unknown import Symbols
 
@@ -216,33 +215,3 @@ def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
     vocabulary = tokenizer.get_vocab()
     marked_tokens = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
     return sorted(marked_tokens, key=vocabulary.__getitem__)[:most]
-
-
-def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Tokenizer:
-    """Return a tokenizer of the names of symbols: their ids are their places.
-
-    Args:
-        symbols: the names.
-        separator: what stands between names: a space, or nothing; then the longest name that fits
-            is read.
-        ends: whether to add an end and padding behind them.
-    """
-    tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(symbols)}))
-    if separator:
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    else:
-        names = "|".join(_literal(name) for name in sorted(symbols, key=len, reverse=True))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(names), "isolated")
-        tokenizer.decoder = decoders.Fuse()
-    if ends:
-        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ENDS])
-    return tokenizer
-
-
-def _literal(name: str) -> str:
-    """Return a pattern of Oniguruma, the regular expressions of ``tokenizers``, that matches a
-    name.
-    """
-    return "".join(
-        character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name
-    )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recipes.data import Prepared, open_prepared, text
 from recipes.data.agreement import Vocabulary, check_same_tokens
-from recipes.data.tokens import named_tokenizer
+from recipes.data.names import named_tokenizer
 from recipes.embeddings import vectors
 from recipes.embeddings.embeddings import word_embeddings
 from recipes.embeddings.neighbours import stream, vectors_of

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from rich.text import Text
 from torch import Tensor
 
@@ -101,7 +102,8 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
             messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
-        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step, fastest(run)))
+        begin = run.facts.step
+        watch = stack.enter_context(Watch(recipe, world.first, begin, fastest(run), run.padded))
         for message in [header(run), *messages]:
             watch.say(message)
         if run.facts.step >= recipe.steps:
@@ -315,7 +317,8 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
         tokens = {}
         denoiser = run.network.denoiser
         labels = takes_labels(run.network.model)
-        for length, numbers in lengths(run).items():
+        for (length, _), rows in beginnings(run).items():
+            numbers = list(rows)
             if labels:
                 classes = (
                     torch.tensor(numbers, device=run.world.device) % run.network.model.num_classes
@@ -326,6 +329,7 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
                 denoiser,
                 (len(numbers), length),
                 steps=recipe.output.sample_steps,
+                prompt=torch.tensor(np.stack([*rows.values()]), device=run.world.device),
                 parameterization=run.network.parameterization,
                 pace=run.pace,
                 generator=generator,
@@ -336,19 +340,25 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
     return [tokens[number] for number in range(recipe.output.samples)], trace
 
 
-def lengths(run: Run) -> dict[int, list[int]]:
-    """Return the numbers of the samples by their length: that of the rows, or one as training
-    sequences have it.
+def beginnings(run: Run) -> dict[tuple[int, int], dict[int, Int[np.ndarray, " n"]]]:
+    """Return the given tokens at the beginning of each sample, by its number.
+
+    They are those of the validation sequences in turn: prompts, or none. The keys are the length of
+    a sample, that of the rows or one as training sequences have it, and the number of its given
+    tokens.
     """
-    count = run.recipe.output.samples
     length = run.recipe.data.length
     layout = run.data.layout
-    by_length: dict[int, list[int]] = {}
-    for number in range(count):
-        indices = (
-            layout.draw_length(run.recipe.seed, number, most=length)
+    held_out = run.data.validation
+    by_size: dict[tuple[int, int], dict[int, Int[np.ndarray, " n"]]] = {}
+    for number in range(run.recipe.output.samples):
+        turn = number % len(held_out)
+        lead = int(held_out.given(turn).argmin())  # a sequence has a token that is not given
+        size = (
+            layout.draw_length(run.recipe.seed, number, lead + 1, length)
             if layout and run.data.ragged
             else length
         )
-        by_length.setdefault(indices, []).append(number)
-    return by_length
+        prompt = held_out[turn][:lead].astype(np.int64)
+        by_size.setdefault((size, lead), {})[number] = prompt
+    return by_size

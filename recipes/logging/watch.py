@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recipes.config import Recipe
 from recipes.console import TrainingBar, make_console, on_its_way
-from recipes.data import Prepared, SymbolCorpus
+from recipes.data import Prepared
 from recipes.logging.boards import chosen_boards
 from recipes.logging.metrics import METRICS, Metrics
 from recipes.metrics import References, Terms, basis, bits
@@ -72,6 +72,7 @@ class Watch:
         start: steps that were made before; records of later ones are removed.
         fastest: seconds of a step at the devices' peak; None where it is unknown, then there is no
             ``mfu``.
+        padded: whether sequences have padding.
 
     Raises:
         ModuleNotFoundError: a configured board is not installed.
@@ -79,16 +80,21 @@ class Watch:
     """
 
     def __init__(
-        self, recipe: Recipe, first: bool, start: int, fastest: float | None = None
+        self,
+        recipe: Recipe,
+        first: bool,
+        start: int,
+        fastest: float | None = None,
+        padded: bool = True,
     ) -> None:
         self._first = first
         self._recipe = recipe
         self._fastest = fastest
         self._stack = ExitStack()
         if first:
-            self._open(recipe, start)
+            self._open(recipe, start, padded)
 
-    def _open(self, recipe: Recipe, start: int) -> None:
+    def _open(self, recipe: Recipe, start: int, padded: bool) -> None:
         makers = chosen_boards(recipe)
         folder = recipe.output.folder
         with ExitStack() as stack:
@@ -104,8 +110,6 @@ class Watch:
                 0.0,
                 0,
             )  # of the last record: number of the step, seconds, tokens
-            padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
-            padded = padded and not recipe.data.wrap
             objective = recipe.objective()
             about = objective.about(padded)
             self._bar = stack.enter_context(

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 import ddlib as dd
+from recipes.data import Layout
 from recipes.data.tokens import SpecialIds
-from recipes.model_io.base import LoadedModel, Precision
+from recipes.model_io.base import LoadedModel, Precision, TokenizerProtocol
 
 WEIGHTS = "*.safetensors"
 LENGTH = 2**15
@@ -82,6 +84,20 @@ class Talking(Theirs):
             raise ValueError(
                 f"chat: the tokenizer's template does not take messages of {roles}: {error}"
             ) from error
+
+
+def with_template(tokenizer: Tokenizer, layout: Layout | None) -> TokenizerProtocol:
+    """Return the tokenizer of a run, with the chat template of its data if they have one."""
+    if layout is None or not layout.template:
+        return tokenizer
+    from transformers import PreTrainedTokenizerFast  # local import: it takes seconds
+
+    speaking = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        chat_template=layout.template,
+        clean_up_tokenization_spaces=False,
+    )
+    return Talking(speaking, tokenizer.get_vocab_size())
 
 
 def open_foreign(

@@ -23,13 +23,13 @@ from ddlib_models import Pretrained
 from ddlib_models.io.manifest import MANIFEST, check_manifest
 from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, read_recipe
-from recipes.data import Layout, SymbolCorpus
+from recipes.data import Layout
 from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
 from recipes.model_io.base import LoadedModel, Precision, RowLayout
 from recipes.model_io.calling import as_function
-from recipes.model_io.foreign import open_foreign
+from recipes.model_io.foreign import open_foreign, with_template
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 
 
@@ -222,12 +222,11 @@ def open_saved(
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     if precision == "float32":
         model.float()  # the file may hold bfloat16, in which products would be taken too
-    corpus = recipe.data.corpus
     # before the comparison: it may add padding, which is not a state
     special = (
-        special_ids(tokenizer, corpus)
-        if isinstance(corpus, SymbolCorpus)
-        else add_special(tokenizer, corpus)
+        add_special(tokenizer, recipe.data.corpus)
+        if layout is None
+        else special_ids(tokenizer, layout)
     )
     dd.check_vocabulary(
         process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos
@@ -244,7 +243,7 @@ def open_saved(
         model=model,
         denoiser=model if precision == "float32" else as_function(model, half=True),
         token_parameterization=recipe.objective().parameterization,
-        tokenizer=tokenizer,
+        tokenizer=with_template(tokenizer, layout),
         special=special,
         length=recipe.data.length,
         rows=_rows(recipe, layout),

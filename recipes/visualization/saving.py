@@ -38,6 +38,8 @@ def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> N
     """
     path = Path(path)
     kind = f"data of the kind {layout.kind!r}"
+    if layout.template:
+        raise ValueError(f"path={path}: {kind} are texts: must end in .jsonl")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
     if path.suffix in FILMS and not layout.is_picture:

@@ -33,10 +33,10 @@ from recipes.data import (
     prepare_ids,
 )
 from recipes.data.agreement import check_lengths
+from recipes.data.names import named_tokenizer
 from recipes.data.sequences import Ragged
 from recipes.data.sources.array import Array
 from recipes.data.sources.lines import Lines
-from recipes.data.tokens import named_tokenizer
 from recipes.domains.pictures.images import Images
 from recipes.domains.proteins.fasta import Fasta
 from recipes.engine import train

@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "Array",
+    "Chat",
     "Chorales",
     "Digits",
     "Fasta",

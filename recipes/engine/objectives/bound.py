@@ -163,7 +163,8 @@ class Bound(Objective):
             if number is not None:
                 raise ValueError(
                     f"data.folder={data.folder}: document {number} of {name} has given tokens in a "
-                    f"later block than one to predict, {clean}"
+                    f"later block than one to predict, {clean}. Prepare a sequence for each answer "
+                    "that ends with it (chat --answers each or last)"
                 )
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
