@@ -217,9 +217,9 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
         )
     length = measured_length(saved, options.length, saved.pace.block or 1)
     data = open_held_out(saved, options.data)
-    check_lengths(data, length, packed=True)
     if saved.rows == "wrapped":
         data = wrap(data, length)
+    check_lengths(data, length, packed=True)
     check_sequences("sequences", options.sequences, data, 1)
     rows = list(rows_of(saved, data, length, options))
     model = Model(saved.process, saved.denoiser, saved.parameterization, saved.pace)

@@ -255,9 +255,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     length = length_of(saved, options)
     is_free = saved.rows == "free"
     data = open_held_out(saved, options.data)
-    check_lengths(data, length, packed=True)
     if cut := saved.rows == "wrapped":
         data = wrap(data, length)
+    check_lengths(data, length, packed=True)
     options = replace(
         options, sequences=check_sequences("sequences", options.sequences, data, world.size)
     )

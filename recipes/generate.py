@@ -35,7 +35,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, own_times
 from recipes.console import check_file, command, make_console, plain_errors, render
-from recipes.data.sequences import names_of
+from recipes.data.names import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls

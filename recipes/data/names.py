@@ -1,7 +1,10 @@
-"""Names of symbols as a tokenizer."""
+"""Names of symbols: as a tokenizer, and the text of a sample."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+from jaxtyping import Int
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 END, PAD = ENDS = "[EOS]", "[PAD]"
@@ -36,3 +39,23 @@ def _literal(name: str) -> str:
     return "".join(
         character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name
     )
+
+
+def names_of(tokenizer: Any, ends: bool) -> list[str]:
+    """Return the names of the symbols in the order of their ids, without an end and padding, which
+    follow them.
+    """
+    count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
+    return [tokenizer.id_to_token(number) for number in range(count)]
+
+
+def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) -> str:
+    """Return the names of the symbols of a sample with the separator between them.
+
+    Raises:
+        ValueError: an id that is not a symbol.
+    """
+    ids = np.asarray(ids)
+    if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:
+        raise ValueError(f"a sample contains id {bad[0]}, must be in 0..{len(symbols) - 1}")
+    return separator.join(symbols[one] for one in ids)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 from tokenizers import Tokenizer
 
-from recipes.data.names import END, ENDS, PAD, named_tokenizer
+from recipes.data.names import END, PAD, named_tokenizer
 
 LISTED = 5
 """Number of symbols that an error message lists."""
@@ -417,23 +417,3 @@ def count_lengths(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
     """Yield each length and the number of its sequences, the shortest first."""
     values, counts = np.unique(lengths, return_counts=True)
     yield from zip(values.tolist(), counts.tolist(), strict=True)
-
-
-def names_of(tokenizer: Any, ends: bool) -> list[str]:
-    """Return the names of the symbols in the order of their ids, without an end and padding, which
-    follow them.
-    """
-    count = tokenizer.get_vocab_size() - (len(ENDS) if ends else 0)
-    return [tokenizer.id_to_token(number) for number in range(count)]
-
-
-def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) -> str:
-    """Return the names of the symbols of a sample with the separator between them.
-
-    Raises:
-        ValueError: an id that is not a symbol.
-    """
-    ids = np.asarray(ids)
-    if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:
-        raise ValueError(f"a sample contains id {bad[0]}, must be in 0..{len(symbols) - 1}")
-    return separator.join(symbols[one] for one in ids)

@@ -124,7 +124,7 @@ def _classifier(folder: Path) -> Classifier:
 
 def _names(data: Prepared) -> list[str]:
     """Return the names of the symbols in the order of their ids."""
-    from recipes.data.sequences import names_of
+    from recipes.data.names import names_of
 
     return names_of(data.tokenizer, data.ends)
 
@@ -136,7 +136,7 @@ def _symbols(sequences: Samples, data: Prepared) -> Samples:
 
 def _strings(sequences: Samples, data: Prepared) -> list[str]:
     """Return sequences spelt in their symbols."""
-    from recipes.data.sequences import spelt
+    from recipes.data.names import spelt
 
     names = _names(data)
     return [spelt(one, names, "") for one in sequences]

@@ -20,7 +20,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
 from recipes.console import render
-from recipes.data.sequences import names_of
+from recipes.data.names import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS

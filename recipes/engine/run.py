@@ -107,7 +107,7 @@ class Run:
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
         # clusters and frequencies are those of the documents, whatever rows are cut from them
         rows = wrap(data, recipe.data.length) if recipe.data.wrap else data
-        check_lengths(data, recipe.data.length, recipe.data.packed)
+        check_lengths(rows, recipe.data.length, recipe.data.packed)
         skipped: list[str] = []
         checkpoints = (
             newest(recipe.output.folder / CHECKPOINTS, skipped.append) if writes else iter(())

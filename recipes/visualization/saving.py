@@ -10,7 +10,8 @@ from jaxtyping import Int
 
 from ddlib.contrib import Film
 from ddlib.processes import ForwardProcess
-from recipes.data.sequences import Layout, spelt
+from recipes.data.names import spelt
+from recipes.data.sequences import Layout
 from recipes.domains.molecules.drawing import draw
 from recipes.domains.music.drawing import piano_rolls, write_midi
 from recipes.domains.music.pitches import midi_of

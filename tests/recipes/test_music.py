@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from recipes.data import SymbolCorpus, examples, prepare, wrap
-from recipes.data.sequences import Sequences, names_of
+from recipes.data.names import names_of
+from recipes.data.sequences import Sequences
 from recipes.domains.music import metrics as metrics
 from recipes.domains.music.drawing import NOISE, piano_roll, score, write_midi
 from recipes.domains.music.pitches import alphabet

@@ -266,7 +266,7 @@ def template_tokenizer(name: str, template: str | None = None, revision: str | N
         )
     if not GENERATION.search(text):
         raise ValueError(
-            f"{origin} has no {{% generation %}}, so answers cannot be told from prompts. Copy it "
+            f"{origin} has no {{% generation %}}, so it does not mark the answers. Copy it "
             "to a file, write {% generation %} in front of the content of assistant messages and "
             "{% endgeneration %} behind their end token, and name the file: --template FILE"
         )
