@@ -315,7 +315,7 @@ def test_a_second_update_has_the_weights_of_the_behaviour(kind):
     process = PROCESSES[kind]
     behaviour, network = Table(process), Table(process)
     noise = torch.randn(network.weight.shape, generator=seeded(6), dtype=F64)
-    network.weight = (network.weight.detach() + 0.5 * noise).requires_grad_()
+    network.weight = (network.weight.detach() + noise).requires_grad_()
     whole, chances, tokens = whole_trajectory(process, behaviour)
     terms = dd.log_prob(process, network, whole, per_draw=True)
     ratios = (terms - dd.log_prob(process, behaviour, whole, per_draw=True)).exp()
