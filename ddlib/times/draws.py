@@ -14,23 +14,12 @@ from ddlib.utils.validation import check_count, require, visible, warn_once
 _UNIFORM = Uniform()
 
 
-def _reverse_bits(index: Tensor) -> Tensor:
-    """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times
-    2^32.
-    """
-    masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
-    word = index & 0xFFFFFFFF
-    for mask, shift in zip(masks, (1, 2, 4, 8, 16), strict=True):
-        word = ((word >> shift) & mask) | ((word & mask) << shift)
-    return word
-
-
 def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:
     """One uniform time per slot, slots spread evenly over [0, 1)."""
     if isinstance(generator, KeyedGenerator):
         # a shift common to all would be an error of the mean that no difference of two rows can
         # tell
-        return (generator.scramble(_reverse_bits(slots)) + within) / 2**32
+        return (generator.scramble(slots, reverse=True) + within) / 2**32
     # without the turn the first row would always be early: its own bound would be biased
     turn = (rand((1,), generator, within.device) * count).to(torch.int64)
     return ((slots + turn) % count + within) / count

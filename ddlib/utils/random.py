@@ -9,44 +9,30 @@ ranks, gradient accumulation and resume point.
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Self
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.utils import philox
+from ddlib.utils.philox import LOW
 from ddlib.utils.triton_kernels import usable
 from ddlib.utils.validation import check_count, check_shape, require, visible
 
-_LOW = 0xFFFFFFFF
 _SPLIT = 0x73706C74  # separates the keys of copies from the numbers of the original
 _SCRAMBLE = 0x73637262  # separates the numbers of a scrambling
 
 
-def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Compute four random words from four words of counter and two of key (Philox-4x32-10).
+def _keyed_on(device: torch.device) -> ModuleType:
+    """Return the implementation of keyed numbers for a device."""
+    # a compiler fuses the operations in torch
+    if usable(device) and not torch.compiler.is_compiling():
+        from ddlib.utils import philox_kernel  # imports Triton
 
-    Words are 32-bit values in int64 tensors that broadcast against each other. The bits are the
-    same on every device. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
-    """
-    # a compiler fuses the operations below
-    if usable(counter[0].device) and not torch.compiler.is_compiling():
-        from ddlib.utils.philox_kernel import words  # imports Triton
-
-        return words(counter, key)
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # int64 products wrap; the wrapped bits are those of the unsigned 64-bit product
-        p0 = c0 * 0xD2511F53
-        p1 = c2 * 0xCD9E8D57
-        c0 = ((p1 >> 32) & _LOW) ^ c1 ^ k0
-        c1 = p1 & _LOW
-        c2 = ((p0 >> 32) & _LOW) ^ c3 ^ k1
-        c3 = p0 & _LOW
-        k0 = (k0 + 0x9E3779B9) & _LOW
-        k1 = (k1 + 0xBB67AE85) & _LOW
-    return c0, c1, c2, c3
+        return philox_kernel
+    return philox
 
 
 class KeyedGenerator:
@@ -95,10 +81,8 @@ class KeyedGenerator:
         self.step = step
         self.index = index
         self.scattered = scattered
-        # on the CPU, where these many small operations launch no kernels
-        zero = torch.zeros((), dtype=torch.int64)
-        counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
-        self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
+        counter = (step & LOW, step >> 32, 0, 0)
+        self._key = list(philox.philox(counter, (seed & LOW, seed >> 32))[:2])
         self._draws = self._scramblings = 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
@@ -112,33 +96,31 @@ class KeyedGenerator:
             f"shape is {tuple(shape)}, must start with {rows}, the number of examples of this "
             "generator",
         )
-        block = torch.arange((per_row + 1) // 2, device=self.index.device)
-        index = self.index[:, None]
-        draw = torch.full_like(index, self._draws)
+        draw = self._draws
         self._draws += 1
-        words = philox((block[None], draw, index & _LOW, (index >> 32) & _LOW), self._key)
-        # 27 and 26 bits fill the mantissa of a float64
-        high = torch.stack(words[:2], -1) >> 5
-        low = torch.stack(words[2:], -1) >> 6
-        uniform = (high * 2**26 + low).to(torch.float64) / 2**53
-        return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
+        keyed = _keyed_on(self.index.device)
+        uniform: Tensor = keyed.uniforms(self.index, per_row, draw, self._key)
+        return uniform.reshape(tuple(shape))
 
-    def scramble(self, words: Int64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+    def scramble(self, words: Int64[Tensor, "B"], *, reverse: bool = False) -> Int64[Tensor, "B"]:
         """Scramble 32-bit words: flip each bit at random, alike for all words that agree in the
         higher bits.
 
         Nested uniform scrambling (Owen, 1995): each word becomes uniform. Words that share their
         first k bits still share exactly these after the scrambling. The result is a function of
         (seed, step), the word and the number of earlier calls. Every call is a new scrambling.
+
+        Args:
+            words: the words.
+            reverse: whether the order of the bits is reversed first. Numbers 0, 1, 2, ... then
+                give the scrambled van der Corput sequence in base 2, times 2^32.
         """
-        bit = torch.arange(32, device=words.device)
-        above = words[:, None] >> (32 - bit)
-        zero = torch.zeros_like(words)[:, None]
-        # with the position of the bit: prefixes 0 and 00 are one number
-        counter = (above, bit[None] + zero, zero + self._scramblings, zero)
+        number = self._scramblings
         self._scramblings += 1
-        chance = philox(counter, (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]
-        return words ^ ((chance & 1) << (31 - bit)).sum(1)
+        key = (self._key[0] ^ _SCRAMBLE, self._key[1])
+        keyed = _keyed_on(words.device)
+        scrambled: Tensor = keyed.scramble(words, number, key, reverse)
+        return scrambled
 
     def split(self, number: int) -> Self:
         """Return a generator for ``number`` copies of every example, the copies of the first
@@ -160,16 +142,16 @@ class KeyedGenerator:
         index = self.index.repeat_interleave(number)
         copy_index = torch.arange(number, device=index.device).repeat(len(self.index))
         key = [
-            word if word.ndim == 0 else word.repeat_interleave(number, 0)[:, 0]
+            word if isinstance(word, int) else word.repeat_interleave(number, 0)[:, 0]
             for word in self._key
         ]
         counter = (
             copy_index,
-            torch.full_like(index, self._draws),
-            index & _LOW,
-            (index >> 32) & _LOW,
+            self._draws,
+            index & LOW,
+            (index >> 32) & LOW,
         )
-        words = philox(counter, (key[0] ^ _SPLIT, key[1]))
+        words = _keyed_on(index.device).philox(counter, (key[0] ^ _SPLIT, key[1]))
         self._draws += 1
         copies = copy.copy(self)
         copies.index = index

@@ -28,10 +28,11 @@ def _is_installed() -> bool:
     return find_spec("triton") is not None
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Apply ``triton.jit`` to the unwrapped function: Triton reads its source, and shape checks may
-    wrap it.
+def kernel(function: Callable[..., Any], **options: Any) -> Any:
+    """Apply ``triton.jit``, with its options, to the unwrapped function.
+
+    Triton reads its source, and shape checks may wrap it.
     """
     import triton
 
-    return triton.jit(inspect.unwrap(function))
+    return triton.jit(inspect.unwrap(function), **options)

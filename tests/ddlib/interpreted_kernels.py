@@ -29,8 +29,7 @@ from ddlib.kernels.gpu import vocab_order
 from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
-from ddlib.utils import philox_kernel
-from ddlib.utils.random import philox
+from ddlib.utils import philox, philox_kernel
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
 
@@ -309,5 +308,62 @@ def test_philox_is_that_of_torch(shapes):
             for shape in (columns, rows, rows, rows)
         ]
         keys = [torch.randint(least, 2**32, key, generator=generator) for _ in range(2)]
-        for ours, theirs in zip(philox_kernel.words(many, keys), philox(many, keys), strict=True):
+        both = (implementation.philox(many, keys) for implementation in (philox_kernel, philox))
+        for ours, theirs in zip(*both, strict=True):
             assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+KEYS = {"numbers": (2**32 - 1, 0x9E3779B9), "small": (1, 16), "columns": None}
+INDICES = [0, 1, 2**32 - 1, 2**32, 2**40 + 5, 2**62, 2**63 - 1]
+
+
+def keys_of(name, rows):
+    if KEYS[name] is not None:
+        return KEYS[name]
+    generator = torch.Generator().manual_seed(1)
+    # a step of 2, as the columns that a split generator keeps have
+    return [torch.randint(2**32, (rows, 2), generator=generator)[:, :1] for _ in range(2)]
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("draw", [0, 1, 16, 2**33])
+@pytest.mark.parametrize("per_row", [0, 1, 2, 7, 600])
+def test_uniform_numbers_are_those_of_torch(keys, draw, per_row):
+    index = torch.tensor(INDICES)
+    key = keys_of(keys, len(index))
+    ours, theirs = (
+        implementation.uniforms(index, per_row, draw, key)
+        for implementation in (philox_kernel, philox)
+    )
+    assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 16])
+def test_scrambled_words_are_those_of_torch(keys, reverse, number):
+    words = torch.tensor([*INDICES, *range(13)]) & (2**63 - 1 if reverse else 2**32 - 1)
+    key = keys_of(keys, len(words))
+    ours, theirs = (
+        implementation.scramble(words, number, key, reverse)
+        for implementation in (philox_kernel, philox)
+    )
+    assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    empty = words[:0]
+    assert philox_kernel.scramble(empty, number, (1, 2), reverse).shape == empty.shape
+
+
+def test_a_generator_draws_the_same_numbers_by_kernels(monkeypatch):
+    def draws():
+        noise = dd.KeyedGenerator(2**40 + 3, 2**33 + 5, torch.tensor(INDICES[:5]))
+        numbers = [noise.rand((5, 9)), noise.rand((5,)), noise.rand((5, 2, 3))]
+        numbers += [noise.scramble(noise.index, reverse=True)]
+        copies = noise.split(3)
+        numbers += [copies.rand((15, 4)), copies.split(2).rand((30, 3))]
+        numbers += [copies.scramble(copies.index, reverse=True)]
+        return [*numbers, dd.sample_times(5, generator=noise)]
+
+    with_torch = draws()
+    monkeypatch.setattr("ddlib.utils.random.usable", lambda device: True)
+    for ours, theirs in zip(draws(), with_torch, strict=True):
+        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)

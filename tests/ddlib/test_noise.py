@@ -11,7 +11,8 @@ from zoo.calls import seeded
 from zoo.processes import F64, SIX_TOKENS
 
 import ddlib as dd
-from ddlib.utils.random import philox, rand
+from ddlib.utils.philox import philox
+from ddlib.utils.random import rand
 
 PROCESSES = SIX_TOKENS | {
     "rates": dd.processes.RateMatrix(torch.ones(7, 7) - 7 * torch.eye(7), dd.schedules.Linear(), 6)

@@ -57,9 +57,18 @@ for kernel in (grouped_gemm._logits, grouped_gemm._slopes, grouped_gemm._by_hidd
     options = dict(num_warps=cut.warps, num_stages=cut.stages)
     made = compile(ASTSource(kernel, types, given), GPUTarget("cuda", 90, 32), options)
     print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "mma" in made.asm["ptx"])
-types = dict.fromkeys(philox_kernel._words.arg_names, "*i64") | dict(size="i32", B="constexpr")
-made = compile(ASTSource(philox_kernel._words, types, dict(B=philox_kernel.BLOCK)), GPUTarget("cuda", 90, 32))
-print(philox_kernel._words.__name__, len(made.asm["cubin"]) > 0)
+for kernel in (philox_kernel._words, philox_kernel._uniforms, philox_kernel._scrambled):
+    for of_row in (False, True):
+        constants = dict(B=philox_kernel.BLOCK, R=philox_kernel.ROWS, OF_ROW=of_row, REVERSE=of_row)
+        given = {name: value for name, value in constants.items() if name in kernel.arg_names}
+        types = {
+            name: "constexpr" if name in given else "i64" if name.islower() else "*i64"
+            for name in kernel.arg_names
+        }
+        if kernel is philox_kernel._uniforms:
+            types["OUT"] = "*fp64"
+        made = compile(ASTSource(kernel, types, given), GPUTarget("cuda", 90, 32))
+        print(kernel.__name__, len(made.asm["cubin"]) > 0)
 """
 
 
@@ -76,7 +85,7 @@ def python(*arguments, **environment):
     return completed.stdout
 
 
-@pytest.mark.parametrize(("of", "least"), [("kernels", 61), ("children", 21)])
+@pytest.mark.parametrize(("of", "least"), [("kernels", 120), ("children", 21)])
 def test_logic_in_the_interpreter(pytestconfig, of, least):
     """In a separate process: the variable must be set before Triton is imported, and excludes
     compiled kernels.
@@ -101,7 +110,8 @@ def test_kernels_compile_for_a_gpu(tmp_path):
         assert (
             made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
         )
-    assert output[6] == "_words True"
+    philox = [f"{name} True" for name in ("_words", "_uniforms", "_scrambled") for _ in range(2)]
+    assert output[6:12] == philox
 
 
 def test_conditions_for_the_kernels(monkeypatch):
