@@ -3,7 +3,7 @@ downwards.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Self, cast
 
@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.config.part import Part, record_maker
 from ddlib.config.state import check_extra_state, extra_state
+from ddlib.hierarchies.ascent import Ascent, ascent_of
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.level_names import Named
 from ddlib.hierarchies.maps import Map, chain, check_top
@@ -79,8 +80,11 @@ class Hierarchy(Named, Float64Module, Part):
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
         # torch < 2.13, compiled on a GPU, reads a view from its memory's start
         self.ends = self.starts[1:-1].clone()
+        self.ascent = ascent_of(maps, self.starts)
 
     starts: Tensor
+    ascent: Ascent
+    """Draws of ancestors."""
     speeds: tuple[float, ...]
     """Speed of each edge, the edge to the mask last."""
     fingerprint: str | None = None
@@ -278,23 +282,6 @@ def state_matrix(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"])
         result[states(i), states(i)] = levels[i, i] * torch.eye(hierarchy.levels[i]).to(levels)
         for j in range(i + 1, hierarchy.depth + 1):
             result[states(i), states(j)] = levels[i, j] * hierarchy.between(i, j).matrix()
-    return result
-
-
-def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, noise: Iterator[Tensor]) -> Tokens:
-    """Draw the ancestors of ``z`` at levels that are not below theirs, with one of the uniforms
-    ``noise``, each of the shape of ``z``, per edge that is not plain.
-    """
-    start = hierarchy.level_of(z)
-    result = z
-    member = z - hierarchy.starts[start]
-    for i, edge in enumerate(hierarchy.maps, start=1):
-        ascending = start < i
-        # positions that start above this edge read child 0, and their parent is discarded
-        child = torch.where(start < i, member, 0)
-        parent = edge.parents[child] if edge.plain else edge.sample(child, next(noise))
-        member = torch.where(ascending, parent, member)
-        result = torch.where(ascending & (level == i), parent + hierarchy.offsets[i], result)
     return result
 
 

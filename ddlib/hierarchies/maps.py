@@ -145,8 +145,8 @@ class Map(Kernel):
         if self.spread is None:
             return right
         cumulative = self.spread.cumsum(0)
-        stay = self.keep + self.spread[right]
         width = self.spread[right]
+        stay = self.keep + width
         target = (u - stay) / (1 - stay) * (cumulative[-1] - width)
         # skip the right parent's slice
         target = torch.where(target < cumulative[right] - width, target, target + width)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ddlib.config.part import Part
 from ddlib.times import TimeDensity
-from ddlib.times.base import Interval, check_density, check_interval
+from ddlib.times.base import Interval, check_density, check_interval, position_in, time_in
 from ddlib.times.draws import (
     WeightedTimes,
     latest_time,
     round_times,
-    sample_times,
+    stratified_uniforms,
     times_of_uniforms,
 )
 from ddlib.typing import Times
@@ -159,7 +159,7 @@ class Pace(Part):
         )
         if at_once and size is None:
             raise TypeError(f"at_once is True, which {self!r} does not support: it has no blocks")
-        unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
+        unit = stratified_uniforms(rows, generator, device)
 
         dtype = torch.get_default_dtype() if steps is None else torch.float64
 
@@ -170,7 +170,7 @@ class Pace(Part):
         def until_last(
             measure: Tensor, time: Tensor
         ) -> Tensor:  # the bound accounts for the rest separately
-            return torch.where(time > latest_time(dtype), 0.0, measure)
+            return measure.masked_fill(time > latest_time(dtype), 0.0)
 
         if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
@@ -182,21 +182,23 @@ class Pace(Part):
                 return Draw(exact, counts, s)
             t = round_times(exact)
             return Draw(t, until_last(counts, exact))
-        part = (unit * parts).floor()
-        place = times_of(unit * parts - part)
+        # all at once if there is one part
+        part = (unit * parts).floor() if parts > 1 else None
+        place = times_of(unit if part is None else unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
         if self.random:
             chance = rand(chance.shape, generator, unit.device)
-        low, high = interval
 
         def along(time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            u = (part + (time - low) / (high - low)) / parts
+            share = position_in(interval, time)
+            u = share if part is None else (part + share) / parts
             path = self.check_path(self.times(u, chance), chance)
-            exact = low + (high - low) * path
+            exact = time_in(interval, path)
             # a position that rests at noise has time 1 exactly; one that moves is never rounded up
             # to it
-            moves = (path < 1) | (exact < 1)
-            return u, exact, torch.where(moves, round_times(exact, dtype), exact.to(dtype))
+            moves = torch.minimum(path, exact) < 1
+            rounded = exact.to(dtype)
+            return u, exact, torch.where(moves, round_times(rounded, dtype), rounded)
 
         u, exact, t = along(place.t)
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)

@@ -357,11 +357,11 @@ class Interpolating(ForwardProcess):
 
     def _at(self, t: Times) -> Mixture:
         """Mixture at the time of each sequence, (B, 1), or of each position, (B, L)."""
-        return Mixture(*map(unsqueeze_times, self.mixture(t.double())))
+        return self.mixture(unsqueeze_times(t.double()))
 
     def _between(self, s: Times, t: Times) -> Mixture:
         """Mixture of the transition from ``s`` to ``t``, (B, 1) or (B, L)."""
-        return Mixture(*map(unsqueeze_times, self.mixture_between(s.double(), t.double())))
+        return self.mixture_between(unsqueeze_times(s.double()), unsqueeze_times(t.double()))
 
     def _arrival(self, z: Tokens, t: Times) -> Float64[Tensor, "B L"]:
         """Rate r_t(z) at which every state jumps to ``z``."""
@@ -377,7 +377,7 @@ class Interpolating(ForwardProcess):
         """Draw states from pi_t, with two uniforms: a uniform token, and the mask in its place."""
         tokens = (next(noise) * self.vocab_size).to(torch.int64)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.token)
-        return torch.where(next(noise) < share, self.vocab_size, tokens)
+        return tokens.masked_fill(next(noise) < share, self.vocab_size)
 
     def _over_states(self, token: Tensor, mask: Tensor) -> Tensor:
         """Sum over all states of a value for each token and one for the mask."""

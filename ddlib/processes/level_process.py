@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy, Map
-from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
+from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, draw_one, identity
 from ddlib.processes.broadcasting import (
@@ -102,8 +102,8 @@ class LevelProcess(ForwardProcess):
         No tensor larger than (B, L, levels) is built.
         """
         self.check_inputs(x=x, t=t)
-        reached = unsqueeze_times(self.chain.at_most(t.to(torch.float64)), 1)
-        level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
+        reached = self.chain.at_most(t.to(torch.float64))
+        level = draw_levels(reached, self._uniforms(x, generator, levels))
         if levels == "balanced":
             inflow = unsqueeze_times(self._inflow(t), 1)
             total = inflow.sum(-1).expand(x.shape)
@@ -320,10 +320,8 @@ class LevelProcess(ForwardProcess):
         levels) is built.
         """
         self.check_forwards(z, s, t)
-        reached = gather_columns(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(
-            -1
-        )
-        level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
+        probs = gather_columns(self.level_transition(s, t).mT, self.level_of(z))
+        level = draw_levels(probs[..., :-1].cumsum(-1), rand(z.shape, generator, z.device))
         return self.ascend(
             z, level.maximum(self.level_of(z)), generator
         )  # rounding may leave a level no mass
@@ -332,7 +330,8 @@ class LevelProcess(ForwardProcess):
         """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per
         edge.
         """
-        return ascend(self.hierarchy, z, level, uniforms(z.shape, generator, z.device))
+        ancestors: Tokens = self.hierarchy.ascent(z, level, uniforms(z.shape, generator, z.device))
+        return ancestors
 
     @torch.no_grad()
     def time_moments(
@@ -353,3 +352,18 @@ class LevelProcess(ForwardProcess):
     def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
         """Joint probability of the level at s (rows) and the level at t (columns)."""
         return self.level_transition(s, t) * self.occupancies(s)[..., None]
+
+
+def draw_levels(
+    at_most: Float64[Tensor, "*n edges"], u: Float64[Tensor, "B L"]
+) -> Int64[Tensor, "B L"]:
+    """Draw levels by inversion.
+
+    Args:
+        at_most: probability of each level but the last, or a lower one, of each sequence (B, n) or
+            position (B, L, n).
+        u: (B, L) uniforms in [0, 1).
+    """
+    if at_most.ndim == 2:
+        return torch.searchsorted(at_most, u.contiguous(), right=True)
+    return torch.searchsorted(at_most, u[..., None].contiguous(), right=True).squeeze(-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.hierarchies.base import ascend, descendant_logits, reachable_by_all
+from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_schedule, check_tree
 from ddlib.processes.base import ForwardProcess, draw_one, identity
 from ddlib.processes.broadcasting import (
@@ -183,7 +183,7 @@ class ResamplingProcess(ForwardProcess):
         since = way % 4 >= 2
         earlier = way % 2 == 1
         draws = iter(resample_u)
-        resampled_z = ascend(self.hierarchy, self._resample(draws), to, draws)
+        resampled_z = self.hierarchy.ascent(self._resample(draws), to, draws)
         result = torch.where(since & earlier, resampled_z, result)
         log_typical = self.typical[: self.vocab_size].log()
         for i in range(n):
@@ -278,4 +278,4 @@ class ResamplingProcess(ForwardProcess):
         noise = uniforms(z.shape, generator, z.device)
         start = torch.where(state % 2 == 1, self._resample(noise), z)
         level = torch.div(state, 2, rounding_mode="floor")
-        return ascend(self.hierarchy, start, level.maximum(self.level_of(start)), noise)
+        return self.hierarchy.ascent(start, level.maximum(self.level_of(start)), noise)

@@ -29,6 +29,9 @@ _ROUGHLY = 0.05
 Interval = tuple[float, float]
 """Subinterval (low, high) of [0, 1] in which times are drawn."""
 
+WHOLE: Interval = (0.0, 1.0)
+"""All times."""
+
 
 class TimeDensity(Part):
     r"""Density g(t) of the drawn times on [0, 1], with its distribution function G and the inverse
@@ -173,6 +176,23 @@ class Uniform(TimeDensity):
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return u
+
+    def weight(self, t: Float[Tensor, "*n"], interval: Interval = WHOLE) -> Float64[Tensor, "*n"]:
+        check_interval(interval)
+        low, high = interval
+        return torch.full_like(t, high - low, dtype=torch.float64)
+
+
+def position_in(interval: Interval, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    """Return the share of an interval that lies before times in it; [0, 1] takes no operation."""
+    low, high = interval
+    return t if interval == WHOLE else (t - low) / (high - low)
+
+
+def time_in(interval: Interval, share: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    """Return the time before which a share of an interval lies; [0, 1] takes no operation."""
+    low, high = interval
+    return share if interval == WHOLE else low + (high - low) * share
 
 
 def check_interval(interval: Interval) -> None:

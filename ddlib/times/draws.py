@@ -7,7 +7,15 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.times.base import Interval, TimeDensity, Uniform, check_density, check_interval
+from ddlib.times.base import (
+    WHOLE,
+    Interval,
+    TimeDensity,
+    Uniform,
+    check_density,
+    check_interval,
+    position_in,
+)
 from ddlib.utils.random import Generator, KeyedGenerator, home_of, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
@@ -143,12 +151,27 @@ def sample_times(
         >>> int((t > 0.5).sum()), round(float(late.weight(t).mean()), 6)
         (6, 1.0)
     """
+    require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
+    check_interval(interval)
+    density = check_density(density) or _UNIFORM
+    return round_times(_inverse(_units(n, method, generator, device), density, interval), dtype)
+
+
+def stratified_uniforms(
+    n: int, generator: Generator = None, device: torch.device | str | None = None
+) -> Float64[Tensor, "n"]:
+    """Return uniform numbers in [0, 1), one in each of n equal slices, as ``sample_times`` does."""
+    return round_times(_units(n, "stratified", generator, device), torch.float64)
+
+
+def _units(
+    n: int, method: str, generator: Generator, device: torch.device | str | None
+) -> Float64[Tensor, "n"]:
+    """Check the arguments of ``sample_times`` and draw uniform numbers in [0, 1]."""
     check_count("n", n)
     require(
         method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}"
     )
-    require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
-    check_interval(interval)
     home = home_of(generator)
     if isinstance(generator, KeyedGenerator):
         require(
@@ -156,9 +179,7 @@ def sample_times(
             f"n is {n}, must be {len(generator.index)}, the number of examples of the generator",
         )
         _check_positions(generator, strata=method != "iid")
-    density = check_density(density) or _UNIFORM
-    unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
-    return round_times(_inverse(unit, density, interval), dtype)
+    return _METHODS[method](n, generator, torch.device(device) if device is not None else home)
 
 
 class WeightedTimes(NamedTuple):
@@ -200,16 +221,18 @@ def times_of_uniforms(
         f"steps is {steps}, must be at most 10^9: use the continuous bound instead of finer grids",
     )
     low, high = interval
-    early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)
+    early = (position_in(interval, time) * steps).floor().clamp(0, steps - 1)
     # exact at both ends of the interval, unlike low + (high - low) * share
     s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
     return WeightedTimes(t, density.step_weight(s, t, interval), s)
 
 
 def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
-    start, end = density.within(interval, unit)
+    if interval != WHOLE:
+        start, end = density.within(interval, unit)
+        unit = start + (end - start) * unit
     # rounding of G and its inverse may leave the interval
-    return density.inverse(start + (end - start) * unit).clamp(*interval)
+    return density.inverse(unit).clamp(*interval)
 
 
 def round_times(

@@ -3,6 +3,7 @@
 ``ddlib.utils.philox_kernel`` has the same functions for a GPU, where each is one kernel.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,16 +40,17 @@ def philox(counter: Sequence[Word], key: Sequence[Word]) -> tuple[Word, ...]:
 
 
 def uniforms(
-    index: Int64[Tensor, "B"], per_row: int, draw: int, key: Sequence[Word]
-) -> Float64[Tensor, "B n"]:
+    index: Int64[Tensor, "B"], shape: Sequence[int], draw: int, key: Sequence[Word]
+) -> Float64[Tensor, "B *n"]:
     """Compute uniform numbers in [0, 1) with 53 random bits.
 
     Args:
         index: number of each row, at least 0.
-        per_row: how many each row gets; more begin with the same numbers.
+        shape: that of the result; longer rows begin with the same numbers.
         draw: number of the draw.
         key: two words: numbers, or a column (B, 1) with a word for each row.
     """
+    per_row = math.prod(shape[1:])
     block = torch.arange((per_row + 1) // 2, device=index.device)
     row = index[:, None]
     words = philox((block[None], draw, row & LOW, (row >> 32) & LOW), key)
@@ -56,7 +58,7 @@ def uniforms(
     high = torch.stack(words[:2], -1) >> 5
     low = torch.stack(words[2:], -1) >> 6
     uniform = (high * 2**26 + low).to(torch.float64) / 2**53
-    return uniform.flatten(1)[:, :per_row]
+    return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
 
 
 def scramble(

@@ -3,6 +3,7 @@
 On a GPU the formulas in torch launch over a hundred kernels for each draw.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -173,10 +174,11 @@ def philox(counter: Sequence[Word], key: Sequence[Word]) -> tuple[Word, ...]:
 
 
 def uniforms(
-    index: Int64[Tensor, "B"], per_row: int, draw: int, key: Sequence[Word]
-) -> Float64[Tensor, "B n"]:
+    index: Int64[Tensor, "B"], shape: Sequence[int], draw: int, key: Sequence[Word]
+) -> Float64[Tensor, "B *n"]:
     """As ``ddlib.utils.philox.uniforms``, to the bit."""
-    out = torch.empty((len(index), per_row), dtype=torch.float64, device=index.device)
+    per_row = math.prod(shape[1:])
+    out = torch.empty(tuple(shape), dtype=torch.float64, device=index.device)
     programs = triton.cdiv(len(index) * ((per_row + 1) // 2), BLOCK)
     if programs:
         sizes = len(index), per_row

@@ -7,7 +7,6 @@ ranks, gradient accumulation and resume point.
 """
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Self
@@ -90,7 +89,6 @@ class KeyedGenerator:
         is a new draw.
         """
         rows = self.index.shape[0]
-        per_row = math.prod(shape[1:])
         require(
             len(shape) > 0 and shape[0] == rows,
             f"shape is {tuple(shape)}, must start with {rows}, the number of examples of this "
@@ -99,8 +97,8 @@ class KeyedGenerator:
         draw = self._draws
         self._draws += 1
         keyed = _keyed_on(self.index.device)
-        uniform: Tensor = keyed.uniforms(self.index, per_row, draw, self._key)
-        return uniform.reshape(tuple(shape))
+        numbers: Tensor = keyed.uniforms(self.index, shape, draw, self._key)
+        return numbers
 
     def scramble(self, words: Int64[Tensor, "B"], *, reverse: bool = False) -> Int64[Tensor, "B"]:
         """Scramble 32-bit words: flip each bit at random, alike for all words that agree in the

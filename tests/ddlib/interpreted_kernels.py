@@ -332,7 +332,7 @@ def test_uniform_numbers_are_those_of_torch(keys, draw, per_row):
     index = torch.tensor(INDICES)
     key = keys_of(keys, len(index))
     ours, theirs = (
-        implementation.uniforms(index, per_row, draw, key)
+        implementation.uniforms(index, (len(index), per_row), draw, key)
         for implementation in (philox_kernel, philox)
     )
     assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)

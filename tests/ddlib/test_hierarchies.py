@@ -5,7 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from cases import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
 from zoo.calls import seeded
@@ -13,6 +14,7 @@ from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree, parent_map
+from ddlib.hierarchies.ascent import AlongEdges, ByTable
 from ddlib.plot import colors
 from ddlib.testing import strategies
 
@@ -321,3 +323,23 @@ def test_names_of_a_tree_are_shown_kept_and_checked():
             | names\[0\] is \[0, 1, 2\], must be a list of strings
         named("abc") | TypeError | names is 'abc', must be lists of strings
     """)
+
+
+@settings(max_examples=examples(60))
+@given(strategies.hierarchies(max_depth=4), st.integers(0, 99))
+def test_a_table_of_ancestors_is_the_ascent_along_plain_edges(hierarchy, seed):
+    maps = [Map(edge.parents, edge.num_parents) for edge in hierarchy.maps]
+    plain = dd.hierarchies.Hierarchy(maps, hierarchy.speeds)
+    assert isinstance(plain.ascent, ByTable)
+    assert isinstance(hierarchy.ascent, ByTable) == all(edge.plain for edge in hierarchy.maps)
+    states = torch.arange(plain.num_states)
+    levels = torch.arange(plain.depth + 1)[:, None].expand(-1, len(states))
+    z = states.expand_as(levels)
+    draws = iter(())
+    ancestors = plain.ascent(z, levels, draws)
+    assert torch.equal(ancestors, AlongEdges(maps, plain.starts)(z, levels, draws))
+    assert torch.equal(plain.level_of(ancestors), levels.maximum(plain.level_of(z)))
+    for level in range(1, plain.depth + 1):
+        tokens = torch.arange(plain.vocab_size)
+        parents = plain.between(0, level).parents + plain.offsets[level]
+        assert torch.equal(ancestors[level, tokens], parents)
