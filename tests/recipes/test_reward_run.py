@@ -4,12 +4,15 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import rewards_for_runs
 import torch
-from test_engine_reliability import killed_and_finished
+from test_engine_reliability import ALONE, killed_and_finished
 from training_runs import curve, losses, recipe, text
 
+import ddlib as dd
 from recipes.config import Hardware, Optimizer
-from recipes.engine import train
+from recipes.engine import checkpoint, train
+from recipes.engine.run import Run
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
@@ -101,6 +104,146 @@ def test_a_prompt_is_that_of_its_group(folder, monkeypatch):
         assert (prompt.view(2, 4, 3) == prompt.view(2, 4, 3)[:, :1]).all()
 
 
+# several updates for each rollout
+
+SEVERAL = REWARD | dict(updates_per_rollout=3, clip=0.1, prompt=3)
+
+
+def prepared(run, step=0):
+    """Objects of a run after some steps, and its micro-batches at the next one."""
+    made = Run.prepare(run, ALONE, writes=False)
+    stream = made.batches()
+    for _ in range(step):
+        made.step(next(stream), stop=False)
+    return made, next(stream)
+
+
+def test_with_one_update_the_loss_is_that_of_new_samples_to_the_bit(folder):
+    """Against the calls by which each step had samples of its own."""
+    run = rewarded(folder, "one", loss=REWARD | dict(prompt=3))
+    made, batches = prepared(run, 2)
+    objective = made.state.objective
+    (noisy,) = objective.prepare(batches, 2)
+    network = made.network.eval()
+    prompts = batches[0].x[::4, :3].repeat_interleave(4, 0)
+    tokens, path = dd.sample(
+        made.process,
+        network.denoiser,
+        (8, 16),
+        dd.samplers.Ancestral(),
+        6,
+        prompts,
+        parameterization="cavity",
+        generator=dd.KeyedGenerator(0, 2, batches[0].index + 2**60),
+        record=True,
+    )
+    assert torch.equal(noisy.x, tokens)
+    assert torch.equal(noisy.path.log_probs, path.log_probs)
+    terms = dd.log_prob(made.process, network.denoiser, path, per_draw=True)
+    rewards = rewards_for_runs.share_of_low(tokens)
+    want = dd.reward_loss(terms, path, rewards, group=4, clip=None)
+    weights = [*network.parameters()]
+    network.train()
+    got, _ = objective.loss(noisy, network, torch.tensor(1 / tokens.numel(), dtype=torch.float64))
+    for one, other in zip(
+        *(torch.autograd.grad(loss, weights, allow_unused=True) for loss in (got, want)),
+        strict=True,
+    ):
+        assert one is None or torch.equal(one, other)
+    assert "clipped" not in objective.numbers_to_log()
+
+
+def test_a_rollout_serves_several_updates(folder):
+    """The second update has the ratios of the present probabilities to the recorded ones."""
+    run = rewarded(folder, "several", loss=SEVERAL | dict(clip=None))
+    made, batches = prepared(run, 3)
+    objective = made.state.objective
+    (first,) = objective.prepare(batches, 3)
+    made.step(batches, stop=False)
+    (second,) = objective.prepare(batches, 4)
+    assert second is objective._samples[0]
+    assert torch.equal(second.path.log_probs, first.path.log_probs)
+    network = made.network
+    got, _ = objective.loss(second, network, torch.tensor(1 / 128, dtype=torch.float64))
+    network.eval()
+    terms = dd.log_prob(made.process, network.denoiser, second.path, per_draw=True)
+    ratio = (terms - second.path.log_probs).exp()
+    groups = second.rewards.view(-1, 4)
+    advantage = groups - (groups.sum(1, keepdim=True) - groups) / 3
+    want = -(ratio * second.path.drawn * advantage.flatten()[:, None]).sum() / len(terms[0])
+    assert (ratio - 1).abs().max() > 1e-4
+    weights = [*network.parameters()]
+    for one, other in zip(
+        *(torch.autograd.grad(loss, weights, allow_unused=True) for loss in (got, want)),
+        strict=True,
+    ):
+        assert one is None or torch.allclose(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_prompts_of_rollouts_follow_each_other(folder, monkeypatch):
+    from recipes.engine.objectives import reward
+
+    seen = []
+    sample = reward.dd.sample
+
+    def watched(*arguments, **options):
+        if "record" in options:
+            seen.append(arguments[5])
+        return sample(*arguments, **options)
+
+    monkeypatch.setattr(reward.dd, "sample", watched)
+    train(rewarded(folder, "each", loss=REWARD | dict(prompt=3), steps=3))
+    train(rewarded(folder, "third", loss=SEVERAL, steps=9))
+    assert len(seen) == 6
+    assert all(map(torch.equal, seen[:3], seen[3:]))
+
+
+@pytest.fixture(scope="module")
+def repeated(folder):
+    """A run of three updates for each rollout, saved in the middle of some."""
+    begun = recipe(text_of(folder), folder / "begun-repeated", steps=2)
+    train(begun)
+    run = rewarded(
+        folder,
+        "repeated",
+        loss=SEVERAL | dict(beta=0.1),
+        start=str(begun.output.folder),
+        optimizer=Optimizer(lr=1e-2, warmup=2, ema=0.9),
+        steps=10,
+    )
+    run = replace(run, output=replace(run.output, save_every=4, keep=3))
+    train(run)
+    return run
+
+
+def test_the_share_of_clipped_draws_is_logged(repeated):
+    records = [one for one in curve(repeated.output.folder) if one["kind"] == "train"]
+    shares = [record["clipped"] for record in records]
+    assert shares[0] == shares[3] == shares[6] == shares[9] == 0
+    assert all(0 < share < 1 for share in (shares[4], shares[5], shares[7], shares[8]))
+    rewards = [record["reward"] for record in records]
+    assert rewards[3] == rewards[4] == rewards[5] != rewards[6]
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_it_goes_on_in_the_middle_of_a_rollout(folder, repeated, step):
+    again = replace(repeated, output=replace(repeated.output, folder=folder / f"middle-{step}"))
+    shutil.copytree(repeated.output.folder, again.output.folder)
+    for path in checkpoint.list_checkpoints(again.output.folder / "checkpoints"):
+        if path.name > f"step_{step:08d}":
+            shutil.rmtree(path)
+    train(again)
+    assert curve(again.output.folder) == curve(repeated.output.folder)
+    one, other = (open_saved(each.output.folder).model.state_dict() for each in (again, repeated))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_killed_in_a_rollout_it_makes_the_same_run(folder, repeated):
+    killed = replace(repeated, output=replace(repeated.output, folder=folder / "killed-repeated"))
+    assert killed_and_finished(killed, 1, 7, in_a_save=False) > 0
+    assert curve(killed.output.folder) == curve(repeated.output.folder)
+
+
 def test_a_rewarded_run_is_read_without_its_reward(folder, monkeypatch):
     run = rewarded(folder, "read", steps=2)
     train(run)
@@ -141,6 +284,8 @@ REFUSED = {
         dict(loss=REWARD | dict(beta=0.1)),
         "loss.beta=0.1: not with start='random': the reference is the weights at the start",
     ),
+    "no update": (dict(loss=REWARD | dict(updates_per_rollout=0)), "updates_per_rollout=0"),
+    "clip": (dict(loss=REWARD | dict(clip=1.5)), "clip=1.5: must lie in (0, 1), or be None"),
     "no path": (
         dict(loss=REWARD | dict(sampler=dict(kind="euler"))),
         "must be one of which a path has a probability",

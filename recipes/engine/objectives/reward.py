@@ -11,8 +11,10 @@ from torch import Tensor
 import ddlib as dd
 from ddlib import registry
 from ddlib.processes import ForwardProcess
+from ddlib.typing import implements
 from recipes.config import Recipe, at_least
 from recipes.data import Batch
+from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Objective, Setting
 from recipes.engine.objectives.noising import NoisyBatch
@@ -22,6 +24,9 @@ _STREAM = 2**60
 
 _LOGGED = ("rows", "reward", "entropy", "kl")
 """Sums over the rows of a step: their number, rewards, -log p of the path, and divergences."""
+
+_CLIPPED = ("draws", "clipped")
+"""Sums over the draws of a step: their number, and those whose ratio is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +41,11 @@ class Sampled(NoisyBatch):
 class Reward(Objective):
     """Gradient of the mean reward of the network's samples, from their exact probabilities.
 
-    In each step the network draws ``group`` samples for each prompt, which is the beginning of a
-    training sequence. The loss that is logged is minus the mean reward. Validation measures the
-    bound of the text, as in pretraining.
+    The network draws ``group`` samples for each prompt, which is the beginning of a training
+    sequence, and takes ``updates_per_rollout`` steps on them. The first step has the gradient of
+    the mean reward. In the others each draw has the ratio of its probability to that when it was
+    drawn, clipped (PPO, Schulman et al., 2017): it is biased, and saves samples. The loss that is
+    logged is minus the mean reward. Validation measures the bound of the text, as in pretraining.
 
     Args:
         reward: function ``package.module:function`` from tokens (B, L) int64 to rewards (B,). It is
@@ -50,6 +57,9 @@ class Reward(Objective):
         temperature: of the samples, in processes with levels.
         beta: weight of the divergence from the weights at the start of the run.
         normalize: divide by the deviation of the rewards of a group, which is biased.
+        updates_per_rollout: steps of the optimizer on the same samples.
+        clip: by how much the ratio of a draw may leave 1 before its gradient ends, in (0, 1); None
+            for no limit. With one update all ratios are 1.
         parameterization: meaning of the network's output.
     """
 
@@ -61,6 +71,8 @@ class Reward(Objective):
     temperature: float = 1.0
     beta: float = 0.0
     normalize: bool = False
+    updates_per_rollout: int = 1
+    clip: float | None = 0.2
     parameterization: str = "cavity"
     unit = "per sample"
 
@@ -76,8 +88,13 @@ class Reward(Objective):
             )
         at_least(2, group=self.group)
         at_least(1, sampling_steps=self.sampling_steps)
+        at_least(1, updates_per_rollout=self.updates_per_rollout)
+        if self.clip is not None and not 0 < self.clip < 1:
+            raise ValueError(f"clip={self.clip}: must lie in (0, 1), or be None")
         at_least(0, prompt=self.prompt, beta=self.beta, temperature=self.temperature)
         self._sums = torch.zeros(0)
+        self._clipped = torch.zeros(0)
+        self._rollout: int | None = None
 
     def check(self, recipe: Recipe) -> None:
         if recipe.data.packed:
@@ -122,30 +139,66 @@ class Reward(Objective):
         except ValueError as error:
             raise ValueError(f"loss.reward: {error}") from error
         self.reference = copy.deepcopy(setting.network).eval().requires_grad_(False)
+        self.behaviour = setting.network
+        if self.updates_per_rollout > 1:
+            self.behaviour = copy.deepcopy(setting.network).eval().requires_grad_(False)
+            self._samples: list[Sampled] = []
+            from recipes.data import lookup  # imports grain, which help does without
+
+            data = setting.data
+            self._find = lookup(
+                data.train,
+                length=setting.recipe.data.length,
+                pad_id=data.fill_id,
+                seed=setting.recipe.seed,
+            )
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
-        self._sums = torch.zeros(len(_LOGGED), dtype=torch.float64, device=batches[0].x.device)
-        network = self.setting.network
-        network.eval()  # samples are without dropout
-        samples = [self.draw(batch, step) for batch in batches]
-        network.train()
-        return [*samples]
+        device = batches[0].x.device
+        self._sums = torch.zeros(len(_LOGGED), dtype=torch.float64, device=device)
+        self._clipped = torch.zeros(len(_CLIPPED), dtype=torch.float64, device=device)
+        if self.updates_per_rollout == 1:
+            return [*self.roll_out(batches, step)]
+        rollout, update = divmod(step, self.updates_per_rollout)
+        if update == 0:
+            self.behaviour.load_state_dict(self.setting.network.state_dict())
+        if implements(self.behaviour.model, Steps):
+            self.behaviour.model.at_step(step - update)
+        if self._rollout != rollout:
+            # after a restart within a rollout its samples are drawn again, by the same weights
+            self._rollout = rollout
+            earlier = (step - rollout) * self.setting.recipe.batch
+            indices = [(batch.index - earlier).tolist() for batch in batches]
+            self._samples = self.roll_out(
+                [self._find(index).to(device) for index in indices], rollout
+            )
+        return [*self._samples]
 
-    def draw(self, batch: Batch, step: int) -> Sampled:
+    def roll_out(self, batches: list[Batch], rollout: int) -> list[Sampled]:
+        """Draw the samples of a rollout with the weights of the behaviour."""
+        network = self.behaviour
+        training = network.training
+        network.eval()  # samples are without dropout
+        samples = [self.draw(batch, rollout) for batch in batches]
+        network.train(training)
+        return samples
+
+    def draw(self, batch: Batch, rollout: int) -> Sampled:
         """Draw the samples of a micro-batch and evaluate their rewards."""
         setting = self.setting
+        network = self.behaviour
         prompts = batch.x[:: self.group, : self.prompt].repeat_interleave(self.group, 0)
         tokens, path = dd.sample(
             setting.process,
-            setting.network.denoiser,
+            network.denoiser,
             tuple(batch.x.shape),
             self.sampler,
             self.sampling_steps,
             prompts if self.prompt else None,
             temperature=self.temperature,
-            parameterization=setting.network.parameterization,
+            parameterization=network.parameterization,
             pace=setting.pace,
-            generator=dd.KeyedGenerator(setting.recipe.seed, step, batch.index + _STREAM),
+            generator=dd.KeyedGenerator(setting.recipe.seed, rollout, batch.index + _STREAM),
             record=True,
         )
         first = path.steps[0]
@@ -184,7 +237,8 @@ class Reward(Objective):
             path,
             noisy.rewards,
             group=self.group,
-            clip=None,  # each sample has one step, so all ratios are 1
+            # all ratios are 1 where each sample has one step
+            clip=None if self.updates_per_rollout == 1 else self.clip,
             beta=self.beta,
             kl=kl,
             normalize=self.normalize,
@@ -203,18 +257,33 @@ class Reward(Objective):
         self._sums += torch.stack(
             [torch.as_tensor(part, dtype=torch.float64, device=terms.device) for part in parts]
         )
+        if self.updates_per_rollout > 1:
+            ratio = (terms - noisy.path.log_probs).exp()
+            limit = torch.inf if self.clip is None else self.clip
+            clipped = (ratio - 1).abs() > limit
+            self._clipped += torch.stack([noisy.path.drawn.sum(), clipped.sum()])
 
     def numbers_to_log(self) -> dict[str, float]:
         rows, *sums = self.setting.world.sum(self._sums).tolist()
         means = [value / rows for value in sums]
-        return dict(zip(_LOGGED[1:], means, strict=True))
+        numbers = dict(zip(_LOGGED[1:], means, strict=True))
+        if self.updates_per_rollout > 1:
+            draws, clipped = self.setting.world.sum(self._clipped).tolist()
+            numbers["clipped"] = clipped / max(draws, 1)
+        return numbers
 
     def tensors(self) -> dict[str, Any]:
-        """Return the reference."""
-        return {"reference": self.reference.state_dict()} if self.beta else {}
+        """Return the reference, and the weights that drew the samples of the present rollout."""
+        networks = {}
+        if self.beta:
+            networks["reference"] = self.reference.state_dict()
+        if self.updates_per_rollout > 1:
+            networks["behaviour"] = self.behaviour.state_dict()
+        return networks
 
     def load(self, state: dict[str, Any]) -> None:
-        self.reference.load_state_dict(state["reference"])
+        for name, values in state.items():
+            getattr(self, name).load_state_dict(values)
 
     def rewards(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B"]:
         """Evaluate the reward function and check its values.
@@ -248,4 +317,6 @@ class Reward(Objective):
         return values
 
     def about(self, padded: bool = True) -> str:
-        return f"minus the mean of {self.reward}"
+        updates = self.updates_per_rollout
+        several = f", {updates} updates for each rollout" if updates > 1 else ""
+        return f"minus the mean of {self.reward}{several}"
