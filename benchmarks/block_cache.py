@@ -40,13 +40,13 @@ def measure(
         "whole": lambda: model(states, times)[:, -block:],
     }
     require_equal({name: float(method().square().sum()) for name, method in methods.items()}, 1e-3)
-    taken = seconds(methods, repeats)
-    middle = medians(taken)
+    timings = seconds(methods, repeats)
+    middle = medians(timings)
     return {
         "length": length,
         "ratios": over_ours(middle, "time"),
         "seconds_per_token": {name: value / block for name, value in middle.items()},
-        "measured": taken,
+        "measured": timings,
     }
 
 
@@ -55,8 +55,8 @@ def main() -> None:
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     lengths, block = ((16, 64), 4) if options.tiny else (LENGTHS, BLOCK)
-    given = (TINY.words, dict(dim=16, depth=2, heads=2)) if options.tiny else (GPT2.words, small())
-    runs = [measure(length, block, options.repeats, *given) for length in lengths]
+    sizes = (TINY.words, dict(dim=16, depth=2, heads=2)) if options.tiny else (GPT2.words, small())
+    runs = [measure(length, block, options.repeats, *sizes) for length in lengths]
     early, late = (run["seconds_per_token"]["ours"] for run in runs)  # type: ignore[index]
     for run in runs:
         print(run["length"], run["seconds_per_token"], run["ratios"])

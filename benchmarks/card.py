@@ -20,12 +20,12 @@ def state() -> dict[str, Any]:
 
 def readings(answer: str) -> dict[str, dict[str, str]]:
     """Return the values of some sections by their names."""
-    found = dict[str, dict[str, str]]()
+    sections = dict[str, dict[str, str]]()
     section = ""
     for line in answer.splitlines():
         name, colon, value = (part.strip() for part in line.partition(" : "))
         if not colon:
             section = name
         elif section in SECTIONS:
-            found.setdefault(section, {})[name] = value
-    return found
+            sections.setdefault(section, {})[name] = value
+    return sections

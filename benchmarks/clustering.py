@@ -33,8 +33,8 @@ def embeddings(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     centres = 0.03 * torch.randn(GAUSSIANS, WIDTH, generator=generator)
     share = torch.rand(GAUSSIANS, generator=generator) + 0.3
-    own = torch.multinomial(share, ROWS, True, generator=generator)
-    return centres[own] + 0.1 * torch.randn(ROWS, WIDTH, generator=generator)
+    component = torch.multinomial(share, ROWS, True, generator=generator)
+    return centres[component] + 0.1 * torch.randn(ROWS, WIDTH, generator=generator)
 
 
 def ours(rows: Tensor, seed: int) -> Tensor:
@@ -70,19 +70,19 @@ def objective(rows: Tensor, label: Tensor) -> float:
 
 def measure(seeds: int) -> dict[str, Any]:
     """Return objectives and CPU seconds of both; the ratios are of their means and medians."""
-    found: dict[str, list[float]] = {"ours": [], "sklearn": []}
-    taken: dict[str, list[float]] = {"ours": [], "sklearn": []}
+    objectives: dict[str, list[float]] = {"ours": [], "sklearn": []}
+    timings: dict[str, list[float]] = {"ours": [], "sklearn": []}
     for seed in range(seeds):
         rows = embeddings(seed)
         for name, method in (("ours", ours), ("sklearn", sklearn)):
             begin = now()
             label = method(rows, seed)
-            taken[name].append(now() - begin)
-            found[name].append(objective(rows, label))
-        print(seed, {name: values[-1] for name, values in found.items()}, flush=True)
-    means = {name: sum(values) / seeds for name, values in found.items()}
-    ratios = over_ours(means, "objective") | over_ours(medians(taken), "time")
-    return {"ratios": ratios, "objectives": found, "cpu_seconds": taken}
+            timings[name].append(now() - begin)
+            objectives[name].append(objective(rows, label))
+        print(seed, {name: values[-1] for name, values in objectives.items()}, flush=True)
+    means = {name: sum(values) / seeds for name, values in objectives.items()}
+    ratios = over_ours(means, "objective") | over_ours(medians(timings), "time")
+    return {"ratios": ratios, "objectives": objectives, "cpu_seconds": timings}
 
 
 def main() -> None:

@@ -27,15 +27,15 @@ def seconds(work: Callable[[], Any], device: str, calls: int = CALLS) -> float:
     """Return the time of a call: the median over windows of several calls."""
     for _ in range(WARM_UP):
         work()
-    taken = []
+    timings = []
     for _ in range(WINDOWS):
         _wait(device)
         begin = time.perf_counter()
         for _ in range(calls):
             work()
         _wait(device)
-        taken.append((time.perf_counter() - begin) / calls)
-    return statistics.median(taken)
+        timings.append((time.perf_counter() - begin) / calls)
+    return statistics.median(timings)
 
 
 def matrices(size: Size) -> dict[str, tuple[int, int]]:
@@ -57,7 +57,7 @@ def products(size: Size, calls: int = CALLS) -> dict[str, dict[str, float]]:
     """
     draw = partial(torch.randn, dtype=torch.bfloat16, device=size.device)
     rows = size.sequences * size.length
-    measured = {}
+    speeds = {}
     for name, (outputs, inputs) in matrices(size).items():
         x = draw(rows, inputs)
         gradient = draw(rows, outputs)
@@ -68,9 +68,9 @@ def products(size: Size, calls: int = CALLS) -> dict[str, dict[str, float]]:
             "matrix gradient": partial(torch.mm, gradient.t(), x),
         }
         for direction, product in work.items():
-            taken = seconds(product, size.device, calls)
-            measured[f"{name}, {direction}"] = _speed(taken, 2 * rows * outputs * inputs)
-    return measured
+            duration = seconds(product, size.device, calls)
+            speeds[f"{name}, {direction}"] = _speed(duration, 2 * rows * outputs * inputs)
+    return speeds
 
 
 def attention(size: Size, calls: int = CALLS) -> dict[str, dict[str, float]]:
@@ -105,5 +105,5 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _speed(taken: float, operations: float) -> dict[str, float]:
-    return {"ms": 1000 * taken, "tflops": operations / taken / 1e12}
+def _speed(duration: float, operations: float) -> dict[str, float]:
+    return {"ms": 1000 * duration, "tflops": operations / duration / 1e12}

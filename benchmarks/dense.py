@@ -75,19 +75,19 @@ def measure(
     repeats: int = REPEATS, sequences: int = SEQUENCES, length: int = LENGTH, states: int = STATES
 ) -> dict[str, Any]:
     """Return CPU seconds of a step of either process, and the speedup of ``ours``."""
-    found: dict[str, list[float]] = {}
+    all_timings: dict[str, list[float]] = {}
     ratios: dict[str, float] = {}
     for kind in ("gaussian", "walk"):
         both = steps(kind, sequences, length, states)
         losses = [step() for step in both.values()]
         if abs(losses[0] - losses[1]) > 1e-6 * losses[0]:
             raise AssertionError(f"the two losses differ: {losses}")
-        taken = seconds(both, repeats)
-        found |= {f"{kind}, {name}": values for name, values in taken.items()}
+        timings = seconds(both, repeats)
+        all_timings |= {f"{kind}, {name}": values for name, values in timings.items()}
         ratios |= {
-            f"{kind}: {name}": value for name, value in over_ours(medians(taken), "time").items()
+            f"{kind}: {name}": value for name, value in over_ours(medians(timings), "time").items()
         }
-    return {"ratios": ratios, "cpu_seconds": found}
+    return {"ratios": ratios, "cpu_seconds": all_timings}
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ NAME = 160
 Event = Mapping[str, Any]
 
 
-def profiled(step: Callable[[], Any], steps: int, device: str) -> dict[str, Any]:
+def profile_steps(step: Callable[[], Any], steps: int, device: str) -> dict[str, Any]:
     """Profile some steps and return their ``summary``.
 
     On a GPU only the device and the calls to it are recorded, not torch's operations, whose record
@@ -50,12 +50,12 @@ def summary(events: Sequence[Event], seconds: float, steps: int, top: int = 15) 
         kernels, of launches by the host, and of calls that wait for the device; the ``top`` kernels
         by their time, and the longest gaps, each with the kernels before and after it.
     """
-    found = [event for event in events if event.get("ph") == "X" and event.get("cat") in ON_DEVICE]
-    found.sort(key=lambda event: event["ts"])
-    busy, gaps = union(found)
+    work = [event for event in events if event.get("ph") == "X" and event.get("cat") in ON_DEVICE]
+    work.sort(key=lambda event: event["ts"])
+    busy, gaps = union(work)
     times = defaultdict[str, float](float)
     counts = Counter[str]()
-    for event in found:
+    for event in work:
         times[event["name"]] += event["dur"]
         counts[event["name"]] += 1
     calls = Counter(event["name"] for event in events if event.get("cat") in CALLS)
@@ -65,7 +65,7 @@ def summary(events: Sequence[Event], seconds: float, steps: int, top: int = 15) 
         "ms": milliseconds,
         "busy_ms": busy / 1000 / steps,
         "idle_ms": milliseconds - busy / 1000 / steps,
-        "kernels": len(found) / steps,
+        "kernels": len(work) / steps,
         "launches": sum(count for name, count in calls.items() if "Launch" in name) / steps,
         "waits": sum(count for name, count in calls.items() if "Synchronize" in name) / steps,
         "top": [
@@ -87,7 +87,7 @@ def summary(events: Sequence[Event], seconds: float, steps: int, top: int = 15) 
     }
 
 
-def union(found: Sequence[Event]) -> tuple[float, list[tuple[float, str, str]]]:
+def union(intervals: Sequence[Event]) -> tuple[float, list[tuple[float, str, str]]]:
     """Return the microseconds that intervals, sorted by their beginnings, cover, and the gaps.
 
     Gaps are sorted by length, the longest first, each with the names before and after it.
@@ -96,7 +96,7 @@ def union(found: Sequence[Event]) -> tuple[float, list[tuple[float, str, str]]]:
     gaps: list[tuple[float, str, str]] = []
     end = 0.0
     last = ""
-    for number, event in enumerate(found):
+    for number, event in enumerate(intervals):
         begin = event["ts"]
         finish = event["ts"] + event["dur"]
         if number and begin > end:

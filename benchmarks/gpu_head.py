@@ -62,7 +62,7 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def usable(
+def try_methods(
     work: Mapping[str, Callable[[], Tensor]], expected: float
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the loss or the error of each method, and the names of those that run.
@@ -100,19 +100,19 @@ def measure(
 
     On a CPU only the losses are compared.
     """
-    results, names = usable(work, expected)
+    results, names = try_methods(work, expected)
     if device == "cpu":
         return results
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    timings: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
-            taken[name].append(milliseconds(work[name]))
+            timings[name].append(milliseconds(work[name]))
     for name in names:
         results[name] |= {
             "peak_bytes": peak_bytes(work[name]),
-            "median_ms": statistics.median(taken[name]),
+            "median_ms": statistics.median(timings[name]),
         }
-        results[name]["ms"] = taken[name]
+        results[name]["ms"] = timings[name]
     return results
 
 
@@ -121,7 +121,7 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
     from ddlib.kernels.gpu import forward_kernel as online
     from ddlib.kernels.gpu import inplace_softmax as row
 
-    def patched(
+    def run_with(
         module: Any, name: str, value: Any, step: Callable[[Batch, Loss], Tensor]
     ) -> Tensor:
         default = getattr(module, name)
@@ -140,14 +140,14 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
     ]
     work = {
         str(tiles): partial(
-            patched, online, "default_tiles", lambda _, tiles=tiles: tiles, evaluation
+            run_with, online, "default_tiles", lambda _, tiles=tiles: tiles, evaluation
         )
         for rows, columns, depth, warps, stages in shapes
         for splits in (1, 4, 16)
         for tiles in [online.Tiles(rows, columns, depth, splits, warps, stages)]
     }
     work |= {
-        f"columns={columns}": partial(patched, row, "COLUMNS", columns, training)
+        f"columns={columns}": partial(run_with, row, "COLUMNS", columns, training)
         for columns in (1024, 2048, 4096, 8192, 16384)
     }
     work |= {
@@ -165,11 +165,11 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
             torch.compiler.reset()
             batch = Batch(kind, masks, sizes, options.device)
             expected = batch.reference()
-            found = methods(options.tiny)
+            losses = methods(options.tiny)
             name = f"{kind}, {'masks' if masks else 'all levels'}"
             for mode in options.modes:
                 step = MODES[mode]
-                work = {key: partial(step, batch, loss) for key, loss in found.items()}
+                work = {key: partial(step, batch, loss) for key, loss in losses.items()}
                 yield f"{name}, {mode}", measure(work, expected, options.device, options.repeats)
             if options.sweep:
                 yield f"{name}, sweep", sweep(batch, expected, options.device, options.repeats)
@@ -177,27 +177,29 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    found.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
-    found.add_argument("--repeats", type=int, default=20, help="at least 5")
-    found.add_argument("--processes", nargs="+", choices=PROCESSES, default=list(PROCESSES))
-    found.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    found.add_argument("--sweep", action="store_true")
-    found.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
-    found.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
-    return found
+    command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    command.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
+    command.add_argument("--repeats", type=int, default=20, help="at least 5")
+    command.add_argument("--processes", nargs="+", choices=PROCESSES, default=list(PROCESSES))
+    command.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    command.add_argument("--sweep", action="store_true")
+    command.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS
+    )
+    command.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    return command
 
 
 def main() -> None:
     """Run the command."""
-    given = parser()
-    options = given.parse_args()
+    command = parser()
+    options = command.parse_args()
     if options.repeats < 5:
-        given.error(f"--repeats is {options.repeats}, must be at least 5")
+        command.error(f"--repeats is {options.repeats}, must be at least 5")
     if options.tiny != (options.device == "cpu") or (options.tiny and options.sweep):
-        given.error("--device cpu and --tiny require each other and exclude --sweep")
+        command.error("--device cpu and --tiny require each other and exclude --sweep")
     if options.device == "cuda":
-        require_gpu(given)
+        require_gpu(command)
     results = dict[str, dict[str, Any]]()
     for name, rows in cases(options):
         results[name] = rows

@@ -89,8 +89,8 @@ class Batch:
         for i in range(len(self.x)):
             here = slice(i, i + 1)
             logits = F.linear(self.hidden[here].detach().double(), matrix)
-            given = self.process, logits, self.x[here], self.z[here], self.t[here]
-            losses.append(dd.training_loss(*given, weighting=CLIP))
+            arguments = self.process, logits, self.x[here], self.z[here], self.t[here]
+            losses.append(dd.training_loss(*arguments, weighting=CLIP))
         return float(torch.stack(losses).mean())
 
 
@@ -116,8 +116,8 @@ def children(batch: Batch, triton: bool) -> Tensor:
     """Compute the fused loss on child logits, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
     output = dd.Hidden(batch.hidden, batch.states.to(batch.hidden.dtype))
-    given = batch.process, output, batch.x, batch.z, batch.t
-    return dd.training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
+    arguments = batch.process, output, batch.x, batch.z, batch.t
+    return dd.training_loss(*arguments, weighting=CLIP, parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:
@@ -154,7 +154,7 @@ def liger_cross_entropy(batch: Batch) -> Tensor:
 def methods(dry: bool) -> dict[str, Loss]:
     """Return all methods that run here, by name; each case compiles anew."""
     compiled = partial(torch.compile, dynamic=False, **(dict(backend="aot_eager") if dry else {}))
-    found: dict[str, Loss] = {
+    losses: dict[str, Loss] = {
         "triton": partial(ours, triton=True),
         "without_triton": partial(ours, triton=False),
         "children": partial(children, triton=True),
@@ -165,12 +165,12 @@ def methods(dry: bool) -> dict[str, Loss]:
         "compiled_padded_cross_entropy": compiled(padded_cross_entropy),
     }
     if not dry and hasattr(importlib.import_module("torch._inductor.config"), "auto_chunker"):
-        found["compiled_in_chunks"] = compiled(plain, options={"auto_chunker.enable": True})
+        losses["compiled_in_chunks"] = compiled(plain, options={"auto_chunker.enable": True})
     if hasattr(F, "linear_cross_entropy"):
-        found["linear_cross_entropy"] = linear_cross_entropy
+        losses["linear_cross_entropy"] = linear_cross_entropy
     if find_spec("liger_kernel"):
-        found["liger_cross_entropy"] = liger_cross_entropy
-    return found
+        losses["liger_cross_entropy"] = liger_cross_entropy
+    return losses
 
 
 def training(batch: Batch, loss: Loss) -> Tensor:

@@ -86,8 +86,8 @@ class Batch:
 def ours(batch: Batch) -> Tensor:
     """Compute the fused output layer and loss."""
     output = dd.Hidden(batch.hidden, batch.matrix)
-    given = batch.process, output, batch.x, batch.z, batch.t
-    return dd.training_loss(*given, weighting=dd.weightings.Clip(CLIP))
+    arguments = batch.process, output, batch.x, batch.z, batch.t
+    return dd.training_loss(*arguments, weighting=dd.weightings.Clip(CLIP))
 
 
 class Family(Batch):
@@ -108,17 +108,17 @@ class Family(Batch):
 def children(batch: Family) -> Tensor:
     """Compute the fused loss on child logits."""
     output = dd.Hidden(batch.hidden, batch.states)
-    given = batch.process, output, batch.x, batch.z, batch.t
+    arguments = batch.process, output, batch.x, batch.z, batch.t
     return dd.training_loss(
-        *given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
+        *arguments, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
     )
 
 
-def expanded(batch: Family) -> Tensor:
+def all_children(batch: Family) -> Tensor:
     """Compute the same loss on all child logits."""
-    given = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
+    arguments = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
     return dd.training_loss(
-        *given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
+        *arguments, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning
     )
 
 
@@ -135,13 +135,13 @@ def linear_cross_entropy(batch: Batch) -> Tensor:
     )
 
 
-def masked(batch: Batch) -> Tensor:
+def papers_mdlm(batch: Batch) -> Tensor:
     """Compute MDLM's loss: log-softmax, and the token's entry at masks."""
     log_p = batch.logits().log_softmax(-1).gather(-1, batch.x[..., None]).squeeze(-1)
     return (-log_p * batch.weight).mean()
 
 
-def clustered(batch: Batch) -> Tensor:
+def papers_hdlm_of_batch(batch: Batch) -> Tensor:
     """Compute HDLM's loss, see ``papers_hdlm``."""
     return papers_hdlm(batch.process, batch.logits(), batch.x, batch.z, batch.weight)
 
@@ -164,7 +164,7 @@ def papers_hdlm(
     return (nats * weight).mean()
 
 
-def perturbed(batch: Batch) -> Tensor:
+def papers_hdlm_xi(batch: Batch) -> Tensor:
     """Compute HDLM's loss with xi < 1: the theorem's terms from the probabilities of all
     clusters.
     """
@@ -187,7 +187,7 @@ def perturbed(batch: Batch) -> Tensor:
     return (torch.where(batch.process.level_of(batch.z) == 1, word, mask) * batch.weight).mean()
 
 
-def mixed(batch: Batch) -> Tensor:
+def papers_gidd(batch: Batch) -> Tensor:
     """Compute GIDD's loss: one-hot and softmax mixed with dense noise, KL over all tokens, and the
     ratio at z.
     """
@@ -226,23 +226,24 @@ class Kind(NamedTuple):
     batch: type[Batch] = Batch
 
 
-CHILDREN = {"ours": children, "expanded": expanded}
+CHILDREN = {"ours": children, "expanded": all_children}
 BESIDE = {"words": ours, "cross_entropy": cross_entropy}
 KINDS = {
     "hdlm": Kind(
         lambda sizes: dd.presets.hdlm(parents(sizes)),
-        {"ours": ours, "papers": clustered},
+        {"ours": ours, "papers": papers_hdlm_of_batch},
         {"cross_entropy": cross_entropy, "linear_cross_entropy": linear_cross_entropy},
     ),
     "hdlm_xi": Kind(
-        lambda sizes: dd.presets.hdlm(parents(sizes), xi=XI), {"ours": ours, "papers": perturbed}
+        lambda sizes: dd.presets.hdlm(parents(sizes), xi=XI),
+        {"ours": ours, "papers": papers_hdlm_xi},
     ),
     "gidd": Kind(
-        lambda sizes: dd.presets.gidd(sizes.words, UNIFORM), {"ours": ours, "papers": mixed}
+        lambda sizes: dd.presets.gidd(sizes.words, UNIFORM), {"ours": ours, "papers": papers_gidd}
     ),
     "mdlm": Kind(
         lambda sizes: dd.presets.mdlm(sizes.words),
-        {"ours": ours, "papers": masked},
+        {"ours": ours, "papers": papers_mdlm},
         {"cross_entropy": cross_entropy},
     ),
     "hdlm_children": Kind(
@@ -254,10 +255,10 @@ KINDS = {
 
 def methods(kind: str) -> dict[str, Loss]:
     """Return all methods in this release of torch."""
-    found = {**KINDS[kind].same, **KINDS[kind].other}
+    losses = {**KINDS[kind].same, **KINDS[kind].other}
     return {
         name: loss
-        for name, loss in found.items()
+        for name, loss in losses.items()
         if name != "linear_cross_entropy" or hasattr(F, name)
     }
 
@@ -269,13 +270,13 @@ def times(
     ``ours``.
     """
     batch = KINDS[kind].batch(KINDS[kind].make(sizes), sizes.width, tokens)
-    found = {name: loss for name, loss in methods(kind).items() if name in names or not names}
-    losses = {name: float(batch.step(loss)) for name, loss in found.items()}
+    functions = {name: loss for name, loss in methods(kind).items() if name in names or not names}
+    losses = {name: float(batch.step(loss)) for name, loss in functions.items()}
     require_equal({name: value for name, value in losses.items() if name in KINDS[kind].same})
-    taken = seconds(
-        {name: lambda loss=loss: batch.step(loss) for name, loss in found.items()}, repeats
+    timings = seconds(
+        {name: lambda loss=loss: batch.step(loss) for name, loss in functions.items()}, repeats
     )
-    return {"ratios": over_ours(medians(taken), "time"), "cpu_seconds": taken, "losses": losses}
+    return {"ratios": over_ours(medians(timings), "time"), "cpu_seconds": timings, "losses": losses}
 
 
 def memory(
@@ -286,12 +287,12 @@ def memory(
     Each once, in turn.
     """
     size = ("--tiny",) if tiny else ()
-    found = [name for name in methods(kind) if name in names or not names]
+    labels = [name for name in methods(kind) if name in names or not names]
     megabytes = {
         name: float(
             in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size)
         )
-        for name in found
+        for name in labels
     }
     sizes = TINY if tiny else GPT2
     beside = megabytes["ours"] - 4 * sizes.words * sizes.width / 2**20
@@ -316,9 +317,9 @@ def main() -> None:
         )
         print(peak_megabytes(lambda: batch.step(methods(options.kind)[options.memory])))
         return
-    timed = times(options.kind, options.tokens, options.repeats, sizes=sizes)
-    held = memory(options.kind, options.tokens, tiny=options.tiny)
-    print(json.dumps({**timed, **held, "ratios": timed["ratios"] | held["ratios"]}, indent=1))
+    speed = times(options.kind, options.tokens, options.repeats, sizes=sizes)
+    peak = memory(options.kind, options.tokens, tiny=options.tiny)
+    print(json.dumps({**speed, **peak, "ratios": speed["ratios"] | peak["ratios"]}, indent=1))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def measure(
     sizes: tuple[int, ...] = SIZES,
 ) -> dict[str, Any]:
     """Return CPU seconds of the loss of each hierarchy, and their ratios to masks."""
-    found: dict[str, list[float]] = {}
+    all_timings: dict[str, list[float]] = {}
     ratios: dict[str, float] = {}
     for words in sizes:
         generator = torch.Generator().manual_seed(0)
@@ -83,15 +83,17 @@ def measure(
             for kind, method in steps.items():
                 if not bool(method().isfinite()):
                     raise AssertionError(f"the loss of {kind} is not finite")
-            taken = seconds(steps, repeats)
-            middle = medians(taken)
-            found |= {f"{words} tokens{name}: {kind}": values for kind, values in taken.items()}
+            timings = seconds(steps, repeats)
+            middle = medians(timings)
+            all_timings |= {
+                f"{words} tokens{name}: {kind}": values for kind, values in timings.items()
+            }
             ratios |= {
                 f"{words} tokens{name}: {kind} time": value / middle["masks"]
                 for kind, value in middle.items()
                 if kind != "masks"
             }
-    return {"ratios": ratios, "cpu_seconds": found}
+    return {"ratios": ratios, "cpu_seconds": all_timings}
 
 
 def main() -> None:

@@ -28,16 +28,16 @@ import torch
 
 from benchmarks import card, constants, gpu_head
 from benchmarks.compile_caches import Caches
-from benchmarks.device_trace import peak_bytes, profiled
+from benchmarks.device_trace import peak_bytes, profile_steps
 from benchmarks.gpu_losses import TINY as TINY_LOSSES
 from benchmarks.gpu_losses import Batch, methods, training
 from benchmarks.gpu_losses import Sizes as LossSizes
 from benchmarks.measuring import require_equal, require_gpu
 from benchmarks.peer import Peer
-from benchmarks.priorities import Item, Results, climb, failed
+from benchmarks.priorities import Item, Results, climb, is_failure
 from benchmarks.profile import TINY_PROFILE, Size, batches, run
 from benchmarks.training import Step
-from benchmarks.utilisation import SIZES, needed, used, windows
+from benchmarks.utilisation import SIZES, share_over_times, throughput, windows
 from recipes.engine.utilisation import peak
 
 BASELINE = "baseline"
@@ -92,7 +92,7 @@ TINY = Setting(
 )
 
 
-def measured(
+def measure_step(
     step: Callable[[], Any], count: Count, device: str, expected: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Measure a training step: first losses, seconds of windows, peak memory, and a profile.
@@ -120,7 +120,7 @@ def measured(
         "seconds": seconds,
         "ms": 1000 * statistics.median(seconds) / count.steps,
         "peak_bytes": peak_bytes(device),
-        "profile": profiled(step, count.profiled, device),
+        "profile": profile_steps(step, count.profiled, device),
     }
 
 
@@ -146,7 +146,7 @@ def rung(
     """
     size = setting.sizes[name]
     trained = run(size, toggles)
-    first = results.measured(f"{name}, {BASELINE}")
+    first = results.latest_success(f"{name}, {BASELINE}")
     if compares and toggles and first is None:
         raise ValueError(f"{name}, {BASELINE}: not measured, its first losses are required")
     expected = first["losses"] if compares and first is not None else None
@@ -155,11 +155,11 @@ def rung(
         def step() -> float:
             return trained.step([next(stream)], False).loss
 
-        found = measured(step, setting.count, setting.device, expected)
+        measurement = measure_step(step, setting.count, setting.device, expected)
     # with logits of children fewer than 1 % of those over tokens are computed
-    logits = needed(size, trained.process) if compares else 0.0
-    share = used(size, logits, found["ms"] / 1000, at_best(setting.device))
-    return found | {"toggles": dict(toggles)} | share
+    logits = share_over_times(size, trained.process) if compares else 0.0
+    share = throughput(size, logits, measurement["ms"] / 1000, at_best(setting.device))
+    return measurement | {"toggles": dict(toggles)} | share
 
 
 def peer(name: str, whole: bool, setting: Setting, results: Results) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def peer(name: str, whole: bool, setting: Setting, results: Results) -> dict[str
     network = dict(dim=size.width, depth=size.depth, heads=size.heads, pad_to=128)
     step = Step(size.vocabulary, network, size.sequences, size.length, device=size.device)
     trainer = Peer(step, whole, setting.backend)
-    found = measured(trainer.step, setting.count, setting.device)
-    return found | used(size, 1.0, found["ms"] / 1000, at_best(setting.device))
+    measurement = measure_step(trainer.step, setting.count, setting.device)
+    return measurement | throughput(size, 1.0, measurement["ms"] / 1000, at_best(setting.device))
 
 
 def losses(masks: bool, setting: Setting, results: Results) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def losses(masks: bool, setting: Setting, results: Results) -> dict[str, Any]:
     rows = gpu_head.measure(work, batch.reference(), setting.device, setting.count.windows)
     for name, row in rows.items():
         if "loss" in row:
-            row["profile"] = profiled(work[name], setting.count.profiled, setting.device)
+            row["profile"] = profile_steps(work[name], setting.count.profiled, setting.device)
     return {"ratios": gpu_head.ratios({"all masks" if masks else "all levels": rows}), "rows": rows}
 
 
@@ -209,7 +209,7 @@ def at_best(device: str) -> float | None:
 def items(setting: Setting) -> list[Item]:
     """Return all items in order of priority."""
     small, base = setting.sizes
-    found = [
+    candidates = [
         Item("constants", 20, partial(floor, setting)),
         *_rungs(small, {BASELINE: {}}, setting, 80),
         *_rungs(base, {BASELINE: {}}, setting, 100),
@@ -223,8 +223,8 @@ def items(setting: Setting) -> list[Item]:
         Item(f"{small}, peer in one graph", 150, partial(peer, small, True, setting)),
         *_rungs(base, LADDER, setting, 60),
     ]
-    unique = {item.name: item for item in reversed(found)}  # the first of each name
-    return [item for number, item in enumerate(found) if unique[item.name] is item]
+    unique = {item.name: item for item in reversed(candidates)}  # the first of each name
+    return [item for number, item in enumerate(candidates) if unique[item.name] is item]
 
 
 def _rungs(
@@ -249,7 +249,7 @@ def speedups(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     The former is the mean of the baselines before and after the rung in its session.
     """
-    found = {}
+    ratios = {}
     timed = [one for one in runs if "toggles" in one]
     for one in timed:
         session = [other for other in timed if other["session"] == one["session"]]
@@ -260,14 +260,14 @@ def speedups(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             for others in (session[:number], session[number + 1 :])
         ]
         if one["toggles"] and any(near):
-            found[one["name"]] = statistics.mean([*near[0][-1:], *near[1][:1]]) / one["ms"]
-    return found
+            ratios[one["name"]] = statistics.mean([*near[0][-1:], *near[1][:1]]) / one["ms"]
+    return ratios
 
 
 def line(run: Mapping[str, Any]) -> str:
     """Format a result as one line."""
     begin = f"{run['name']:<36} {run['wall_s']:6.1f} s  "
-    if failed(run):
+    if is_failure(run):
         return begin + str(run.get("error") or run["skipped"])
     if "profile" not in run:
         return begin + ", ".join(f"{name} {value:.3g}" for name, value in run["ratios"].items())
@@ -300,8 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = Results(options.folder / FILE, setting.device)
     caches = Caches(options.folder) if setting.device == "cuda" else None
 
-    def after(found: Mapping[str, Any]) -> None:
-        print(line(found), flush=True)
+    def after(result: Mapping[str, Any]) -> None:
+        print(line(result), flush=True)
         if caches is not None:
             caches.save()
 

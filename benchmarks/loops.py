@@ -111,9 +111,12 @@ class Task:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the engine's AdamW."""
-        given = self.recipe.optimizer
+        settings = self.recipe.optimizer
         values: dict[str, Any] = dict(
-            lr=given.lr, betas=given.betas, eps=given.eps, weight_decay=given.weight_decay
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
         )
         return torch.optim.AdamW(model.parameters(), **values, fused=True)
 
@@ -137,7 +140,7 @@ def engine(task: Task, work: Path) -> list[float]:
     ]
 
 
-def fused(
+def fused_loss(
     model: Any, process: dd.processes.ForwardProcess, batch: dict[str, Tensor], step: int
 ) -> Tensor:
     """Compute the engine's loss: only the logits that it depends on."""
@@ -164,7 +167,7 @@ def bare(loss_of: Callable[..., Tensor], task: Task, work: Path) -> list[float]:
     model, process = task.network()
     model.train()
     optimizer = task.optimizer(model)
-    found = []
+    losses = []
     for step, batch in enumerate(task.loader()):
         loss = loss_of(model, process, batch, step)
         loss.backward()
@@ -172,8 +175,8 @@ def bare(loss_of: Callable[..., Tensor], task: Task, work: Path) -> list[float]:
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % 10 == 0:
-            found.append(loss.item())
-    return found
+            losses.append(loss.item())
+    return losses
 
 
 def trainer(task: Task, work: Path) -> list[float]:
@@ -191,7 +194,7 @@ def trainer(task: Task, work: Path) -> list[float]:
         def _get_train_sampler(self, *rest: Any) -> None:
             """Keep the order."""
 
-    given = TrainingArguments(
+    arguments = TrainingArguments(
         str(work / "trainer"),
         max_steps=task.recipe.steps,
         per_device_train_batch_size=task.recipe.batch,
@@ -204,7 +207,7 @@ def trainer(task: Task, work: Path) -> list[float]:
         use_cpu=True,
         remove_unused_columns=False,
     )
-    loop = MDLM(model, given, train_dataset=task.rows, optimizers=(task.optimizer(model), None))
+    loop = MDLM(model, arguments, train_dataset=task.rows, optimizers=(task.optimizer(model), None))
     loop.train()
     return [entry["loss"] for entry in loop.state.log_history if "loss" in entry]
 
@@ -244,7 +247,7 @@ def lightning(task: Task, work: Path) -> list[float]:
 
 LOOPS: Mapping[str, Callable[[Task, Path], list[float]]] = {
     "ours": engine,
-    BARE: partial(bare, fused),
+    BARE: partial(bare, fused_loss),
     "bare loop, the formula": partial(bare, write_out),
     "Trainer of transformers, the formula": trainer,
     "Lightning, the formula": lightning,
@@ -254,12 +257,12 @@ LOOPS: Mapping[str, Callable[[Task, Path], list[float]]] = {
 @contextmanager
 def stamps() -> Iterator[list[tuple[float, float]]]:
     """Return a context that records wall and CPU seconds after every step of any optimizer."""
-    found = list[tuple[float, float]]()
+    times = list[tuple[float, float]]()
     handle = register_optimizer_step_post_hook(
-        lambda *_: found.append((time.perf_counter(), time.process_time()))
+        lambda *_: times.append((time.perf_counter(), time.process_time()))
     )
     try:
-        yield found
+        yield times
     finally:
         handle.remove()
 
@@ -277,13 +280,13 @@ def check(task: Task) -> None:
     require_equal({"ours": float(ours), "formula": float(other)})
 
 
-def over_bare(taken: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+def over_bare(timings: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Return times over those of the bare loop in the same turn: between turns the speed of the
     machine changes.
     """
     return {
-        name: [one / two for one, two in zip(own, taken[BARE], strict=True)]
-        for name, own in taken.items()
+        name: [one / two for one, two in zip(values, timings[BARE], strict=True)]
+        for name, values in timings.items()
     }
 
 
@@ -292,15 +295,15 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
     same loss.
     """
     torch.set_num_threads(threads)
-    taken, spent = ({name: list[float]() for name in LOOPS} for _ in range(2))
+    wall, cpu = ({name: list[float]() for name in LOOPS} for _ in range(2))
     for _ in range(repeats):
         losses = {}
         for name, loop in LOOPS.items():
-            with tempfile.TemporaryDirectory(dir=work) as folder, stamps() as found:
+            with tempfile.TemporaryDirectory(dir=work) as folder, stamps() as times:
                 torch.manual_seed(0)
                 losses[name] = loop(task, Path(folder))
             for seconds, begin, end in zip(
-                (taken, spent), found[WARM - 1], found[size.steps - 1], strict=True
+                (wall, cpu), times[WARM - 1], times[size.steps - 1], strict=True
             ):
                 seconds[name].append((end - begin) / (size.steps - WARM))
         for one, two in zip(
@@ -310,22 +313,22 @@ def measure(task: Task, size: Size, repeats: int, threads: int, work: Path) -> d
     return {
         "threads": threads,
         "size": size._asdict(),
-        "seconds_per_step": taken,
-        "cpu_seconds_per_step": spent,
+        "seconds_per_step": wall,
+        "cpu_seconds_per_step": cpu,
         "tokens_per_second": {
-            name: size.batch * size.length / value for name, value in medians(taken).items()
+            name: size.batch * size.length / value for name, value in medians(wall).items()
         },
-        "ratios": {f"{name} time": value for name, value in medians(over_bare(taken)).items()},
+        "ratios": {f"{name} time": value for name, value in medians(over_bare(wall)).items()},
         "versions": {name: version(name) for name in ("transformers", "lightning")},
     }
 
 
-def tables(found: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """Return the table of the page: tokens per second and time over the bare loop, by number of
     threads.
     """
-    runs = found["runs"]
-    where = found["machine"]
+    runs = results["runs"]
+    where = results["machine"]
     parts = ("tokens/s", "time of a step over the bare loop")
     heads = [f"{part}, threads: {run['threads']}" for run in runs for part in parts]
     lines = [f"| loop | {' | '.join(heads)} |", "|" + " --- |" * (1 + len(heads))]

@@ -43,18 +43,18 @@ def seconds(
     methods: Mapping[str, Callable[[], Any]], repeats: int = REPEATS, device: str = "cpu"
 ) -> dict[str, list[float]]:
     """Time every method, in turns. Each has run once before: callers compare the results first."""
-    taken: dict[str, list[float]] = {name: [] for name in methods}
+    timings: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(repeats):
         for name, method in methods.items():
             begin = now(device)
             method()
-            taken[name].append(now(device) - begin)
-    return taken
+            timings[name].append(now(device) - begin)
+    return timings
 
 
-def medians(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def medians(timings: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the median of every method."""
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return {name: statistics.median(values) for name, values in timings.items()}
 
 
 def over_ours(values: Mapping[str, float], quantity: str) -> dict[str, float]:

@@ -60,12 +60,12 @@ def measure(
     ].numel() ** 0.5:  # seven standard errors at least
         raise AssertionError(f"the two distributions differ: frequencies of the levels {shares}")
     turn = cycle(parts)
-    taken = seconds(
+    timings = seconds(
         {"ours": lambda: process.sample(x, t), "dense": lambda: dense(process, *next(turn))},
         repeats,
     )
-    taken["dense"] = [value * len(parts) for value in taken["dense"]]
-    return {"ratios": over_ours(medians(taken), "time"), "cpu_seconds": taken}
+    timings["dense"] = [value * len(parts) for value in timings["dense"]]
+    return {"ratios": over_ours(medians(timings), "time"), "cpu_seconds": timings}
 
 
 def _shares(process: dd.processes.Hierarchical, z: Tensor) -> Tensor:

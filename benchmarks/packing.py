@@ -34,7 +34,7 @@ WARM_UP = 3
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
-class Taken(NamedTuple):
+class StepTiming(NamedTuple):
     """One step: its seconds, its real tokens, and these with the padding."""
 
     seconds: float
@@ -68,33 +68,33 @@ def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) 
     return loss.detach()
 
 
-def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[dict[str, float]]:
+def measure(prepared: Prepared, rows: int, options: argparse.Namespace) -> list[dict[str, float]]:
     """Measure padding and speed of both ways, step by step in turn, so that disturbances affect
     both.
     """
-    device = torch.device(given.device)
+    device = torch.device(options.device)
     words = prepared.vocab_size
     attention = "varlen" if device.type == "cuda" else "sdpa"
     torch.manual_seed(0)
-    model = DiT(words + 1, words, given.dim, given.depth, given.dim // 64, attention=attention).to(
-        device
-    )
+    model = DiT(
+        words + 1, words, options.dim, options.depth, options.dim // 64, attention=attention
+    ).to(device)
     generator = torch.Generator().manual_seed(0)
-    shape = dict(length=given.length, pad_id=prepared.pad_id, batch_size=rows, seed=0)
+    shape = dict(length=options.length, pad_id=prepared.pad_id, batch_size=rows, seed=0)
     ways = [
-        islice(examples(prepared.train, packed=packed, **shape), given.steps + WARM_UP)
+        islice(examples(prepared.train, packed=packed, **shape), options.steps + WARM_UP)
         for packed in (False, True)
     ]
-    taken: tuple[list[Taken], list[Taken]] = ([], [])
+    timings: tuple[list[StepTiming], list[StepTiming]] = ([], [])
     for pair in zip(*ways, strict=True):
-        for batch, so_far in zip(pair, taken, strict=True):
+        for batch, so_far in zip(pair, timings, strict=True):
             moved = batch.to(device)
             _wait(device)
             began = time.perf_counter()
             step(model, moved, words, generator)
             _wait(device)
             so_far.append(
-                Taken(time.perf_counter() - began, int(batch.mask.sum()), batch.mask.numel())
+                StepTiming(time.perf_counter() - began, int(batch.mask.sum()), batch.mask.numel())
             )
     return [
         {
@@ -104,7 +104,7 @@ def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[di
             "real_tokens_per_second": round(median(s.real / s.seconds for s in steps[WARM_UP:])),
             "tokens_per_second": round(median(s.places / s.seconds for s in steps[WARM_UP:])),
         }
-        for packed, steps in zip((False, True), taken, strict=True)
+        for packed, steps in zip((False, True), timings, strict=True)
     ]
 
 
@@ -118,24 +118,26 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--rows", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--steps", type=int, default=30)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
         text.write_text("\n".join(sentences()), encoding="utf-8")
-        prepared = prepare(local(str(text), f"train:{given.words}", 1000), Path(folder) / "tokens")
-        ways = [way for rows in given.rows for way in measure(prepared, rows, given)]
+        prepared = prepare(
+            local(str(text), f"train:{options.words}", 1000), Path(folder) / "tokens"
+        )
+        ways = [way for rows in options.rows for way in measure(prepared, rows, options)]
     best = {
         p: max(way["real_tokens_per_second"] for way in ways if way["packed"] == p)
         for p in (False, True)
     }
     run = {
         "ratios": {"gain": best[True] / best[False]},
-        "settings": vars(given) | {"threads": torch.get_num_threads()},
+        "settings": vars(options) | {"threads": torch.get_num_threads()},
         "documents": len(prepared.train),
         "tokens_per_document": round(float(prepared.train.lengths.mean()), 2),
         "measured": ways,
     }
-    report("packing_gpu" if given.device == "cuda" else "packing_cpu", [run], given.device)
+    report("packing_gpu" if options.device == "cuda" else "packing_cpu", [run], options.device)
     print(json.dumps(run, indent=1))
 
 

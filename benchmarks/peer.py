@@ -27,13 +27,13 @@ class Peer(Trainer):
     """Network, optimizer and batch of this step.
 
     Args:
-        given: sizes and device.
+        step: sizes and device.
         whole: compile the whole network as one graph.
         backend: of torch.compile.
     """
 
-    def __init__(self, given: Step, whole: bool = False, backend: str = "inductor") -> None:
-        super().__init__(WORDS, given._replace(noise="mdlm"))
+    def __init__(self, step: Step, whole: bool = False, backend: str = "inductor") -> None:
+        super().__init__(WORDS, step._replace(noise="mdlm"))
         self.averages = [parameter.detach().clone() for parameter in self.model.parameters()]
         if not whole:
             for block in self.model.blocks:
@@ -45,9 +45,9 @@ class Peer(Trainer):
     def value(self, loss: object = None) -> Tensor:
         """Compute the loss of a new draw of masks."""
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-            return self.from_states(*self.noised())
+            return self.from_states(*self.draw_noise())
 
-    def noised(self) -> tuple[Tensor, Tensor, Tensor]:
+    def draw_noise(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw masks at antithetic times.
 
         Returns:

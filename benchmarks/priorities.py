@@ -48,13 +48,13 @@ class Results:
 
     def latest(self, name: str) -> dict[str, Any] | None:
         """Return the latest result of an item by this code on such a device, or its failure."""
-        found = [run for run in self.runs if run["name"] == name and run["here"] == self.here]
-        return found[-1] if found else None
+        runs = [run for run in self.runs if run["name"] == name and run["here"] == self.here]
+        return runs[-1] if runs else None
 
-    def measured(self, name: str) -> dict[str, Any] | None:
+    def latest_success(self, name: str) -> dict[str, Any] | None:
         """Return the latest result of an item; None if there is none or it failed."""
-        found = self.latest(name)
-        return None if found is None or failed(found) else found
+        run = self.latest(name)
+        return None if run is None or is_failure(run) else run
 
 
 Work = Callable[[Results], dict[str, Any]]
@@ -75,7 +75,7 @@ class LimitError(BaseException):
     """
 
 
-def failed(run: Mapping[str, Any]) -> bool:
+def is_failure(run: Mapping[str, Any]) -> bool:
     """Return whether a result is a failure or a limit exceeded."""
     return "error" in run or "skipped" in run
 
@@ -89,15 +89,17 @@ def code() -> str:
     return total.hexdigest()[:16]
 
 
-def in_order(found: Sequence[Item], results: Results) -> list[Item]:
+def in_order(items: Sequence[Item], results: Results) -> list[Item]:
     """Return the items to be measured: those that were never tried, then those that failed."""
-    new = [item for item in found if results.latest(item.name) is None]
-    again = [item for item in found if item not in new and results.measured(item.name) is None]
+    new = [item for item in items if results.latest(item.name) is None]
+    again = [
+        item for item in items if item not in new and results.latest_success(item.name) is None
+    ]
     return [*new, *again]
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limit_time(seconds: float) -> Iterator[None]:
     """Return a context that is interrupted after so many seconds.
 
     Raises:
@@ -126,12 +128,12 @@ def attempt(item: Item, results: Results, limit: float) -> dict[str, Any]:
     before = card.state()
     begin = time.perf_counter()
     try:
-        with limited(limit):
-            found = item.work(results)
+        with limit_time(limit):
+            outcome = item.work(results)
     except LimitError:
-        found = {"skipped": f"exceeded its limit of {limit:.0f} s"}
+        outcome = {"skipped": f"exceeded its limit of {limit:.0f} s"}
     except Exception as error:  # one item must not take the others' results away
-        found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        outcome = {"error": f"{type(error).__name__}: {error}"[:500]}
     return {
         "name": item.name,
         "here": results.here,
@@ -141,12 +143,12 @@ def attempt(item: Item, results: Results, limit: float) -> dict[str, Any]:
         "wall_s": time.perf_counter() - begin,
         "before": before,
         "after": card.state(),
-        **found,
+        **outcome,
     }
 
 
 def climb(
-    found: Sequence[Item],
+    items: Sequence[Item],
     results: Results,
     deadline: float,
     after: Callable[[Mapping[str, Any]], Any],
@@ -154,13 +156,13 @@ def climb(
     """Measure items in order until the deadline; one that does not fit into the rest is left out.
 
     Args:
-        found: the items in order of priority.
+        items: the items in order of priority.
         results: where results are added.
         deadline: seconds from now.
         after: function that is called with each result.
     """
     end = time.monotonic() + deadline
-    for item in in_order(found, results):
+    for item in in_order(items, results):
         rest = end - time.monotonic()
         if item.expected > rest:
             print(
@@ -170,5 +172,5 @@ def climb(
             continue
         results.add(attempt(item, results, min(2 * item.expected, rest)))
         after(results.runs[-1])
-        if failed(results.runs[-1]) and results.device == "cuda":
+        if is_failure(results.runs[-1]) and results.device == "cuda":
             torch.cuda.synchronize()  # raises after an illegal access: nothing more can be measured

@@ -21,11 +21,11 @@ ROWS = 128
 Method = Callable[[], Tensor]
 
 
-def stripes(given: Sizes) -> dict[str, Method]:
+def stripes(sizes: Sizes) -> dict[str, Method]:
     """Compute logits of some rows into preallocated memory."""
-    hidden = torch.randn(ROWS, given.width)
-    matrix = torch.randn(given.words, given.width)
-    narrow, whole = (torch.empty(ROWS, given.words) for _ in range(2))
+    hidden = torch.randn(ROWS, sizes.width)
+    matrix = torch.randn(sizes.words, sizes.width)
+    narrow, whole = (torch.empty(ROWS, sizes.words) for _ in range(2))
     return {
         "ours": lambda: multiply(hidden, matrix, None, narrow),
         "one_product": lambda: torch.mm(hidden, matrix.t(), out=whole),
@@ -33,17 +33,17 @@ def stripes(given: Sizes) -> dict[str, Method]:
 
 
 @torch.no_grad()
-def measure(given: Sizes = GPT2, repeats: int = REPEATS) -> dict[str, Any]:
+def measure(sizes: Sizes = GPT2, repeats: int = REPEATS) -> dict[str, Any]:
     """Return CPU seconds of each method, and the speedup of ``ours``."""
     torch.manual_seed(0)
-    found = stripes(given)
-    ours, theirs = (method() for method in found.values())
+    methods = stripes(sizes)
+    ours, theirs = (method() for method in methods.values())
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
-    taken = seconds(found, repeats)
-    ratios = over_ours(medians(taken), "time")
+    timings = seconds(methods, repeats)
+    ratios = over_ours(medians(timings), "time")
     return {
         "ratios": {f"stripes: {name}": value for name, value in ratios.items()},
-        "cpu_seconds": taken,
+        "cpu_seconds": timings,
     }
 
 

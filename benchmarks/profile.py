@@ -136,12 +136,12 @@ def run(size: Size, toggles: Mapping[str, Any] | None = None) -> engine.Run:
     )
     recipe = with_parts(recipe, places)
     world = World(0, 1, torch.device(size.device))
-    trained = engine.Run.prepare(recipe, world, prepared(size), Rehearsal, writes=False)
+    trained = engine.Run.prepare(recipe, world, random_tokens(size), Rehearsal, writes=False)
     nn.init.normal_(trained.network.model.head.weight, std=0.02)
     return trained
 
 
-def prepared(size: Size) -> Prepared:
+def random_tokens(size: Size) -> Prepared:
     """Return random tokens in memory."""
     words = size.vocabulary.words
     tokens = np.random.default_rng(0).integers(words, size=(ROWS, size.length), dtype=np.int32)
@@ -202,7 +202,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     wrapper = Model(process, model, compact=True)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
-    drawn = SamplingContext(process, wrapper, identity, times.to(size.device), free, generator)
+    context = SamplingContext(process, wrapper, identity, times.to(size.device), free, generator)
     parts = Parts(size.device)
     x = torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
@@ -224,7 +224,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
             t = times[k].expand(size.sequences).to(size.device)
             place = Place(process.sample(x, t, generator), t)
             begin = now(size.device)
-            Ancestral().step(drawn, place, k)
+            Ancestral().step(context, place, k)
             spent += now(size.device) - begin
     return per_step(parts, spent, steps)
 
@@ -263,10 +263,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
-    given = dict(
+    sizes = dict(
         depth=options.depth, width=options.width, sequences=options.sequences, length=options.length
     )
-    size = TINY_PROFILE if options.tiny else Size(**given)
+    size = TINY_PROFILE if options.tiny else Size(**sizes)
     size = size._replace(device=options.device, compile=options.compile, kind=options.kind)
     with ExitStack() as stack:
         seen = (

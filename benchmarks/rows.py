@@ -66,8 +66,8 @@ def read(row: Row, results: Path) -> Measured:
     path = results / f"{row.file}.json"
     if not path.exists():
         return Measured(row, [])
-    found: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"]
-    return Measured(row, [run["ratios"][row.ratio] for run in found if row.ratio in run["ratios"]])
+    runs: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    return Measured(row, [run["ratios"][row.ratio] for run in runs if row.ratio in run["ratios"]])
 
 
 def middle(values: list[float]) -> float:

@@ -37,7 +37,7 @@ KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 Work = Callable[[], dict[str, Any]]
 
 
-def joined(*parts: Work) -> dict[str, Any]:
+def join(*parts: Work) -> dict[str, Any]:
     """Join several measurements of one thing."""
     results = [part() for part in parts]
     ratios = {name: value for one in results for name, value in one["ratios"].items()}
@@ -64,10 +64,10 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
 
     text = sampling.TINY_TEXT if tiny else sampling.TEXT
     batch = dict(sequences=8, length=32, sizes=sizes) if tiny else {}
-    found: dict[str, Work] = {
-        "head_hdlm_1024": partial(joined, times("hdlm", less), memory("hdlm", less)),
+    work: dict[str, Work] = {
+        "head_hdlm_1024": partial(join, times("hdlm", less), memory("hdlm", less)),
         "head_hdlm_2048": partial(
-            joined, times("hdlm", more, *both, "cross_entropy"), memory("hdlm", more)
+            join, times("hdlm", more, *both, "cross_entropy"), memory("hdlm", more)
         ),
         "head_hdlm_xi_1024": times("hdlm_xi", less),
         "head_gidd_1024": times("gidd", less),
@@ -75,7 +75,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_mdlm_1024": times("mdlm", less, *plain),
         "head_hdlm_children_1024": times("hdlm_children", less, *beside),
         "head_hdlm_children_2048": partial(
-            joined, times("hdlm_children", more, *beside), memory("hdlm_children", more, "ours")
+            join, times("hdlm_children", more, *beside), memory("hdlm_children", more, "ours")
         ),
         "head_mdlm_children_1024": times("mdlm_children", less, *beside),
         "head_mdlm_children_2048": times("mdlm_children", more, *beside),
@@ -94,10 +94,10 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         ),
     }
     if full:
-        found["training"] = partial(
+        work["training"] = partial(
             training.measure, training.TINY_STEP if tiny else training.STEP, repeats
         )
-    return found
+    return work
 
 
 def gpu(repeats: int = 20) -> Mapping[str, Work]:
@@ -140,10 +140,10 @@ def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULT
             )
 
 
-def apart(name: str, *flags: str) -> dict[str, Any]:
+def measure_apart(name: str, *flags: str) -> dict[str, Any]:
     """Return the result of a benchmark in a separate process."""
-    found: dict[str, Any] = json.loads(in_its_own_process("run", "--here", name, *flags))
-    return found
+    result: dict[str, Any] = json.loads(in_its_own_process("run", "--here", name, *flags))
+    return result
 
 
 def main() -> None:
@@ -184,8 +184,8 @@ def main() -> None:
     if unknown:
         parser.error(f"--only {' '.join(sorted(unknown))}: must be among {', '.join(work)}")
     os.environ.update({} if options.fresh_pages else KEEP)
-    flags = [flag for flag, given in (("--gpu", options.gpu), ("--tiny", options.tiny)) if given]
-    chosen = {name: partial(apart, name, *flags) for name in options.only or work}
+    flags = [flag for flag, value in (("--gpu", options.gpu), ("--tiny", options.tiny)) if value]
+    chosen = {name: partial(measure_apart, name, *flags) for name in options.only or work}
     folder = options.results or (RESULTS / FRESH if options.fresh_pages else RESULTS)
     run(chosen, options.times, "cuda" if options.gpu else "cpu", folder)
 

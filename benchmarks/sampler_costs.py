@@ -46,85 +46,85 @@ class Watched(Sometimes):
     Times the products of the output layer.
     """
 
-    def __init__(self, model: DiT, given: Text) -> None:
-        super().__init__(model, given, lambda z, t: None)
+    def __init__(self, model: DiT, text: Text) -> None:
+        super().__init__(model, text, lambda z, t: None)
         self.products = 0.0
         self._product, self._layer = Head.product, model.output_weights()
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
-        return self._timed(linear, self.features(z, t), *self._layer)
+        return self._time(linear, self.features(z, t), *self._layer)
 
     def product(self, layer: Head, *arguments: Tensor | slice) -> Tensor:
         """Compute a product of the output layer."""
-        return self._timed(self._product, layer, *arguments)
+        return self._time(self._product, layer, *arguments)
 
-    def _timed(self, run: Callable[..., Tensor], *arguments: object) -> Tensor:
+    def _time(self, run: Callable[..., Tensor], *arguments: object) -> Tensor:
         begin = now(self.device)
         result = run(*arguments)
         self.products += now(self.device) - begin
         return result
 
 
-def processes(given: Text) -> list[ForwardProcess]:
+def processes(text: Text) -> list[ForwardProcess]:
     """Return the processes for samplers: the first that is supported is used."""
     return [
-        dd.presets.hdlm(parents(given.vocabulary)),
-        dd.presets.gidd(given.vocabulary.words, 0.2),
+        dd.presets.hdlm(parents(text.vocabulary)),
+        dd.presets.gidd(text.vocabulary.words, 0.2),
     ]
 
 
 @torch.no_grad()
-def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
+def measure(sampler: Sampler, children: bool = False, text: Text = COSTS) -> dict[str, Any]:
     """Return seconds of blocks, of products and of the rest, for one sequence."""
-    for process in processes(given):
-        model = network(process, given, tree=[parents(given.vocabulary)] if children else None)
+    for process in processes(text):
+        model = network(process, text, tree=[parents(text.vocabulary)] if children else None)
         meaning = dd.Children.of(model) if children else "cavity"
-        watched = Watched(model, given)
+        watched = Watched(model, text)
         generator = torch.Generator().manual_seed(0)
-        begin = now(given.device)
+        begin = now(text.device)
         try:
             with patch.object(Head, "product", lambda *of, run=watched.product: run(*of)):
-                shape = (given.sequences, given.length)
+                shape = (text.sequences, text.length)
                 dd.sample(
                     process,
                     watched,
                     shape,
                     sampler,
-                    given.steps,
+                    text.steps,
                     generator=generator,
                     parameterization=meaning,
                     controls=[dd.controls.WholeBatch()],
                 )
         except TypeError:
             continue
-        whole = now(given.device) - begin
+        whole = now(text.device) - begin
         blocks = statistics.median(watched.blocks) * watched.calls
         outside = whole - sum(watched.blocks) - sum(watched.others) - watched.products
         return {
             "ratios": {"outside": outside / blocks},
             "seconds": {"blocks": blocks, "products": watched.products, "outside": outside},
             "calls": watched.calls,
-            "steps": given.steps,
+            "steps": text.steps,
             "process": type(process).__name__,
             "sampler": repr(sampler),
         }
     raise TypeError(f"{sampler!r} supports neither a hierarchy nor GIDD")
 
 
-def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
+def of(name: str, children: bool = False, text: Text = COSTS) -> dict[str, Any]:
     """Measure a registered sampler with its defaults.
 
     With its first example where arguments are required.
     """
     kind = dd.registry.get("samplers", name)
     required = any(one.default is one.empty for one in signature(kind).parameters.values())
-    return measure(kind.examples()[0] if required else kind(), children, given)
+    return measure(kind.examples()[0] if required else kind(), children, text)
 
 
-def every(given: Text = COSTS) -> dict[str, Any]:
+def every(text: Text = COSTS) -> dict[str, Any]:
     """Measure all samplers, with both kinds of logits."""
     results = {
-        f"{name}, {kind}": of(name, kind == "children", given)
+        f"{name}, {kind}": of(name, kind == "children", text)
         for name in dd.registry.built_in("samplers")
         for kind in KINDS
     }
@@ -140,8 +140,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.samplers or dd.registry.built_in("samplers"):
         for kind in KINDS:
-            found = of(name, kind == "children", TINY_COSTS if options.tiny else COSTS)
-            print(name, kind, json.dumps(found), flush=True)
+            result = of(name, kind == "children", TINY_COSTS if options.tiny else COSTS)
+            print(name, kind, json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

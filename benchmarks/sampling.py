@@ -70,17 +70,17 @@ class Sometimes:
 
     Args:
         model: the network.
-        given: frequency of calls, and device.
+        text: frequency of calls, and device.
         beside: called with the same arguments after the blocks have run.
     """
 
-    def __init__(self, model: DiT, given: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
+    def __init__(self, model: DiT, text: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
         self.model = model
         self.output_weights = model.output_weights
         self.beside = beside
         self.every, self.device, self.calls, self.last = (
-            given.every,
-            given.device,
+            text.every,
+            text.device,
             0,
             torch.empty(0),
         )
@@ -146,49 +146,49 @@ class Papers(NamedTuple):
         return probs
 
 
-def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = None) -> DiT:
+def network(process: ForwardProcess, text: Text, tree: list[Tensor] | None = None) -> DiT:
     """Build a DiT with random weights; with a tree it returns logits of children."""
     torch.manual_seed(0)
-    model = DiT(process.num_states, process.vocab_size, **given.network, tree=tree)
+    model = DiT(process.num_states, process.vocab_size, **text.network, tree=tree)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
-    return model.eval().to(given.device)
+    return model.eval().to(text.device)
 
 
 @torch.no_grad()
-def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> dict[str, Any]:
+def measure(name: str, text: Text = TEXT, sampler: Sampler = Ancestral()) -> dict[str, Any]:
     """Return seconds of a sequence by both methods, the speedup, and the time outside the
     blocks.
     """
-    process = PROCESSES[name](given.vocabulary).to(given.device)
-    model = network(process, given)
+    process = PROCESSES[name](text.vocabulary).to(text.device)
+    model = network(process, text)
     papers = Papers(process, model)
 
     def beside(z: Tensor, t: Tensor) -> Tensor:
-        return papers.step(z, t.double(), (t.double() - 1 / given.steps).clamp_min(0))
+        return papers.step(z, t.double(), (t.double() - 1 / text.steps).clamp_min(0))
 
-    mask = torch.full((given.sequences, given.length), process.num_states - 1, device=given.device)
-    beside(mask, torch.ones(given.sequences, device=given.device))  # first touch of the memory
-    split = Sometimes(model, given, beside)
-    generator = torch.Generator(given.device).manual_seed(0)
-    begin = now(given.device)
+    mask = torch.full((text.sequences, text.length), process.num_states - 1, device=text.device)
+    beside(mask, torch.ones(text.sequences, device=text.device))  # first touch of the memory
+    split = Sometimes(model, text, beside)
+    generator = torch.Generator(text.device).manual_seed(0)
+    begin = now(text.device)
     dd.sample(
         process,
         split,
         tuple(mask.shape),
         sampler,
-        given.steps,
+        text.steps,
         generator=generator,
         controls=[dd.controls.WholeBatch()],
     )
-    outside = now(given.device) - begin - sum(split.blocks) - sum(split.others)
+    outside = now(text.device) - begin - sum(split.blocks) - sum(split.others)
     if len(split.blocks) < REPEATS:
         raise ValueError(
-            f"every={given.every}: the blocks ran {len(split.blocks)} times, must run {REPEATS} "
+            f"every={text.every}: the blocks ran {len(split.blocks)} times, must run {REPEATS} "
             "times"
         )
     blocks = statistics.median(split.blocks) * split.calls
-    theirs = statistics.median(split.others) * given.steps
+    theirs = statistics.median(split.others) * text.steps
     return {
         "ratios": {"papers time": theirs / (blocks + outside), "outside": outside / blocks},
         "seconds": {
@@ -203,16 +203,16 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
             "papers": mask.numel() / theirs,
         },
         "calls": split.calls,
-        "steps": given.steps,
+        "steps": text.steps,
     }
 
 
-def first_hitting(given: Text) -> dict[str, Any]:
+def first_hitting(text: Text) -> dict[str, Any]:
     """Measure ``FirstHitting`` and ``Ancestral`` in as many steps.
 
     Every step of the first needs the network.
     """
-    results = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
+    results = {name: measure("hdlm", text, sampler) for name, sampler in SAMPLERS.items()}
     speed = {name: one["tokens_per_second"]["ours"] for name, one in results.items()}
     return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **results}
 
@@ -234,8 +234,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    given = TINY_TEXT if options.tiny else Text(sequences=options.sequences, every=options.every)
-    print(json.dumps(measure(options.process, given._replace(device=options.device)), indent=1))
+    text = TINY_TEXT if options.tiny else Text(sequences=options.sequences, every=options.every)
+    print(json.dumps(measure(options.process, text._replace(device=options.device)), indent=1))
 
 
 if __name__ == "__main__":

@@ -82,8 +82,10 @@ def where(rows: Iterable[Row], results: Path) -> str:
     machines = [
         json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()
     ]
-    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in machines)
-    return f"{'; '.join(found)}." if found else "not measured yet."
+    devices = dict.fromkeys(
+        f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in machines
+    )
+    return f"{'; '.join(devices)}." if devices else "not measured yet."
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ class NoisyBatch(NamedTuple):
 Loss = Callable[[NoisyBatch], Tensor]
 
 
-def fused(batch: NoisyBatch) -> Tensor:
+def fused_loss(batch: NoisyBatch) -> Tensor:
     """Compute the loss from the features, with only the required logits."""
     process, model, meaning, *noisy = batch
     weight, bias = dd.Hidden.layer(model, meaning)
@@ -65,7 +65,7 @@ def fused(batch: NoisyBatch) -> Tensor:
     )
 
 
-def unfused(batch: NoisyBatch) -> Tensor:
+def unfused_loss(batch: NoisyBatch) -> Tensor:
     """Compute the loss from all logits, by ddlib's formula."""
     process, model, meaning, *noisy = batch
     logits = model(batch.z, batch.t).float()
@@ -74,7 +74,7 @@ def unfused(batch: NoisyBatch) -> Tensor:
     )
 
 
-def full(batch: NoisyBatch) -> Tensor:
+def papers_loss(batch: NoisyBatch) -> Tensor:
     """Compute the loss from all logits, by the paper's formula."""
     weight = batch.process.loss_weight(batch.x, batch.z, batch.t).clamp(max=CLIP).float()
     logits = batch.model(batch.z, batch.t).float()
@@ -89,32 +89,32 @@ class Method(NamedTuple):
     children: bool = False
 
 
-WORDS = Method(fused, unfused)
-CHILDREN = Method(fused, unfused, True)
-PAPERS = Method(full, unfused)
+WORDS = Method(fused_loss, unfused_loss)
+CHILDREN = Method(fused_loss, unfused_loss, True)
+PAPERS = Method(papers_loss, unfused_loss)
 
 
 class Trainer:
     """A network, its optimizer and the fixed batch that it trains on."""
 
-    def __init__(self, method: Method, given: Step) -> None:
+    def __init__(self, method: Method, step: Step) -> None:
         torch.manual_seed(0)
-        words = given.vocabulary.words
+        words = step.vocabulary.words
         self.loss = method.loss
         self.number = 0
-        self.device = given.device
-        clusters = many_parents(words) if method.children else parents(given.vocabulary)
-        process = dd.presets.hdlm(clusters) if given.noise == "hdlm" else dd.presets.mdlm(words)
-        self.process = process.to(given.device)
+        self.device = step.device
+        clusters = many_parents(words) if method.children else parents(step.vocabulary)
+        process = dd.presets.hdlm(clusters) if step.noise == "hdlm" else dd.presets.mdlm(words)
+        self.process = process.to(step.device)
         tree = dict(tree=[clusters]) if method.children else {}
-        self.model = DiT(process.num_states, words, **given.network, **tree).to(given.device)
+        self.model = DiT(process.num_states, words, **step.network, **tree).to(step.device)
         nn.init.normal_(
             self.model.head.weight, std=0.02
         )  # at zero all losses would agree, right or wrong
         self.meaning: Parameterization = dd.Children.of(self.model) if method.children else "cavity"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.x = torch.randint(words, (given.sequences, given.length)).to(given.device)
-        self.index = torch.arange(given.sequences, device=given.device)
+        self.x = torch.randint(words, (step.sequences, step.length)).to(step.device)
+        self.index = torch.arange(step.sequences, device=step.device)
 
     def value(self, loss: Loss) -> Tensor:
         """Compute a loss of the next step's batch."""
@@ -138,43 +138,43 @@ class Trainer:
 
 
 def measure(
-    given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None
+    step: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None
 ) -> dict[str, Any]:
     """Return the seconds of a step by each method, and the speedup in tokens per second of child
     logits, ``ours``.
     """
     methods = methods or dict(ours=CHILDREN, words=WORDS) | (
-        {"papers": PAPERS} if given.noise == "hdlm" else {}
+        {"papers": PAPERS} if step.noise == "hdlm" else {}
     )
-    trainers = {name: Trainer(method, given) for name, method in methods.items()}
+    trainers = {name: Trainer(method, step) for name, method in methods.items()}
     first = {}
     for name, trainer in trainers.items():
         with torch.no_grad():
             wanted = float(trainer.value(methods[name].written_out))
         first[name] = float(trainer.step())
-        require_equal({"ours": wanted, name: first[name]}, 1e-4 if given.device == "cpu" else 1e-2)
-    taken = seconds(
-        {name: trainer.step for name, trainer in trainers.items()}, repeats, given.device
+        require_equal({"ours": wanted, name: first[name]}, 1e-4 if step.device == "cpu" else 1e-2)
+    timings = seconds(
+        {name: trainer.step for name, trainer in trainers.items()}, repeats, step.device
     )
-    middle = medians(taken)
+    middle = medians(timings)
     ratios = over_ours(middle, "time")
     if "papers" in middle:
         ratios["papers over words"] = middle["papers"] / middle["words"]
-    tokens = {name: given.sequences * given.length / value for name, value in middle.items()}
-    return {"ratios": ratios, "seconds": taken, "tokens_per_second": tokens, "losses": first}
+    tokens = {name: step.sequences * step.length / value for name, value in middle.items()}
+    return {"ratios": ratios, "seconds": timings, "tokens_per_second": tokens, "losses": first}
 
 
-def laptop(noise: str, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
+def laptop(noise: str, step: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
     """Measure a small network under the whole vocabulary: child logits beside logits of tokens."""
-    return measure(given._replace(noise=noise), repeats, dict(ours=CHILDREN, words=WORDS))
+    return measure(step._replace(noise=noise), repeats, dict(ours=CHILDREN, words=WORDS))
 
 
 class Along(Trainer):
     """The same on rows that descend along the order of a sampler."""
 
-    def __init__(self, order: dd.samplers.Sampler, given: Step) -> None:
-        super().__init__(WORDS, given)
-        self.rows = dd.contrib.TrainingRows(self.process, order, self.x, per_step=given.length // 8)
+    def __init__(self, order: dd.samplers.Sampler, step: Step) -> None:
+        super().__init__(WORDS, step)
+        self.rows = dd.contrib.TrainingRows(self.process, order, self.x, per_step=step.length // 8)
 
     def value(self, loss: Loss) -> Tensor:
         """Compute the loss of the current states, and descend."""
@@ -197,22 +197,22 @@ ORDERS = {
 }
 
 
-def along(words: int = 4096, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
+def along(words: int = 4096, step: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
     """Measure steps along orders beside steps at random masks, in shares of the latter.
 
     Left to right computes no scores; it has the same number of open positions as the others.
     """
-    given = given._replace(noise="mdlm", vocabulary=given.vocabulary._replace(words=words))
+    step = step._replace(noise="mdlm", vocabulary=step.vocabulary._replace(words=words))
     steps = {
-        "ours": Trainer(WORDS, given),
-        **{name: Along(order, given) for name, order in ORDERS.items()},
+        "ours": Trainer(WORDS, step),
+        **{name: Along(order, step) for name, order in ORDERS.items()},
     }
     for trainer in steps.values():
         trainer.step()
-    taken = seconds(
+    timings = seconds(
         {name: trainer.step for name, trainer in steps.items()}, 8 * repeats
     )  # a sequence has 8 steps
-    return {"ratios": over_ours(medians(taken), "time"), "seconds": taken}
+    return {"ratios": over_ours(medians(timings), "time"), "seconds": timings}
 
 
 def main() -> None:
@@ -223,8 +223,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    given = TINY_STEP if options.tiny else Step(sequences=options.sequences, length=options.length)
-    print(json.dumps(measure(given._replace(device=options.device), options.repeats), indent=1))
+    step = TINY_STEP if options.tiny else Step(sequences=options.sequences, length=options.length)
+    print(json.dumps(measure(step._replace(device=options.device), options.repeats), indent=1))
 
 
 if __name__ == "__main__":

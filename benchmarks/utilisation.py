@@ -47,10 +47,10 @@ class Operations(NamedTuple):
     executed: float
 
 
-def operations(given: Size, share: float) -> Operations:
+def operations(size: Size, share: float) -> Operations:
     """Count operations forwards and backwards, where ``share`` of all logits is computed."""
-    blocks = given.depth * (24 * given.width**2 + 4 * given.length * given.width)
-    head = 2 * given.width * given.vocabulary.words
+    blocks = size.depth * (24 * size.width**2 + 4 * size.length * size.width)
+    head = 2 * size.width * size.vocabulary.words
     return Operations(3 * (blocks + head), 3 * (blocks + share * head))
 
 
@@ -62,13 +62,13 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
         return_counts=True
     )
     levels = process.level_of(states[None])[0].tolist()
-    needed = 0
+    required = 0
     for state, count, level in zip(states.tolist(), counts.tolist(), levels, strict=True):
         below = level and process.subtree_logits_suffice(level, level - 1)
-        needed += count * (
+        required += count * (
             len(process.hierarchy.under(state)) if below else process.vocab_size if level else 0
         )
-    return needed / (x.numel() * process.vocab_size)
+    return required / (x.numel() * process.vocab_size)
 
 
 def windows(
@@ -78,27 +78,27 @@ def windows(
     repeats: int = REPEATS,
 ) -> list[float]:
     """Return the seconds of each window of ``steps``."""
-    taken = []
+    timings = []
     for _ in range(repeats):
         begin = now(device)
         for _ in range(steps):
             step()
-        taken.append(now(device) - begin)
-    return taken
+        timings.append(now(device) - begin)
+    return timings
 
 
-def needed(given: Size, process: Hierarchical) -> float:
+def share_over_times(size: Size, process: Hierarchical) -> float:
     """Return the share of logits that the loss of random tokens depends on, over all times."""
-    times = (torch.arange(256, dtype=torch.float64, device=given.device) + 0.5) / 256
-    words = torch.randint(given.vocabulary.words, (256, given.length), device=given.device)
+    times = (torch.arange(256, dtype=torch.float64, device=size.device) + 0.5) / 256
+    words = torch.randint(size.vocabulary.words, (256, size.length), device=size.device)
     return share(process, words, times)
 
 
-def used(given: Size, logits: float, seconds: float, at_best: float | None) -> dict[str, Any]:
+def throughput(size: Size, logits: float, seconds: float, at_best: float | None) -> dict[str, Any]:
     """Return tokens per second of a step, and the share of the peak that it uses.
 
     Args:
-        given: sizes.
+        size: sizes.
         logits: share of all logits that the step computes.
         seconds: of the step.
         at_best: operations per second at the peak; None, unknown, gives no shares.
@@ -106,8 +106,8 @@ def used(given: Size, logits: float, seconds: float, at_best: float | None) -> d
     Returns:
         these as ``ratios``, and the counted operations for each token.
     """
-    counted = operations(given, logits)._asdict()
-    speed = given.sequences * given.length / seconds
+    counted = operations(size, logits)._asdict()
+    speed = size.sequences * size.length / seconds
     ratios = {"tokens per second": speed}
     if at_best is not None:
         ratios |= {name: value * speed / at_best for name, value in counted.items()}
@@ -115,7 +115,7 @@ def used(given: Size, logits: float, seconds: float, at_best: float | None) -> d
 
 
 def measure(
-    given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None
+    size: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None
 ) -> dict[str, Any]:
     """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best``
     operations/s.
@@ -126,15 +126,20 @@ def measure(
             f"device {name!r} is none of {', '.join(PEAKS)}: pass its dense bfloat16 TFLOP/s with "
             "--peak"
         )
-    trained = run(given)
+    trained = run(size)
     with closing(batches(trained)) as stream:
         for _ in range(warm_up):  # compilation
             trained.step([next(stream)], False)
-        taken = windows(lambda: trained.step([next(stream)], False), steps, given.device)
+        timings = windows(lambda: trained.step([next(stream)], False), steps, size.device)
     return {
-        **used(given, needed(given, trained.process), statistics.median(taken) / steps, at_best),
-        "seconds": taken,
-        "settings": given._asdict() | {"vocabulary": given.vocabulary._asdict(), "steps": steps},
+        **throughput(
+            size,
+            share_over_times(size, trained.process),
+            statistics.median(timings) / steps,
+            at_best,
+        ),
+        "seconds": timings,
+        "settings": size._asdict() | {"vocabulary": size.vocabulary._asdict(), "steps": steps},
     }
 
 
@@ -152,10 +157,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     require_gpu(parser)
-    given = SIZES[options.size]
-    given = given._replace(sequences=options.sequences or given.sequences)
+    size = SIZES[options.size]
+    size = size._replace(sequences=options.sequences or size.sequences)
     at_best = None if options.peak is None else options.peak * 1e12
-    print(json.dumps(measure(given, options.steps, at_best=at_best), indent=1))
+    print(json.dumps(measure(size, options.steps, at_best=at_best), indent=1))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Backbone(torch.nn.Module):
 
 def cases() -> dict[str, Callable[[], Any]]:
     """Functions to time, by name."""
-    found: dict[str, Callable[[], Any]] = {}
+    functions: dict[str, Callable[[], Any]] = {}
     x = torch.randint(V, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
     for name in PROCESSES:
         p = process(name)
@@ -82,8 +82,8 @@ def cases() -> dict[str, Callable[[], Any]]:
             with torch.no_grad():
                 dd.bound(p, network, x, generator=torch.Generator().manual_seed(2))
 
-        found[f"{name}, loss and gradients"] = loss
-        found[f"{name}, bound"] = bound
+        functions[f"{name}, loss and gradients"] = loss
+        functions[f"{name}, bound"] = bound
         for sampler in SAMPLERS:
             if sampler != "ancestral" and name in ("gidd", "uniform"):
                 continue
@@ -103,9 +103,9 @@ def cases() -> dict[str, Callable[[], Any]]:
                     generator=generator,
                 )
 
-            found[f"{name}, {sampler}"] = sample
-    found["hierarchical, DiT training step"] = training_step()
-    return found
+            functions[f"{name}, {sampler}"] = sample
+    functions["hierarchical, DiT training step"] = training_step()
+    return functions
 
 
 def training_step() -> Callable[[], Any]:
@@ -133,18 +133,18 @@ def serve() -> None:
     Print the CPU seconds of each run, or its counts.
     """
     torch.set_num_threads(1)
-    found = cases()
+    functions = cases()
     for line in sys.stdin:
         quantity, name = line.strip().split(" ", 1)
         if quantity == COUNTS:
-            print(json.dumps(counted(found[name])), flush=True)
+            print(json.dumps(count_operations(functions[name])), flush=True)
             continue
         begin = time.process_time()
-        found[name]()
+        functions[name]()
         print(time.process_time() - begin, flush=True)
 
 
-def counted(case: Callable[[], Any]) -> dict[str, int]:
+def count_operations(case: Callable[[], Any]) -> dict[str, int]:
     """Return the numbers of torch operations and of Python calls in the second run of a case."""
     case()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -154,11 +154,11 @@ def counted(case: Callable[[], Any]) -> dict[str, int]:
     )
     calls = 0
 
-    def called(frame: Any, event: str, argument: Any) -> None:
+    def count_call(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
         calls += event == "call"
 
-    sys.setprofile(called)
+    sys.setprofile(count_call)
     try:
         case()
     finally:
@@ -170,9 +170,9 @@ def environment(checkout: Path, bytecode: str) -> dict[str, str]:
     """Return the environment of a process with the packages of a checkout, which keeps compiled
     files in a folder.
     """
-    kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    allocator = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
-    return os.environ | kept | compiled | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+    return os.environ | allocator | compiled | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
 
 
 class Version:
@@ -196,26 +196,26 @@ class Version:
     def seconds(self, case: str) -> float:
         """CPU seconds of one run of a case, or of ``import ddlib`` in a new process."""
         if case == IMPORT:
-            timed = (
+            program = (
                 f"import time, torch; begin = time.process_time(); {IMPORT}; "
                 "print(time.process_time() - begin)"
             )
             return float(
                 subprocess.run(
-                    [sys.executable, "-c", timed],
+                    [sys.executable, "-c", program],
                     stdout=subprocess.PIPE,
                     check=True,
                     env=self.environment,
                     cwd=self.checkout,
                 ).stdout
             )
-        return float(self.measured(SECONDS, case))
+        return float(self.request(SECONDS, case))
 
     def counts(self, case: str) -> dict[str, int]:
         """Return the counts of one run of a case."""
-        return dict(json.loads(self.measured(COUNTS, case)))
+        return dict(json.loads(self.request(COUNTS, case)))
 
-    def measured(self, quantity: str, case: str) -> str:
+    def request(self, quantity: str, case: str) -> str:
         """Return the line that the process prints for a case."""
         assert self.worker.stdin is not None and self.worker.stdout is not None
         self.worker.stdin.write(f"{quantity} {case}\n")
@@ -233,12 +233,12 @@ def ratios(other: Version, ours: Version, case: str, pairs: int) -> list[float]:
 
     The version that runs first alternates.
     """
-    found = []
+    quotients = []
     for pair in range(pairs + 1):
         order = (other, ours) if pair % 2 else (ours, other)
-        taken = {version: version.seconds(case) for version in order}
-        found.append(taken[other] / taken[ours])
-    return found[1:]  # without the first pair, which fills caches
+        times = {version: version.seconds(case) for version in order}
+        quotients.append(times[other] / times[ours])
+    return quotients[1:]  # without the first pair, which fills caches
 
 
 def main() -> None:
@@ -260,7 +260,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         other = Version(args.other.resolve(), folder)
         ours = Version(here, folder)
-        made = {
+        origin = {
             "machine": machine(),
             "command": "python -m benchmarks.versions " + " ".join(["OTHER", *sys.argv[2:]]),
             "other": git(args.other, "rev-parse", "--short", "HEAD"),
@@ -269,32 +269,32 @@ def main() -> None:
         report = (
             json.loads(result.read_text(encoding="utf-8"))
             if args.counts
-            else made | timed(other, ours, args.pairs)
+            else origin | time_cases(other, ours, args.pairs)
         )
-        report["counts"] = made | compared(other, ours)
+        report["counts"] = origin | count_cases(other, ours)
         other.close()
         ours.close()
     result.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def timed(other: Version, ours: Version, pairs: int) -> dict[str, Any]:
+def time_cases(other: Version, ours: Version, pairs: int) -> dict[str, Any]:
     """Return the ratios of all cases."""
-    found = {}
+    summaries = {}
     for case in [*cases(), IMPORT]:
         low, median, high = statistics.quantiles(ratios(other, ours, case, pairs))
         quartiles = [round(low, 3), round(high, 3)]
-        found[case] = {"median": round(median, 3), "quartiles": quartiles, "pairs": pairs}
+        summaries[case] = {"median": round(median, 3), "quartiles": quartiles, "pairs": pairs}
         print(f"{median:6.3f} ({low:.2f} to {high:.2f})  {case}", flush=True)
-    return {"ratios": found}
+    return {"ratios": summaries}
 
 
-def compared(other: Version, ours: Version) -> dict[str, Any]:
+def count_cases(other: Version, ours: Version) -> dict[str, Any]:
     """Return the counts of all cases in both versions."""
-    found = {}
+    counts = {}
     for case in cases():
-        found[case] = {"other": other.counts(case), "this": ours.counts(case)}
-        print(case, found[case], flush=True)
-    return {"cases": found}
+        counts[case] = {"other": other.counts(case), "this": ours.counts(case)}
+        print(case, counts[case], flush=True)
+    return {"cases": counts}
 
 
 def git(checkout: Path, *arguments: str) -> str:

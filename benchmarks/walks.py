@@ -153,13 +153,13 @@ def main(arguments: list[str] | None = None) -> None:
         walks = {name: walk(call) for name, call in calls().items()}
         parts = training(Path(folder))
         walks |= {name: walk(call, LIBRARY.parent, ALL) for name, call in parts.items()}
-    for name, found in walks.items():
+    for name, route in walks.items():
         print(
-            f"{name}: {len(found.files)} files, {found.functions} functions, {found.calls} calls, "
-            f"{len(found.hops)} hops between files; in {', '.join(COUNTED)}: "
-            f"{len(found.counted_files)} files, {found.counted_hops} hops"
+            f"{name}: {len(route.files)} files, {route.functions} functions, {route.calls} calls, "
+            f"{len(route.hops)} hops between files; in {', '.join(COUNTED)}: "
+            f"{len(route.counted_files)} files, {route.counted_hops} hops"
         )
-        for file in found.files if listed else ():
+        for file in route.files if listed else ():
             print(f"    {file}")
 
 

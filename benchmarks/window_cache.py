@@ -85,19 +85,19 @@ def ways(model: nn.Module, length: int, block: int) -> dict[str, Callable[[], Te
     def place(contexts: BlockContexts) -> Model:
         return wrapper.within(contexts.at(x[:, :start], behind, behind, times))
 
-    def called(network: Model) -> Tensor:
-        (found,) = network.at(here, torch.full((1,), 0.5), everywhere)
-        return found.token_logits(torch.zeros(block, dtype=torch.int64))
+    def compute_logits(network: Model) -> Tensor:
+        (outputs,) = network.at(here, torch.full((1,), 0.5), everywhere)
+        return outputs.token_logits(torch.zeros(block, dtype=torch.int64))
 
     plain = place(UncachedBlocks(wrapper, block))
-    found = {"without": lambda: called(plain)}
+    calls = {"without": lambda: compute_logits(plain)}
     for name in ("prefix", "dual"):
         blocks = ReusingBlocks(wrapper, block, Reuse(suffix=name == "dual"))
         later = place(blocks)
-        called(later)
-        found[f"{name}, first"] = lambda blocks=blocks: called(place(blocks))
-        found[f"{name}, later"] = lambda later=later: called(later)
-    return found
+        compute_logits(later)
+        calls[f"{name}, first"] = lambda blocks=blocks: compute_logits(place(blocks))
+        calls[f"{name}, later"] = lambda later=later: compute_logits(later)
+    return calls
 
 
 @torch.no_grad()
@@ -111,24 +111,27 @@ def measure(
         torch.testing.assert_close(
             call(), plain, atol=1e-3, rtol=1e-3, msg=f"{way}: another result, not timed"
         )
-    taken = seconds(calls_of, repeats)
+    timings = seconds(calls_of, repeats)
     faster = {
         f"{cache}, {calls} calls": statistics.median(
             calls * plain / (first + (calls - 1) * later)
             for plain, first, later in zip(
-                taken["without"], taken[f"{cache}, first"], taken[f"{cache}, later"], strict=True
+                timings["without"],
+                timings[f"{cache}, first"],
+                timings[f"{cache}, later"],
+                strict=True,
             )
         )
         for cache in ("prefix", "dual")
         for calls in CALLS
     }
-    middle = {way: statistics.median(values) for way, values in taken.items()}
+    middle = {way: statistics.median(values) for way, values in timings.items()}
     return {
         "network": name,
         "length": length,
         "times_faster": faster,
         "seconds": middle,
-        "measured": taken,
+        "measured": timings,
         "load": list(os.getloadavg()),
     }
 

@@ -52,7 +52,9 @@ def test_losses_agree_and_every_method_is_timed(kind):
 
 def test_another_loss_is_not_timed(monkeypatch):
     kind = head.KINDS["mdlm"]
-    wrong = kind._replace(same={**kind.same, "papers": lambda batch: 1.001 * head.masked(batch)})
+    wrong = kind._replace(
+        same={**kind.same, "papers": lambda batch: 1.001 * head.papers_mdlm(batch)}
+    )
     monkeypatch.setitem(head.KINDS, "mdlm", wrong)
     with pytest.raises(AssertionError, match="papers gives"):
         head.times("mdlm", 32, 1, sizes=head.TINY)
@@ -68,7 +70,7 @@ def test_values_that_differ_are_refused(value):
 def test_another_training_loss_is_not_timed():
     other = dict(
         ours=training.WORDS,
-        papers=training.PAPERS._replace(loss=lambda given: training.full(given) + 0.01),
+        papers=training.PAPERS._replace(loss=lambda batch: training.papers_loss(batch) + 0.01),
     )
     with pytest.raises(AssertionError, match="papers gives"):
         training.measure(training.TINY_STEP, 1, other)

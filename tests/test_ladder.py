@@ -61,7 +61,7 @@ def test_fields_of_a_timed_step(with_baseline):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_rung_has_the_losses_of_the_baseline(name, with_baseline):
-    first = with_baseline.measured("small, baseline")
+    first = with_baseline.latest_success("small, baseline")
     found = ladder.rung("small", ladder.LADDER[name], True, ladder.TINY, with_baseline)
     assert found["losses"] == pytest.approx(first["losses"], rel=1e-5)
     assert len(set(first["losses"])) > 1
@@ -133,7 +133,7 @@ def test_an_error_is_kept_and_takes_nothing_else_away(tmp_path):
     kept = results(tmp_path)
     assert climb([item("wrong", lambda _: 1 / 0), item("right")], kept) == ["wrong", "right"]
     assert kept.runs[0]["error"] == "ZeroDivisionError: division by zero"
-    assert kept.measured("wrong") is None and kept.measured("right")
+    assert kept.latest_success("wrong") is None and kept.latest_success("right")
 
 
 def test_it_continues_where_it_was_interrupted(tmp_path):
@@ -230,7 +230,7 @@ def test_constants():
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_peer_trains_on_the_papers_loss(whole):
     trainer = Peer(TINY_STEP, whole)
-    z, masked, t = trainer.noised()
+    z, masked, t = trainer.draw_noise()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         found = trainer.from_states(z, masked, t)
         wanted = dd.training_loss(trainer.process, trainer.model(z, t), trainer.x, z, t)
@@ -266,7 +266,7 @@ def test_the_command_measures_all_and_continues_after_it_was_killed(tmp_path):
     assert runs[: len(early)] == early and [one["name"] for one in runs] == names
     assert str(ROOT) not in path.read_text()
     for one in runs:
-        assert set(one) >= ALL and not priorities.failed(one)
+        assert set(one) >= ALL and not priorities.is_failure(one)
         if one["name"].startswith(("small", "base")):
             check_timed(one)
         if one["name"].startswith("losses"):
