@@ -61,7 +61,8 @@ class Batch:
         length = tokens // SEQUENCES
         self.hidden = torch.randn(SEQUENCES, length, width, generator=generator).requires_grad_()
         matrix = torch.randn(process.vocab_size, width, generator=generator).mul_(2 / width**0.5)
-        self.matrix, self.states = matrix.requires_grad_(), torch.empty(0)
+        self.matrix = matrix.requires_grad_()
+        self.states = torch.empty(0)
         self.x = torch.randint(process.vocab_size, (SEQUENCES, length), generator=generator)
         self.t = (torch.arange(SEQUENCES) + 0.5) / SEQUENCES
         self.z = process.sample(self.x, self.t, generator)

@@ -41,8 +41,10 @@ from recipes.engine.run import Run
 from recipes.logging import read_metrics
 from studies.page import Page
 
-WARM, BARE = 5, "bare loop, the engine's loss"
-"""Steps before the first that is timed; the loop that others are compared with."""
+WARM = 5
+"""Steps before the first that is timed."""
+BARE = "bare loop, the engine's loss"
+"""The loop that others are compared with."""
 
 
 class Size(NamedTuple):

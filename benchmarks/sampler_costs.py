@@ -49,7 +49,8 @@ class Watched(Sometimes):
     def __init__(self, model: DiT, text: Text) -> None:
         super().__init__(model, text, lambda z, t: None)
         self.products = 0.0
-        self._product, self._layer = Head.product, model.output_weights()
+        self._product = Head.product
+        self._layer = model.output_weights()
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
         return self._time(linear, self.features(z, t), *self._layer)

@@ -78,12 +78,10 @@ class Sometimes:
         self.model = model
         self.output_weights = model.output_weights
         self.beside = beside
-        self.every, self.device, self.calls, self.last = (
-            text.every,
-            text.device,
-            0,
-            torch.empty(0),
-        )
+        self.every = text.every
+        self.device = text.device
+        self.calls = 0
+        self.last = torch.empty(0)
         self.blocks: list[float] = []
         self.others: list[float] = []
 

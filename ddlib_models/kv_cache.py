@@ -69,7 +69,9 @@ class KVCacheBase(ABC):
     labels: Int[Tensor, "B"] | None = None
 
     def __init__(self, tokens: Int[Tensor, "B L"], model: nn.Module) -> None:
-        self.tokens, self._model, self._weights = tokens, ref(model), self._state(model)
+        self.tokens = tokens
+        self._model = ref(model)
+        self._weights = self._state(model)
 
     @property
     def length(self) -> int:

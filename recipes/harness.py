@@ -127,7 +127,9 @@ class DiffusionLM(LM):
         )
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)
-        self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
+        self.samples = samples
+        self.seed = seed
+        self.batch_size = int(batch_size)
         self.conditional = conditional
         self.per_token = per_token
         log.info("a likelihood is %s", self.likelihood)

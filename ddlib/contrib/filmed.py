@@ -147,7 +147,9 @@ class Filmed(Sampler):
             ]
         else:
             self._keep(t, z)
-        self._before, self._t, self._calls = z, t, self._heard.calls.clone()
+        self._before = z
+        self._t = t
+        self._calls = self._heard.calls.clone()
 
     def end(self, tokens: Tokens) -> list[Film]:
         """Return the trajectories, given the result of ``dd.sample``."""

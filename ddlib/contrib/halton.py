@@ -42,7 +42,8 @@ class Halton(OfPicture):
         )
 
     def order(self) -> Int64[Tensor, "L"]:
-        (rows, columns), count = self.shape, 64
+        rows, columns = self.shape
+        count = 64
         # ends: every pixel contains a rectangle that one of so many successive points meets
         while True:
             numbers = torch.arange(1, count + 1)

@@ -157,13 +157,13 @@ class TrainingRows:
         self._unique = all(
             process.subtree_logits_suffice(j, j - 1) for j in range(1, self._depth + 1)
         )
-        self.x, self.free = (
-            x.clone(),
-            torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone(),
-        )
+        self.x = x.clone()
+        self.free = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
         state = order.init(self._context(_AGES))
         self._memo = state.memo
-        self.z, self._t, self._score = torch.where(self.free, state.z, x), state.t, self._unknown()
+        self.z = torch.where(self.free, state.z, x)
+        self._t = state.t
+        self._score = self._unknown()
         # rows of different progress, so that not all of them start from masks at once
         number = torch.div(self._edges * self.index, self.total, rounding_mode="floor")
         self._descend_at_random(number, self._context(_FIRST))
@@ -324,10 +324,8 @@ class TrainingRows:
             (len(rows), self.x.shape[1]),
             f"(m, L) = {(len(rows), self.x.shape[1])}, one for each row",
         )
-        self.x[rows], self.free[rows] = (
-            x,
-            torch.ones_like(x, dtype=torch.bool) if mask is None else mask,
-        )
+        self.x[rows] = x
+        self.free[rows] = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
         self.z[rows] = torch.where(self.free[rows], self.process.num_states - 1, x)
         number = torch.zeros_like(self.index)
         run = self._context(_FIRST)
@@ -358,7 +356,8 @@ class TrainingRows:
         self.x, self.z, self.free = (
             state[name].to(self.x.device).clone() for name in ("x", "z", "free")
         )
-        self.steps, self._score = int(state["steps"]), self._unknown()
+        self.steps = int(state["steps"])
+        self._score = self._unknown()
         self._current = self._context(_LATER)
         self._t = model_time(self._current, self.z, self._memo)
 

@@ -63,7 +63,8 @@ class Sparse(Kernel):
             low >= 0 and high < count,
             f"index holds {low if low < 0 else high}, must be in [0, {count})",
         )
-        self.index, self.values = index, stochastic(values, "probability")
+        self.index = index
+        self.values = stochastic(values, "probability")
         self.num_children = len(index)
         self.num_parents = count
         self.parents = index.gather(1, values.argmax(1, keepdim=True)).squeeze(1)
@@ -76,7 +77,8 @@ class Sparse(Kernel):
         parent = index.flatten()[used]
         self._by_parent = used[parent.argsort(stable=True)]
         children = torch.bincount(parent, minlength=count)
-        self._first, self._most = pad(children.cumsum(0), (1, 0)), int(children.max())
+        self._first = pad(children.cumsum(0), (1, 0))
+        self._most = int(children.max())
         ordered = torch.where(self.values > 0, index, -1).sort(1).values
         self._repeats = bool(((ordered.diff(dim=1) == 0) & (ordered[:, 1:] >= 0)).any())
 
@@ -231,7 +233,8 @@ class Banded(Sparse):
         super().__init__(index, values / mass[:, None], size)
         self.weights = steps.clone()
         self.cyclic = cyclic
-        self._steps, self._scale = steps / steps.sum(), steps.sum() / mass
+        self._steps = steps / steps.sum()
+        self._scale = steps.sum() / mass
         self._even = float(self._scale.max()) < 1e6  # else products of scale and step may underflow
 
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:

@@ -95,11 +95,9 @@ class DiffusionCollator:
         self.seed = seed
         self.pad_token_id = pad_token_id
         self.pad_to_multiple_of = pad_to_multiple_of
-        self.density, self.pace, self.input_names = (
-            density,
-            Together() if pace is None else pace,
-            input_names,
-        )
+        self.density = density
+        self.pace = Together() if pace is None else pace
+        self.input_names = input_names
         last = process.vocab_size - 1
         require(
             0 <= pad_token_id <= last,

@@ -83,7 +83,9 @@ class DiffusionModule(L.LightningModule):
         self.sampler: Sampler = build("samplers", sampler)
         meaning = Capabilities.of(self.network).meaning(parameterization)
         self.loss = DiffusionLoss(build("processes", process), weighting, mode, meaning)
-        self.lr, self.bound_options, self._rows = lr, bound_options or {}, list[Tensor]()
+        self.lr = lr
+        self.bound_options = bound_options or {}
+        self._rows = list[Tensor]()
         weighted = self.loss.weighting
         plain |= {
             "process": values(self.process),

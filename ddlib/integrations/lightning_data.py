@@ -93,7 +93,8 @@ class DiffusionDataModule(L.LightningDataModule):
         """Return the loader of this process."""
         sampler = _Continued(self.train_dataset, self.trainer)
         loader = self._loader(self.train_dataset, _Resumable, sampler=sampler)
-        sampler.batch_size, sampler.batches = self.batch_size, len(loader)
+        sampler.batch_size = self.batch_size
+        sampler.batches = len(loader)
         return loader
 
     def val_dataloader(self) -> Any:

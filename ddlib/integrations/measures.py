@@ -101,10 +101,8 @@ class _Conditioned:
         self.conditions = conditions
         self.device = device
         self.__qualname__ = Capabilities.of(denoiser).name  # in messages
-        self.enabled, self.dtype = (
-            torch.is_autocast_enabled(device),
-            torch.get_autocast_dtype(device),
-        )
+        self.enabled = torch.is_autocast_enabled(device)
+        self.dtype = torch.get_autocast_dtype(device)
 
     def __call__(self, z: Tensor, t: Tensor, **options: Any) -> Tensor:
         with torch.autocast(self.device, self.dtype, enabled=self.enabled):

@@ -34,12 +34,10 @@ class Positions(Dataset[dict[str, Any]]):
     def __init__(
         self, dataset: Any, *, passes: int = 1, seed: int = 0, shuffle: bool = True
     ) -> None:
-        self.dataset, self.passes, self.seed, self.shuffle = (
-            dataset,
-            check_count("passes", passes),
-            seed,
-            shuffle,
-        )
+        self.dataset = dataset
+        self.passes = check_count("passes", passes)
+        self.seed = seed
+        self.shuffle = shuffle
         require(len(dataset) > 0, "dataset is empty, must hold an item")
         self._ordered: tuple[int, Tensor] = -1, torch.empty(0, dtype=torch.int64)
         self._was_read = False

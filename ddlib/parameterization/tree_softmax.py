@@ -243,7 +243,8 @@ class Children:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._families, self._levels = {}, WeakKeyDictionary()
+        self._families = {}
+        self._levels = WeakKeyDictionary()
 
     @classmethod
     def of(cls, denoiser: ChildDenoiser, parameterization: str = "cavity") -> Self:

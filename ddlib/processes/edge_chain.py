@@ -20,10 +20,12 @@ from ddlib.schedules.base import breaks
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
-_DEGREE, _PASSED, _PANELS = 16, 2.0, 20_000
-"""Degree of the polynomials of a panel; largest integrated rate of an edge within one; largest
-number of panels.
-"""
+_DEGREE = 16
+"""Degree of the polynomials of a panel."""
+_PASSED = 2.0
+"""Largest integrated rate of an edge within a panel."""
+_PANELS = 20_000
+"""Largest number of panels."""
 
 _RESOLVED = 2.0**-37
 """Relative length below which float64 does not resolve the points of an interval; hazards are

@@ -101,7 +101,8 @@ class PowerChain(LevelChain):
 
     def __init__(self, schedule: Schedule, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
-        self.schedule, self.speeds = schedule, torch.as_tensor(speeds, dtype=torch.float64)
+        self.schedule = schedule
+        self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
         self.generator = transitions_of(self.speeds.tolist())
 
     def rates(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:

@@ -21,8 +21,10 @@ remainder below 1: paths
 of probability above 1e-290 have at most 900 jumps in it, and more than 33 of them are in a
 remainder with a probability of at most 1e-17."""
 
-_RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
-"""Largest number, and size in bytes, of the latest results that a ``MatrixExponential`` keeps."""
+_RECENT_MATRICES = 64
+"""Largest number of the latest results that a ``MatrixExponential`` keeps."""
+_RECENT_BYTES = 2**27
+"""Their largest size in bytes."""
 
 
 class MatrixExponential(Float64Module):

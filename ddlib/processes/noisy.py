@@ -290,11 +290,9 @@ class Noisy(ResamplingProcess):
         """Return A(y), log B(y) and log B(y) / A(y) of every member of level i under these shares,
         (B, L, K) each.
         """
-        (kept, resampled), dtype, ancestor = (
-            self._of_level(shares, i),
-            log_probs.dtype,
-            self._only_ancestor(x, i),
-        )
+        kept, resampled = self._of_level(shares, i)
+        dtype = log_probs.dtype
+        ancestor = self._only_ancestor(x, i)
         log_resampled = resampled.log().clamp_min(
             -1e4
         )  # e^-1e4 is 0, and unlike -inf has a gradient

@@ -197,7 +197,8 @@ class Confidence(Ordered):
         """Fill masks, and with ``edit`` replace tokens, by the output of one network call."""
         if self.edit is None:
             return super().step(run, state, k)
-        (expected, left), level = state.memo, levels(run, state.z)
+        expected, left = state.memo
+        level = levels(run, state.z)
         edited = state.z.clone()
         # at the masks too, so that one call serves both
         where = (level > 0) | (run.free & (left > 0)[:, None])

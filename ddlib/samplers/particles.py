@@ -130,7 +130,9 @@ class Particles(Sampler):
                 f"reward is {reward!r}, must be a function (z, t) -> (N,) of states (N, L) and "
                 "times (N,)"
             )
-        self.sampler, self.reward, self.number = sampler, reward, check_count("number", number)
+        self.sampler = sampler
+        self.reward = reward
+        self.number = check_count("number", number)
         self.ess = check_number("ess", ess, 0, 1, "in [0, 1]")
         self.scale = check_number("scale", scale, -math.inf, math.inf, "finite")
 

@@ -15,10 +15,12 @@ from ddlib.utils.imports import import_quietly
 from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
 
-_LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
-"""The last float32 time before 1; the largest -log alpha that float64 resolves; a negligible share
-of tokens.
-"""
+_LAST_TIME = 1 - 2**-24
+"""The last float32 time before 1."""
+_LONGEST = 744.0
+"""The largest -log alpha that float64 resolves."""
+_NOTHING = 1e-15
+"""A negligible share of tokens."""
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:

@@ -18,20 +18,24 @@ from ddlib.schedules.symbolic import Compiled, as_expression, digits, exact_text
 from ddlib.utils.bisection import bisect
 from ddlib.utils.validation import require
 
-_DEGREE, _HALVINGS, _DIGITS = 16, 64, 50
-"""Degree of the polynomial of a panel; panels towards t = 0; decimal digits in which the formula is
-evaluated.
-"""
+_DEGREE = 16
+"""Degree of the polynomial of a panel."""
+_HALVINGS = 64
+"""Panels towards t = 0."""
+_DIGITS = 50
+"""Decimal digits in which the formula is evaluated."""
 
-_PANELS, _ERROR, _TINY = 4096, 2e-13, 1e-280
-"""Largest number of panels; largest relative error of a polynomial; rates below the last need no
-accuracy.
-"""
+_PANELS = 4096
+"""Largest number of panels."""
+_ERROR = 2e-13
+"""Largest relative error of a polynomial."""
+_TINY = 1e-280
+"""Rates below this need no accuracy."""
 
-_TESTED, _SPACING = 8, 2.0**-17
-"""Number of times at which a polynomial is compared with its formula; distance of the times that
-these are among.
-"""
+_TESTED = 8
+"""Number of times at which a polynomial is compared with its formula."""
+_SPACING = 2.0**-17
+"""Distance of the times that these are among."""
 
 
 class Rate(Schedule):

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from ddlib.utils.validation import check_number
 
-LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
-"""Limits of all values, and their text."""
+LOW, HIGH = 1e-3, 1e3
+"""Limits of all values."""
+RULE = "in [0.001, 1000]"
+"""Text of the limits."""
 
 
 def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:

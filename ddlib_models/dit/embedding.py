@@ -57,7 +57,8 @@ class StateEmbedding(Constants, nn.Embedding):
                 f"parents: {vocab_size} tokens and {self.num_clusters} clusters exceed "
                 f"num_states={num_states}"
             )
-        self.tokens, self.starts = tokens, sizes.cumsum(0) - sizes
+        self.tokens = tokens
+        self.starts = sizes.cumsum(0) - sizes
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
             self.weight[num_states:rows] = 0

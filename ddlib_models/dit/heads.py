@@ -190,7 +190,8 @@ class ClusterHead(nn.Module):
 
     def __init__(self, dim: int, num_clusters: int, cond_dim: int | None) -> None:
         super().__init__()
-        self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, cond_dim)
+        self.norm = LayerNorm(dim)
+        self.modulation = Modulation(dim, 2, cond_dim)
         self.linear = nn.Linear(dim, num_clusters)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)

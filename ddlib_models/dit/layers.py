@@ -66,7 +66,8 @@ class MemoryInput(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.norm, self.weight = LayerNorm(dim), nn.Parameter(torch.zeros(dim, dim))
+        self.norm = LayerNorm(dim)
+        self.weight = nn.Parameter(torch.zeros(dim, dim))
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         return F.linear(self.norm(h), self.weight)
@@ -218,7 +219,8 @@ class SelfAttention(nn.Module):
                 f"dim/heads={dim // heads}: rotary positions rotate pairs of dimensions, so it "
                 "must be even"
             )
-        self.heads, self.attend = heads, attend or SDPA()
+        self.heads = heads
+        self.attend = attend or SDPA()
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
@@ -279,7 +281,8 @@ class Block(nn.Module):
         attend: Attention | None = None,
     ) -> None:
         super().__init__()
-        self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads, attend)
+        self.norm1 = LayerNorm(dim)
+        self.attention = SelfAttention(dim, heads, attend)
         self.norm2 = LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
         self.modulation = Modulation(dim, 6, cond_dim)

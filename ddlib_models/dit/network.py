@@ -164,7 +164,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.blocks = nn.ModuleList(
             Block(dim, heads, condition, dropout, self.attention) for _ in range(depth)
         )
-        self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
+        self.norm = LayerNorm(dim)
+        self.modulation = Modulation(dim, 2, condition)
         if tree is None:
             self.head = TokenHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
         else:

@@ -176,7 +176,8 @@ def _set_key(
     changed: dict[str, Any], path: Sequence[str], flag: Flag, known: Mapping[str, parts.Key]
 ) -> None:
     """Set a key of a part, or the part itself, in the values of all parts."""
-    (group, run), holder = PARTS[path[0]], changed
+    group, run = PARTS[path[0]]
+    holder = changed
     for i, name in enumerate(path):
         last = i + 1 == len(path)
         if i > 0:

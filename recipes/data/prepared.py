@@ -253,7 +253,8 @@ def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> 
     if corpus is not None and (
         differing := changes(manifest["corpus"], _expand(corpus, manifest["corpus"]))
     ):
-        (place, there, wanted), others = differing[0], len(differing) - 1
+        place, there, wanted = differing[0]
+        others = len(differing) - 1
         more = f"; {others} more values differ" if others else ""
         raise ValueError(
             f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with "

@@ -37,7 +37,8 @@ class Symbols:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, model = tokenizer, json.loads(tokenizer.to_str())["model"]
+        self._tokenizer = tokenizer
+        model = json.loads(tokenizer.to_str())["model"]
         unk_id = model.get("unk_id")
         token = model.get("unk_token")
         token = token if unk_id is None else tokenizer.id_to_token(unk_id)

@@ -154,7 +154,8 @@ class Steps:
     """
 
     def __init__(self, tokens: int) -> None:
-        self.tokens, self.of = tokens, Counter[int]()
+        self.tokens = tokens
+        self.of = Counter[int]()
 
     def __call__(self, k: int, t: Tensor, z: Tensor) -> None:
         """Count the rows with a state that is not a token."""

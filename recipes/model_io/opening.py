@@ -43,7 +43,9 @@ class Published(RunContext):
     """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, layout: Layout | None = None) -> None:
-        self._folder, self._vocabulary, self._layout = folder, tokenizer.get_vocab(), layout
+        self._folder = folder
+        self._vocabulary = tokenizer.get_vocab()
+        self._layout = layout
 
     def vocab_size(self) -> int:
         return len(self._vocabulary)

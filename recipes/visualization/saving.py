@@ -98,7 +98,8 @@ def write_samples(
         ValueError: no samples; as ``check_samples``; ids that are not symbols.
         ModuleNotFoundError: rdkit or music21 is not installed.
     """
-    path, suffix = Path(path), Path(path).suffix
+    path = Path(path)
+    suffix = path.suffix
     if not len(samples):
         raise ValueError("there are no samples: must be at least one")
     check_samples(path, symbols, layout)

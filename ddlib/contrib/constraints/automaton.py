@@ -145,10 +145,8 @@ class Automaton:
         A position in such a state has the tokens below it.
         """
         moved = copy.copy(self)
-        moved.ancestors, moved.groups = (
-            ancestors,
-            class_groups(self.token_class, ancestors, self.is_open),
-        )
+        moved.ancestors = ancestors
+        moved.groups = class_groups(self.token_class, ancestors, self.is_open)
         return moved
 
     def without(self, tokens: Iterable[int]) -> Self:
@@ -223,7 +221,7 @@ class Automaton:
             z: (B, L) tokens, and numbers of at least V at positions that are not drawn.
         """
         classes = self.classes(z)
-        (rows, length) = z.shape
+        rows, length = z.shape
         allowed = torch.zeros(rows, length, self.num_classes, dtype=torch.bool, device=z.device)
         after = [self.ending(0).expand(rows, -1)]
         for column in range(length - 1, min(self.skip, length) - 1, -1):

@@ -136,7 +136,8 @@ def token_classes(
     for some in np.split(order, np.flatnonzero(np.diff(sources[order])) + 1) if len(order) else []:
         pairs = classes[tokens[some]] * (int(targets.max()) + 1) + targets[some]
         distinct, which = np.unique(pairs, return_inverse=True)
-        classes[tokens[some]], count = count + which, count + len(distinct)
+        classes[tokens[some]] = count + which
+        count += len(distinct)
     used = np.zeros(vocab_size, bool)
     used[tokens] = True
     distinct, members, which = np.unique(classes[used], return_index=True, return_inverse=True)

@@ -111,7 +111,8 @@ class JointDraw:
                 )
                 scores = automaton.at_levels(scores, self.levels[rows[here], place])
                 state = draw_logits(self.sharpen(scores), self.u[rows[here], place])
-                result[rows[here], place], classes[here, column] = state, automaton.classes(state)
+                result[rows[here], place] = state
+                classes[here, column] = automaton.classes(state)
             if column >= automaton.skip:
                 states = automaton.follow(states, classes[:, column])
 

@@ -75,11 +75,9 @@ class RhoEOS(Length):
         self.high = check_number("high", high, 0, 1, "in [0, 1]")
         require(self.low <= self.high, f"low is {low} and high is {high}, must be at most high")
         require(density in ("last", "masks"), f"density is {density!r}, must be 'last' or 'masks'")
-        self.step, self.density, self.positions = (
-            check_count("step", step),
-            density,
-            check_count("positions", positions),
-        )
+        self.step = check_count("step", step)
+        self.density = density
+        self.positions = check_count("positions", positions)
         self.changes, self.least = check_count("changes", changes, 0), check_count("least", least)
         require(
             self.least <= self.start,

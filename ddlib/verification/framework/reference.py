@@ -116,7 +116,8 @@ def composite(ends: Sequence[float], rule: tuple[Tensor, Tensor]) -> tuple[Tenso
     Nodes that rounding moved to an end are moved inside, as rates may be infinite at both sides of
     an end.
     """
-    (nodes, weights), edges = rule, torch.tensor(ends, dtype=torch.float64)[:, None]
+    nodes, weights = rule
+    edges = torch.tensor(ends, dtype=torch.float64)[:, None]
     low = edges[:-1]
     high = edges[1:]
     inside = (low + (high - low) * nodes).clamp(

@@ -14,7 +14,8 @@ from jaxtyping import Float
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-RADIUS, BITS = 2, 1024
+RADIUS = 2
+BITS = 1024
 """Radius and length of the Morgan fingerprints of MOSES."""
 
 ROWS = 1000

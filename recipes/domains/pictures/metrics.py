@@ -44,7 +44,8 @@ class Classifier(nn.Module):
             raise ValueError(f"classes={classes}: must be at least 2")
         if not len(values):
             raise ValueError("values is empty: must have the value of each token")
-        self.classes, self.accuracy = classes, float("nan")
+        self.classes = classes
+        self.accuracy = float("nan")
         self.register_buffer("values", torch.tensor(values, dtype=torch.float32) / 127.5 - 1)
         self.body = nn.Sequential(
             *_stage(self.shape[2], 24),

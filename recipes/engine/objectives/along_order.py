@@ -190,10 +190,8 @@ class _Part:
         recipe = shared.recipe
         self._shared = shared
         self.numbers = numbers
-        self.turns, self.batch = (
-            torch.zeros_like(numbers),
-            shared.examples(numbers, torch.zeros_like(numbers)),
-        )
+        self.turns = torch.zeros_like(numbers)
+        self.batch = shared.examples(numbers, torch.zeros_like(numbers))
         self.rows = dd.contrib.TrainingRows(
             shared.process,
             shared.objective.order,
@@ -258,7 +256,8 @@ class _Part:
         return self.rows.z, self.turns
 
     def load(self, states: Tensor, turns: Tensor, steps: int) -> None:
-        self.turns, self.batch = turns.clone(), self._shared.examples(self.numbers, turns)
+        self.turns = turns.clone()
+        self.batch = self._shared.examples(self.numbers, turns)
         self.rows.load_state_dict(
             {"x": self.batch.x, "z": states, "free": self._shared.free(self.batch), "steps": steps}
         )

@@ -19,7 +19,8 @@ from ddlib.verification.framework.inputs import at, logits, pairs, pairs_with_lo
 
 
 def _closed_form(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    (x, z, t, scores), s = pairs_with_logits(process, point), at(float(point["s"]))
+    x, z, t, scores = pairs_with_logits(process, point)
+    s = at(float(point["s"]))
     for kind in PARAMETERIZATIONS:
         cavity = cavity_logits(process, scores, z, t, kind)
         closed = process.step_divergence(cavity, x, z, t, s)

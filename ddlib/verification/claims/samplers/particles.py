@@ -152,10 +152,8 @@ def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
 
         return call
 
-    particles.reward, network = (
-        watch(Prefers(run.process)),
-        watch(exact_cavity(run.process, _joint(run))),
-    )
+    particles.reward = watch(Prefers(run.process))
+    network = watch(exact_cavity(run.process, _joint(run)))
     prompt = torch.tensor([token])
     tokens = sample(
         run.process,
