@@ -90,7 +90,7 @@ def _hierarchical(
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
         served = plain if shares is None else 1  # a state of the first level has one edge below it
-        blocks = [Ranged(hierarchy, served, hard)]
+        blocks = [Ranged.of(hierarchy, served, hard, rows)]
     if plain and shares is not None:
         weight = torch.where(level == 1, weight * shares(rows)[:, 0], weight)
     for i in range(served + 1, hierarchy.depth + 1):
@@ -138,7 +138,7 @@ def _child_plan(
     elif gpu.usable(level.device, dtype):
         from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
 
-        blocks.append(Grouped(children, tuple(levels), level, hard))
+        blocks.append(Grouped.of(children, levels, rows, level, hard))
     else:
         blocks += sibling_loss.parts(children, levels, rows, level, hard)
     if len(levels) <= process.hierarchy.depth:

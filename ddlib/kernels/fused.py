@@ -112,6 +112,9 @@ class LossPart:
     Rows of no part have divergence 0.
     """
 
+    def read(self) -> None:
+        """Read on the host what a computation with gradients needs there."""
+
 
 @dataclass(frozen=True)
 class Block(LossPart):

@@ -73,7 +73,7 @@ def family_queries(
         every: whether the cross-entropies of all edges below a state are needed.
     """
     tree = children.tree
-    tree_level = torch.tensor(levels, device=level.device)
+    tree_level = children.level_table(levels, level.device)
     plain_level = level.clamp_max(len(levels) - 1)
     top = tree_level[plain_level]
     bottom = tree_level[(plain_level - 1).clamp_min(0)]

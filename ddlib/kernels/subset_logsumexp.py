@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies.tables import once
 from ddlib.kernels.fused import Block, Divergence, FlatBatch, Reader
 from ddlib.parameterization.tree_softmax import Grouping
 
@@ -108,6 +109,7 @@ class TokenIn(Divergence):
         return (outer - target).clamp_min(0)
 
 
+@once
 def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
     """Group the tokens by their ancestor in ``level``, in ascending order.
 

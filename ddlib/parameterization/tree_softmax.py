@@ -136,6 +136,11 @@ class Families(Grouping):
         super().__init__(parents, order=rows.argsort(stable=True))
         self.columns = rows[self.order]
         """Rows of the output layer, family after family."""
+        # the empty family has no columns
+        self.limits = torch.cat([self.starts, self.starts.new_full((2,), len(rows))])
+        """Index of the first column of each family and of an empty one behind them, and the end of
+        both.
+        """
         self.widest = max(end - start for start, end in pairwise(self.bounds))
         """Size of the largest family."""
         ends = self.sizes.cumsum(0)
@@ -229,6 +234,7 @@ class Children:
         self.num_rows = self.columns if rows is None else int(rows.max()) + 1
         """Least number of rows of the output layer's matrix."""
         self._families: dict[tuple[int, torch.device], Families] = {}
+        self._tables: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -238,12 +244,13 @@ class Children:
         return {
             name: value
             for name, value in vars(self).items()
-            if name not in ("_families", "_levels")
+            if name not in ("_families", "_tables", "_levels")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._families = {}
+        self._tables = {}
         self._levels = WeakKeyDictionary()
 
     @classmethod
@@ -300,6 +307,13 @@ class Children:
             rows = states if self.rows is None else self.rows.to(states.device)[states]
             self._families[level, parents.device] = Families(parents, rows)
         return self._families[level, parents.device]
+
+    def level_table(self, levels: Sequence[int], device: torch.device) -> Int64[Tensor, "n"]:
+        """Return the tree level of each plain level of a process as a tensor; cached."""
+        key = (tuple(levels), device)
+        if key not in self._tables:
+            self._tables[key] = torch.tensor(levels, device=device)
+        return self._tables[key]
 
     def levels_of(self, noise: Hierarchy) -> tuple[int | None, ...]:
         """Return the level of the tree that equals each level of a process's hierarchy.

@@ -26,7 +26,7 @@ from ddlib.kernels.gpu import forward_kernel as online
 from ddlib.kernels.gpu import inplace_softmax as row
 from ddlib.kernels.gpu import tree_plan as ranged
 from ddlib.kernels.gpu import vocab_order
-from ddlib.kernels.gpu.vocab_order import Order
+from ddlib.kernels.gpu.vocab_order import Order, Ranking, order_of
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 from ddlib.utils import philox, philox_kernel
@@ -239,6 +239,16 @@ def test_words_under_a_member_are_neighbours(process):
             )
 
 
+def test_the_order_is_computed_once_for_a_hierarchy_and_device():
+    process = copy.deepcopy(MANY["clusters"])
+    hierarchy = process.hierarchy
+    first = order_of(hierarchy, 2, False)
+    assert order_of(hierarchy, 2, False) is first
+    assert order_of(hierarchy, 2, True) is not first
+    assert order_of(copy.deepcopy(hierarchy), 2, False) is not first
+    assert order_of(hierarchy.to("meta"), 2, False).tokens.is_meta
+
+
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels", "xi-above"])
 def test_segments_are_the_tokens_in_order(name, hard):
@@ -247,12 +257,13 @@ def test_segments_are_the_tokens_in_order(name, hard):
     rows = FlatBatch(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
     (part, *_), _ = plans.plan(process, rows, LossOptions(mode="hard" if hard else "standard"), F32)
     assert isinstance(part, ranged.Ranged)
-    order = Order(part.hierarchy, part.top, part.hard)
+    ranking = part.ranking
+    order = ranking.order
+    spans = ranking.spans
+    index = ranking.index
     level = order.level(rows)
-    spans = order.of(rows, level)
-    index = order.rank(level, spans)
     first = 0
-    for segment in order.segments(rows, level):
+    for segment in ranking.segments:
         for token in index[first : first + segment.tokens].tolist():
             low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
             assert segment.low <= low <= inner_low < inner_high <= high <= segment.high
@@ -273,7 +284,7 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(
     )  # a row in each cluster, and one mask
     rows = FlatBatch(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
     order = Order(hierarchy, 2, hard=False)
-    found = order.segments(rows, order.level(rows))
+    found = Ranking(order, rows).segments
     assert len(found) == number and sum(segment.tokens for segment in found) == 8
 
 
@@ -284,12 +295,9 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
     rows = FlatBatch(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")
     (part,), weight = plans.plan(moved, rows, LossOptions(weighting=dd.weightings.Clip(2.0)), F32)
-    order = Order(part.hierarchy, part.top, part.hard)
-    level = order.level(rows)
-    index = order.rank(level, order.of(rows, level))
-    assert index.device.type == weight.device.type == "meta"
+    assert part.ranking.index.device.type == weight.device.type == "meta"
     with pytest.raises((RuntimeError, NotImplementedError)):
-        order.segments(rows, level)
+        part.read()
 
 
 @pytest.mark.parametrize(

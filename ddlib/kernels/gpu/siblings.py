@@ -6,6 +6,7 @@ launched, and those without work return at once. A buffer holds the logits of a 
 wide as the largest family.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,26 +16,13 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels.fused import LossPart, Work
+from ddlib.kernels.fused import FlatBatch, LossPart, Work
 from ddlib.kernels.gpu import grouped_gemm, precision
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
 from ddlib.parameterization.tree_softmax import Children, Families
 
 TILES = Tiles()
-
-
-@dataclass(frozen=True)
-class Grouped(LossPart):
-    """All rows in levels 1 to ``len(levels) - 1`` of the process.
-
-    Arguments as in ``family_queries``.
-    """
-
-    children: Children
-    levels: tuple[int, ...]
-    level: Int64[Tensor, "N"]
-    hard: bool
 
 
 class Groups(NamedTuple):
@@ -53,14 +41,32 @@ class Groups(NamedTuple):
     """Index of the first column of each family, and the end of the last."""
 
 
+@dataclass(frozen=True)
+class Grouped(LossPart):
+    """All rows in plain levels of the process: those of each family, for each level of the tree."""
+
+    levels: tuple[tuple[Families, Groups], ...]
+
+    @classmethod
+    def of(
+        cls,
+        children: Children,
+        levels: Sequence[int],
+        rows: FlatBatch,
+        level: Int64[Tensor, "N"],
+        hard: bool,
+    ) -> "Grouped":
+        """Group the rows of a batch; arguments as ``family_queries``."""
+        queries = family_queries(children, levels, rows.x, level, hard)
+        return cls(tuple((query.families, _groups(query)) for query in queries))
+
+
 @fused.add.register
 def _add_grouped(part: Grouped, work: Work) -> None:
     work = work._replace(
         layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous())
     )
-    for query in family_queries(part.children, part.levels, work.rows.x, part.level, part.hard):
-        families = query.families
-        groups = _groups(query)
+    for families, groups in part.levels:
         length = max(work.budget // families.widest, 1)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
@@ -73,11 +79,8 @@ def _groups(query: FamilyQuery) -> Groups:
     token = family.argsort(stable=True)
     zero = family.new_zeros(1)
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
-    start = torch.cat([zero, families.sizes.cumsum(0)])
     first = torch.cat([zero, tokens.cumsum(0)])
-    # the empty family has no columns
-    start = torch.cat([start, start[-1:]])
-    return Groups(token, family[token], families.rank[child][token], first, start)
+    return Groups(token, family[token], families.rank[child][token], first, families.limits)
 
 
 def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels import fused
-from ddlib.kernels.fused import Block, Gradients, Layer, LossPart, Work
+from ddlib.kernels.fused import Block, FlatBatch, Gradients, Layer, LossPart, Work
 from ddlib.kernels.gpu.forward_kernel import divergences
 from ddlib.kernels.gpu.inplace_softmax import InPlace
-from ddlib.kernels.gpu.vocab_order import ALIGNED, Order, Segment
+from ddlib.kernels.gpu.vocab_order import ALIGNED, Order, Ranking, Segment, order_of
 
 
 @dataclass(frozen=True)
@@ -21,29 +21,32 @@ class Ranged(LossPart):
     states share cuBLAS products, in chunks.
     """
 
-    hierarchy: Hierarchy
-    top: int
-    hard: bool
+    ranking: Ranking
+
+    @classmethod
+    def of(cls, hierarchy: Hierarchy, top: int, hard: bool, rows: FlatBatch) -> "Ranged":
+        """Rank the rows of a batch; other arguments as ``Order``."""
+        return cls(Ranking(order_of(hierarchy, top, hard), rows))
+
+    def read(self) -> None:
+        _ = self.ranking.segments
 
 
 @fused.add.register
 def _add_ranged(part: Ranged, work: Work) -> None:
-    order = Order(part.hierarchy, part.top, part.hard)
-    level = order.level(work.rows)
-    spans = order.of(work.rows, level)
-    index = order.rank(level, spans)
+    ranking = part.ranking
     if work.gradients is None:
-        work.values.add_(divergences(*work.layer, order.tokens, spans, index))
+        tokens = ranking.order.tokens
+        work.values.add_(divergences(*work.layer, tokens, ranking.spans, ranking.index))
     else:
-        _train(order, order.segments(work.rows, level), index, work, work.gradients)
+        _train(ranking, work, work.gradients)
 
 
-def _train(
-    order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients
-) -> None:
+def _train(ranking: Ranking, work: Work, gradients: Gradients) -> None:
     """Compute values and gradients segment by segment, on copies of matrix and gradient in tree
     order (V D entries).
     """
+    order = ranking.order
     layer = work.layer
     into = gradients
     if not order.identity:
@@ -51,8 +54,8 @@ def _train(
         layer = Layer(layer.hidden, layer.weight[order.tokens], bias)
         into = Gradients.zeros(layer)._replace(hidden=gradients.hidden)
     first = 0
-    for segment in segments:
-        block = _block(order, segment, index[first : first + segment.tokens])
+    for segment in ranking.segments:
+        block = _block(order, segment, ranking.index[first : first + segment.tokens])
         fused.add(block, work._replace(layer=layer, gradients=into))
         first += segment.tokens
     if not order.identity:

@@ -1,5 +1,6 @@
 """Vocabulary in tree order: the tokens under any state of any level are contiguous."""
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies.tables import once
 from ddlib.kernels.fused import FlatBatch
 
 ALIGNED = 64
@@ -67,7 +69,7 @@ class Order:
     """Permutation of the tokens into tree order ("places"), and the range of places under each
     state.
 
-    It is computed for every batch: at most two sorts of V numbers, without synchronising the host.
+    It depends on the hierarchy alone, see ``order_of``.
 
     Args:
         hierarchy: the hierarchy.
@@ -83,7 +85,9 @@ class Order:
     """
 
     def __init__(self, hierarchy: Hierarchy, top: int, hard: bool) -> None:
-        self.hierarchy = hierarchy
+        self.vocab_size = hierarchy.vocab_size
+        self.levels = hierarchy.levels
+        self.ends = hierarchy.ends
         self.top = top
         self.hard = hard
         size = hierarchy.vocab_size
@@ -109,17 +113,14 @@ class Order:
     @property
     def identity(self) -> bool:
         """True if the permutation is the identity: one level, and no padding."""
-        return (
-            self.top == 1 == self.hierarchy.levels[1]
-            and len(self.tokens) == self.hierarchy.vocab_size
-        )
+        return self.top == 1 == self.levels[1] and len(self.tokens) == self.vocab_size
 
     def level(self, rows: FlatBatch) -> Int64[Tensor, "N"]:
         """Return the level of each row's state.
 
         0 for states above ``top``, which other parts handle.
         """
-        level = self.hierarchy.level_of(rows.z)
+        level = torch.bucketize(rows.z, self.ends, right=True)
         return torch.where(level <= self.top, level, 0)
 
     def of(self, rows: FlatBatch, level: Tensor) -> Spans:
@@ -129,7 +130,7 @@ class Order:
         if self.hard:
             child = torch.zeros_like(child)
             low = torch.where(level > 1, 0, low)
-            high = torch.where(level > 1, self.hierarchy.vocab_size, high)
+            high = torch.where(level > 1, self.vocab_size, high)
         inner = self.spans[:, child, rows.x].long()
         return Spans(low, torch.where(level > 0, high, low), *inner)
 
@@ -140,7 +141,7 @@ class Order:
         spans = self.spans[:, level]
         if self.hard and level > 1:
             return torch.stack(
-                [torch.zeros_like(spans[0]), torch.full_like(spans[1], self.hierarchy.vocab_size)]
+                [torch.zeros_like(spans[0]), torch.full_like(spans[1], self.vocab_size)]
             )
         return spans
 
@@ -150,7 +151,7 @@ class Order:
         Rows that need the same columns become neighbours.
         """
         # V + 1 exceeds every place, so levels decide first
-        return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
+        return ((self.top - level) * (self.vocab_size + 1) + spans.inner_low).argsort()
 
     def segments(self, rows: FlatBatch, level: Tensor) -> list[Segment]:
         """Return the segments of rows in the order of ``rank``; the host waits for the device here.
@@ -158,23 +159,23 @@ class Order:
         A segment holds the rows of one state, or of several states one after another: their
         products take less time as one, until most of its logits have no effect.
         """
-        counts = [
-            torch.zeros_like(self.bounds[i][0]).scatter_add_(
-                0, self.hierarchy.local(rows.z, i), (level == i).long()
-            )
-            for i in range(1, self.top + 1)
-        ]
+        counts = []
+        for i in range(1, self.top + 1):
+            # meaningless for states of other levels, which are not counted
+            member = (rows.z - sum(self.levels[:i])).clamp(0, self.levels[i] - 1)
+            none = torch.zeros_like(self.bounds[i][0])
+            counts.append(none.scatter_add_(0, member, (level == i).long()))
         table = torch.cat(
             [torch.cat([b, c[None]]) for b, c in zip(self.bounds[1:], counts, strict=True)], 1
         )
         members = list(zip(*table.tolist(), strict=True))
         segments = list[Segment]()
         for i in reversed(range(1, self.top + 1)):
-            start = sum(self.hierarchy.levels[1:i])
-            in_level = sorted(members[start : start + self.hierarchy.levels[i]])
+            start = sum(self.levels[1:i])
+            in_level = sorted(members[start : start + self.levels[i]])
             if self.hard and i > 1:
                 tokens = sum(tokens for _, _, tokens in in_level)
-                segments.append(Segment(i, 0, 0, self.hierarchy.vocab_size, tokens))
+                segments.append(Segment(i, 0, 0, self.vocab_size, tokens))
             else:
                 segments += [Segment(i, 0 if self.hard else i - 1, *member) for member in in_level]
         merged = list[Segment]()
@@ -187,6 +188,32 @@ class Order:
             else:
                 merged[-1] = union
         return merged
+
+
+@once
+def order_of(hierarchy: Hierarchy, top: int, hard: bool) -> Order:
+    """Return the order of a hierarchy, which is computed once; arguments as ``Order``."""
+    return Order(hierarchy, top, hard)
+
+
+class Ranking:
+    """Rows of a batch in the order of the columns that they need.
+
+    It depends on noise alone, not on the network.
+    """
+
+    def __init__(self, order: Order, rows: FlatBatch) -> None:
+        self.order = order
+        self._rows = rows
+        self._level = order.level(rows)
+        self.spans = order.of(rows, self._level)
+        self.index = order.rank(self._level, self.spans)
+        """Rows in the order of processing."""
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """Segments of ``index``; the host waits for the device when they are first read."""
+        return self.order.segments(self._rows, self._level)
 
 
 def _inverse(order: Tensor) -> Tensor:
