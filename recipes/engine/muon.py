@@ -16,8 +16,8 @@ class Muon(torch.optim.Muon):
     computes such products 20 to 30 times slower than float32's: more than half of the time of a
     step of a small network.
 
-    As in torch's fused optimizers, weights and momenta stay as they are where the attribute
-    ``found_inf``, a number on the device, is 1.
+    As in torch's fused optimizers, gradients are divided by the attribute ``grad_scale``, and
+    weights and momenta stay as they are where ``found_inf`` is 1; both are numbers on the device.
 
     Args:
         weights: matrices.
@@ -32,6 +32,7 @@ class Muon(torch.optim.Muon):
     def __init__(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(weights, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         self.found_inf = torch.zeros((), device=weights[0].device)
+        self.grad_scale = torch.ones((), device=weights[0].device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -67,7 +68,9 @@ class Muon(torch.optim.Muon):
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
         # a momentum that moves towards itself stays as it is
-        gradient = torch.where(self.found_inf > 0, state["momentum_buffer"], gradient)
+        gradient = torch.where(
+            self.found_inf > 0, state["momentum_buffer"], gradient / self.grad_scale
+        )
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         return gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
 

@@ -59,18 +59,24 @@ def check_decay(config: Optimizer, steps: int) -> list[str]:
 
 
 def update(
-    optimizers: Iterable[torch.optim.Optimizer], rate: float, broken: Float[Tensor, ""]
+    optimizers: Iterable[torch.optim.Optimizer],
+    rate: float,
+    broken: Float[Tensor, ""],
+    excess: Float[Tensor, ""],
 ) -> None:
     """Take a step of all optimizers at a learning rate, and clear the gradients.
 
     Args:
-        optimizers: AdamW and Muon, which leave weights and states as they are where their attribute
-            ``found_inf`` is 1. It is read on the device.
+        optimizers: AdamW and Muon. They divide gradients by their attribute ``grad_scale``, and
+            leave weights and states as they are where ``found_inf`` is 1; both are read on the
+            device, in the optimizer's own pass over the gradients.
         rate: the learning rate.
         broken: 1 where a gradient is not finite, else 0.
+        excess: norm of the gradients over its maximum, at least 1.
     """
     for optimizer in optimizers:
         optimizer.found_inf = broken  # type: ignore[attr-defined]
+        optimizer.grad_scale = excess.float()  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()

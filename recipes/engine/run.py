@@ -226,9 +226,8 @@ class Run:
             per_token.append(losses)
             sums = sums + level_sums(self.process, losses, part)
         self.last = noisy[-1]
-        norm = _full(
-            nn.utils.clip_grad_norm_(self.network.parameters(), recipe.optimizer.max_grad_norm)
-        )
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        norm = _full(nn.utils.get_total_norm(gradients))
         finite = loss.isfinite() & norm.isfinite()
         stopping = torch.full_like(loss, stop)
         summed = world.sum(
@@ -237,7 +236,8 @@ class Run:
         self.broken = torch.maximum(self.broken, (summed[1] > 0).float())
         value = rate(recipe.optimizer, number, recipe.steps)
         with record_function("update"):
-            update(self.state.optimizers, value, self.broken)
+            excess = (norm / recipe.optimizer.max_grad_norm).clamp(min=1)
+            update(self.state.optimizers, value, self.broken, excess)
             if self.state.average is not None:
                 self.state.average.update(number, self.broken)
         numbers = objective.numbers_to_log()

@@ -69,11 +69,12 @@ class Training:
         batch = self.text.batch(self.run.seed, self.steps)
         noise = dd.KeyedGenerator(self.run.seed, self.steps, torch.arange(len(batch)))
         self.model.loss(batch, noise).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        finite = torch.zeros(())
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        excess = (nn.utils.get_total_norm(gradients) / self.config.max_grad_norm).clamp(min=1)
+        broken = torch.zeros(())
         rate = self.config.lr * min(1, (self.steps + 1) / self.config.warmup)
-        update(self.optimizers, rate, finite)
-        self.average.update(self.steps, finite)
+        update(self.optimizers, rate, broken, excess)
+        self.average.update(self.steps, broken)
         self.steps += 1
 
     def state(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_optimizers_and_averages_that_are_not_broken_are_those_without_the_flag(
         for weight, other in zip(weights, copies, strict=True):
             weight.grad = torch.randn_like(weight)
             other.grad = weight.grad.clone()
-        update(flagged, 0.02, torch.zeros(()))
+        update(flagged, 0.02, torch.zeros(()), torch.ones(()))
         average.update(step, torch.zeros(()))
         for optimizer in plain:
             optimizer.step()

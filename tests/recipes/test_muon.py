@@ -4,8 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from ddlib_models import DiT
+from recipes.config import Optimizer
 from recipes.engine.muon import Muon, orthogonal
+from recipes.engine.optimizer import optimizers, update
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
@@ -81,3 +85,25 @@ def test_a_weight_without_a_gradient_stays_and_a_closure_is_called():
 
     assert optimizer.step(loss) == 6.0
     assert not torch.equal(weight, torch.ones(3, 3)) and torch.equal(other, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("limit", [1e-2, 1e3], ids=["clipped", "not_clipped"])
+@pytest.mark.parametrize("muon", [False, True])
+def test_a_norm_above_its_maximum_is_divided_away_in_the_optimizers_pass(limit, muon):
+    """Three steps equal those with gradients that ``clip_grad_norm_`` scaled before."""
+    ours, theirs = (DiT(7, 6, dim=16, depth=2, heads=2) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    config = Optimizer(lr=1e-2, muon=muon, weight_decay=0.1)
+    optimizers_of = [optimizers(model, config) for model in (ours, theirs)]
+    for step in range(3):
+        for model in (ours, theirs):
+            torch.manual_seed(step)
+            for weight in model.parameters():
+                weight.grad = torch.randn_like(weight)
+        gradients = [weight.grad for weight in ours.parameters()]
+        excess = (nn.utils.get_total_norm(gradients) / limit).clamp(min=1)
+        update(optimizers_of[0], 1e-2, torch.zeros(()), excess)
+        nn.utils.clip_grad_norm_(theirs.parameters(), limit)
+        update(optimizers_of[1], 1e-2, torch.zeros(()), torch.ones(()))
+    for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5)
