@@ -45,6 +45,8 @@ LADDER: Mapping[str, Mapping[str, Any]] = {
     BASELINE: {},
     "one_thread": {"hardware.threads": 1},
     "no_average": {"optimizer.ema": 0.0},
+    "trunk": {"hardware.compile": True, "hardware.graph": "trunk"},
+    "half_residual": {"model.half_residual": True},
     "eager": {"hardware.compile": False},
 }
 """Options of the recipe by name, in order of priority, see ``benchmarks.profile.run``.
@@ -150,7 +152,9 @@ def rung(
     if compares and toggles and first is None:
         raise ValueError(f"{name}, {BASELINE}: not measured, its first losses are required")
     expected = first["losses"] if compares and first is not None else None
-    with closing(batches(trained)) as stream:
+    # a test of the rungs on a CPU does not wait for a compiler
+    stance = "default" if setting.backend == GPU.backend else "force_eager"
+    with closing(batches(trained)) as stream, torch.compiler.set_stance(stance):
 
         def step() -> float:
             return trained.step([next(stream)], False).loss

@@ -31,9 +31,11 @@ class Packing:
 
 @dataclass(frozen=True)
 class Trunk:
-    """Input of the heads: activations after the last layer, and their modulation."""
+    """Activations after the last layer, and the conditions of heads that modulate them."""
 
     x: Float[Tensor, "B L D"]
+    features: Float[Tensor, "B L D"]
+    """Their last normalisation, the input of the main head."""
     condition: Float[Tensor, "*batch C"] | None
     owner: Int[Tensor, " L"] | None
 
@@ -227,3 +229,20 @@ def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
             "which is at least 1"
         )
     check_indices("x holds tokens", x, vocab_size, "vocab_size")
+
+
+def check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
+    """Raise ValueError for features of a previous call that the network or the call does not
+    take.
+    """
+    if not taken:
+        raise ValueError("memory: must be None with memory=False; build the model with memory=True")
+    if not plain:
+        raise ValueError(
+            "memory: not with clean or cache, as their tokens have no features of a previous call"
+        )
+    if memory.shape != shape:
+        raise ValueError(
+            f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of "
+            "features"
+        )

@@ -12,7 +12,15 @@ from ddlib_models.attention.backends import Attention, backend, owners
 from ddlib_models.attention.masks import ByBlocks, within
 from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead, level_sizes, parents_of
-from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_blocks, check_indices
+from ddlib_models.dit.inputs import (
+    InputBuilder,
+    ModelInputs,
+    Packing,
+    Trunk,
+    check_blocks,
+    check_indices,
+    check_memory,
+)
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding, format_label
 from ddlib_models.dit.layers import (
     Block,
@@ -102,6 +110,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             "rope".
         memory: whether calls may take the ``features`` of the previous call (self-conditioning),
             see ``MemoryInput``; a fresh model does not depend on them.
+        half_residual: whether activations between the blocks have the dtype of the matrix
+            products, bfloat16 under autocast, in place of that of the weights. Statistics of
+            normalisations stay in float32.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -112,7 +123,14 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
     # another machine may lack the back end, and the weights do not depend on it
     unsaved = ("attention",)
     model_type = "ddlib-dit"
-    unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape", "memory")
+    unsaved_defaults = (
+        "num_classes",
+        "label_dropout",
+        "positions",
+        "shape",
+        "memory",
+        "half_residual",
+    )
     own_times = True  # ddlib.typing.OwnTimes
     # tensors without effect at first: training may start from weights without them
     initially_neutral = ("memory.",)
@@ -139,6 +157,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         positions: str = "rope",
         shape: Sequence[int] = (),
         memory: bool = False,
+        half_residual: bool = False,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -176,6 +195,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.labels = LabelEmbedding(num_classes, cond_dim, label_dropout) if num_classes else None
         self.positions = positions_of(positions, shape, dim, dim // heads)
         self.takes_memory = memory
+        self.half_residual = half_residual
         self.memory = MemoryInput(dim) if memory else None
         self.reader = InputBuilder(
             num_states, vocab_size, depth, dim // heads, block_size, self.attention, self.positions
@@ -237,9 +257,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
 
         For losses that fuse the head.
         """
-        return self._final(
-            self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory)
-        )
+        return self._trunk(
+            z, t, cu_seqlens, clean=clean, cache=cache, label=label, memory=memory
+        ).features
 
     def features_with_clusters(
         self,
@@ -258,7 +278,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
                 "clusters"
             )
         trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label, memory=memory)
-        return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
+        return trunk.features, self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     def features_at(
         self,
@@ -289,7 +309,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
                 f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}"
             )
         check_indices("positions holds", positions, z.shape[1], "L")
-        return self._final(self._trunk(z, t, positions=positions, cache=cache, label=label))
+        return self._trunk(z, t, positions=positions, cache=cache, label=label).features
 
     def with_label(self, label: Label) -> Conditioned:
         """Return the denoiser ``(z, t) -> logits`` at fixed labels, for samplers, bounds and
@@ -529,17 +549,44 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         condition = self._condition(inputs.t, classes, inputs.owner)
         x = self.positions.add_to(self.embedding(inputs.z), inputs.index)
         if memory is not None:
-            _check_memory(memory, x.shape, self.memory is not None, clean is None and cache is None)
+            check_memory(memory, x.shape, self.memory is not None, clean is None and cache is None)
             x = x + self.memory(memory)
         rotation = cos_sin(self.positions.angles(inputs.index))
+        if self.half_residual:
+            x = x.to(self.blocks[0].attention.dtype)
+        return self.run_blocks(x, condition, rotation, inputs)
+
+    def run_blocks(
+        self, x: Tensor, condition: Tensor | None, rotation: Tensor | None, inputs: ModelInputs
+    ) -> Trunk:
+        """Apply all blocks and the last normalisation.
+
+        All that depends on the width and the depth alone is in this method, so that it can be
+        compiled as one graph.
+
+        Args:
+            x: embeddings of the states.
+            condition: vectors that adaLN depends on.
+            rotation: cosines and sines of the positions' angles.
+            inputs: positions, masks and slots.
+        """
         *layers, (last, slot) = zip(self.blocks, inputs.slots, strict=True)
         for layer, layer_slot in layers:
             x = layer(x, condition, rotation, inputs.owner, inputs.mask, None, layer_slot)
         x = last(x, condition, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot)
-        per_position = condition is not None and condition.ndim == 3
-        return Trunk(
-            x, pick(condition, inputs.positions) if per_position else condition, inputs.owner
-        )
+        if condition is not None and condition.ndim == 3:
+            condition = pick(condition, inputs.positions)
+        features = modulate(self.norm(x), *self.modulation(condition, inputs.owner))
+        return Trunk(x, features, condition, inputs.owner)
+
+    def compile_trunk(self, **options: Any) -> None:
+        """Compile ``run_blocks`` as one graph, in place of a graph for each block.
+
+        Args:
+            options: those of ``torch.compile``.
+        """
+        compiled = torch.compile(self.run_blocks, **options)
+        self.run_blocks = compiled  # type: ignore[method-assign]
 
     def _classes(self, label: Label, rows: int, device: torch.device) -> Int[Tensor, " n"] | None:
         """Return the row of the table of labels for each sequence.
@@ -568,9 +615,6 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             vectors = vectors[:, None] if owner is None else vectors[owner][None]
         return self.time(t, vectors)
 
-    def _final(self, trunk: Trunk) -> Float[Tensor, "B L D"]:
-        return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))
-
 
 def _check_least(least: int, **values: int) -> None:
     """Raise ValueError for a number below ``least``."""
@@ -593,20 +637,3 @@ def _check_shares(**values: float) -> None:
     for name, value in values.items():
         if not 0.0 <= value < 1.0:
             raise ValueError(f"{name}={value}: must lie in [0, 1)")
-
-
-def _check_memory(memory: Tensor, shape: tuple[int, ...], taken: bool, plain: bool) -> None:
-    """Raise ValueError for features of a previous call that the network or the call does not
-    take.
-    """
-    if not taken:
-        raise ValueError("memory: must be None with memory=False; build the model with memory=True")
-    if not plain:
-        raise ValueError(
-            "memory: not with clean or cache, as their tokens have no features of a previous call"
-        )
-    if memory.shape != shape:
-        raise ValueError(
-            f"memory has shape {tuple(memory.shape)}: expected (B, L, D) = {tuple(shape)}, that of "
-            "features"
-        )

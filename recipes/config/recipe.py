@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag
 
@@ -149,7 +149,10 @@ class Hardware:
     bf16: bool = False
     """Matrix products in bfloat16; weights, optimizer and loss stay in float32."""
     compile: bool = False
-    """Compile the blocks."""
+    """Compile the network, see ``graph``."""
+    graph: Literal["blocks", "trunk"] = "blocks"
+    """With ``compile``: one graph for each block, which are alike and compiled once; or one for all
+    blocks and the last normalisation, with fewer calls of the host and a longer compilation."""
     recompute: bool = False
     """Keep no activations inside blocks: less memory, a third more work."""
     threads: int = 4
@@ -164,6 +167,13 @@ class Hardware:
         at_least(
             1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch
         )
+        if self.graph == "trunk" and not self.compile:
+            raise ValueError("graph='trunk': has no effect without compile=True")
+        if self.graph == "trunk" and (self.shard or self.recompute):
+            raise ValueError(
+                f"graph='trunk': not with shard={self.shard}, recompute={self.recompute}, which "
+                "treat blocks one by one"
+            )
         if self.peak is not None and not 0 < self.peak < math.inf:
             raise ValueError(f"peak={self.peak}: must be positive")
 

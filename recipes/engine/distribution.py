@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddlib.typing import implements
 from recipes.config import Hardware
-from recipes.engine.model_protocols import HasBlocks, able, blocks
+from recipes.engine.model_protocols import CompilesTrunk, HasBlocks, able, blocks
 from recipes.engine.network import Network
 from recipes.engine.parallel import World
 
@@ -31,7 +31,7 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     Blocks are treated one by one: they are alike, so one compilation is enough.
 
     Raises:
-        ValueError: recomputation for a network without blocks.
+        ValueError: recomputation, or one graph for all blocks, of a network without blocks.
     """
     model = network.to(world.device).model
     if hardware.recompute:
@@ -39,8 +39,10 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     for block in blocks(model):
         if hardware.recompute:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if hardware.compile:
+        if hardware.compile and hardware.graph == "blocks":
             block.compile()
+    if hardware.graph == "trunk":
+        able(model, CompilesTrunk, "hardware.graph='trunk'", "compile_trunk").compile_trunk()
     if hardware.shard and world.size > 1:
         half = torch.bfloat16 if hardware.bf16 else None
         # inputs keep their dtype: a time in bfloat16 would have two digits

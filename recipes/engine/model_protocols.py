@@ -23,6 +23,15 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class CompilesTrunk(Protocol):
+    """Network that can compile all its blocks as one graph."""
+
+    def compile_trunk(self) -> None:
+        """Compile them."""
+        ...
+
+
+@runtime_checkable
 class Packs(Protocol):
     """Network for packed sequences: its call and its ``features`` take the offsets as a third
     argument.

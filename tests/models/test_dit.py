@@ -256,3 +256,46 @@ def test_refuses_bad_inputs(as_users_call):
         model(torch.tensor([[0, -1]]), torch.rand(1)) | ValueError | -1\.\.0
         model(z, t[:2]) | ValueError | expected \(B, L\) and \(B,\)
     """)
+
+
+@pytest.mark.parametrize(
+    "case", ["plain", "own_times", "beside", "packed", "labels", "some_positions"]
+)
+def test_the_trunk_is_one_graph_with_the_same_features_and_gradients(case):
+    """``fullgraph`` fails at anything that a compiler cannot put into one graph."""
+    changes = {"beside": dict(block_size=2), "labels": dict(num_classes=3)}
+    z, t = inputs(2, 4)
+    options = {
+        "beside": dict(clean=z.clamp(max=WORDS - 1)),
+        "packed": dict(cu_seqlens=torch.tensor([0, 3, 8])),
+        "labels": dict(label=torch.tensor([0, 2])),
+    }.get(case, {})
+    if case == "own_times":
+        t = torch.rand(2, 4)
+    if case == "packed":
+        z = z.view(1, 8)
+    results = []
+    for compiled in (False, True):
+        model = trained(**changes.get(case, {})).eval()
+        if compiled:
+            model.compile_trunk(backend="aot_eager", fullgraph=True)
+        if case == "some_positions":
+            features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
+        else:
+            features = model.features(z, t, **options)
+        features.square().sum().backward()
+        results.append([features, *(p.grad for p in model.parameters() if p.grad is not None)])
+    torch.testing.assert_close(*results)
+
+
+def test_the_residual_stream_is_as_wide_as_the_products():
+    """Features have the dtype of the products; without autocast nothing changes."""
+    z, t = inputs()
+    wide = trained()
+    half = trained(half_residual=True)
+    torch.testing.assert_close(half(z, t), wide(z, t), rtol=0, atol=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert wide.features(z, t).dtype == torch.float32
+        assert half.features(z, t).dtype == torch.bfloat16
+        difference = (half(z, t).float() - wide(z, t).float()).norm() / wide(z, t).float().norm()
+    assert 0 < difference < 0.05
