@@ -32,7 +32,15 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits
-from ddlib.rewards import bound_log_ratio, log_prob, path_kl, preference_loss, reward_loss
+from ddlib.rewards import (
+    bound_log_ratio,
+    load_trajectory,
+    log_prob,
+    path_kl,
+    preference_loss,
+    reward_loss,
+    save_trajectory,
+)
 from ddlib.samplers import controls
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.samplers.sampling import Given, plan, sample
@@ -69,6 +77,7 @@ __all__ = [
     "hierarchies",
     "hold_given",
     "likelihood",
+    "load_trajectory",
     "log_prob",
     "nelbo",
     "paces",
@@ -86,6 +95,7 @@ __all__ = [
     "sample",
     "sample_times",
     "samplers",
+    "save_trajectory",
     "schedules",
     "summed_loss",
     "times",

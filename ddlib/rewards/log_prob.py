@@ -12,6 +12,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
 from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.control import SamplingCall
 from ddlib.samplers.runtime.model import Model
 from ddlib.samplers.trajectory import Step, Trajectory, check_trajectory
 from ddlib.typing import Denoiser
@@ -108,7 +109,7 @@ def _call(
     denoiser: Denoiser,
     trajectory: Trajectory,
     parameterization: Parameterization | None,
-) -> SamplingContext:
+) -> SamplingCall:
     """Return the call of the trajectory with another network, checked."""
     check_process(process, denoiser)
     check_trajectory(trajectory)
@@ -124,10 +125,10 @@ def _call(
     return replace(recorded, process=process, network=model)
 
 
-def _run(call: SamplingContext, step: Step) -> SamplingContext:
+def _run(call: SamplingCall, step: Step) -> SamplingContext:
     """Return the context of a step."""
     network = call.network.within(step.context)
-    return replace(call, network=network, sharpen=step.sharpen)
+    return replace(call, network=network, sharpen=call.sharpening(step.time))
 
 
 def _stack(

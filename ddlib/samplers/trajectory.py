@@ -17,7 +17,7 @@ from ddlib.samplers.step_distribution import (
     step_divergence,
     step_log_probs,
 )
-from ddlib.typing import Logits, Sharpen, Times, Tokens
+from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_count, require
 
 
@@ -38,8 +38,8 @@ class Step(NamedTuple):
     """True where the network's distribution was drawn from."""
     force: bool
     """Whether tokens were kept inside their clusters."""
-    sharpen: Sharpen
-    """Temperature and truncation."""
+    time: float
+    """Time of the grid, on which temperature and truncation depend."""
 
     def log_probs(self, run: SamplingContext) -> Float64[Tensor, "B l"]:
         """Compute the log-probability of each draw by the network of a call, 0 at others."""
@@ -188,7 +188,8 @@ class Recorder(Observer):
         if not bool(drawn.any()):
             return
         context = run.network.context.without_values()
-        step = Step(context, before.z, t, at(run, k + 1), after.z, drawn, force, run.sharpen)
+        time = float(run.times[k])
+        step = Step(context, before.z, t, at(run, k + 1), after.z, drawn, force, time)
         self.steps.append(step)
         self.log_probs.append(terms)
 

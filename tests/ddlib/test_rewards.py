@@ -122,7 +122,7 @@ def whole_trajectory(process, network):
         context = FullContext()
         t, s = (times[i].expand(len(paths)) for i in (k, k + 1))
         steps.append(
-            Step(context, states[:, k], t, s, states[:, k + 1], drawn, False, call.sharpen)
+            Step(context, states[:, k], t, s, states[:, k + 1], drawn, False, float(times[k]))
         )
     log_probs = torch.zeros(STEPS, len(paths), LENGTH, dtype=F64)
     return Trajectory(call, tuple(steps), log_probs), chances, states[:, -1]
