@@ -88,9 +88,9 @@ class Hidden(Output):
 
     @disable_compile
     def losses(self, inputs: LossInputs) -> PerToken:
-        rows, layer = self._batch(inputs)
-        blocks, scale = plan(inputs.process, rows, inputs.options, layer.hidden.dtype)
-        values: Tensor = PerTokenLoss.apply(blocks, rows, self.chunk, *layer)
+        rows, layer, dtype = self._batch(inputs)
+        blocks, scale = plan(inputs.process, rows, inputs.options, dtype or layer.hidden.dtype)
+        values: Tensor = PerTokenLoss.apply(blocks, rows, self.chunk, dtype, *layer)
         values = values * scale.to(values.dtype)
         if inputs.weight is not None:
             values = values * inputs.weight.to(rows.t.dtype).expand_as(inputs.x).flatten().to(
@@ -115,8 +115,8 @@ class Hidden(Output):
     def _sum(
         self, inputs: LossInputs, factor: Callable[[Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], PerToken]:
-        rows, layer = self._batch(inputs)
-        parts, weight = plan(inputs.process, rows, inputs.options, layer.hidden.dtype)
+        rows, layer, dtype = self._batch(inputs)
+        parts, weight = plan(inputs.process, rows, inputs.options, dtype or layer.hidden.dtype)
         blocks: list[LossPart] = [
             replace(part, observe=self.observe) if isinstance(part, Block) else part
             for part in parts
@@ -125,11 +125,15 @@ class Hidden(Output):
             weight = weight * inputs.weight.to(rows.t.dtype).expand_as(inputs.x).flatten()
         if inputs.mask is not None:
             weight = torch.where(inputs.mask.flatten(), weight, 0.0)
-        result, values = SummedLoss.apply(blocks, rows, self.chunk, factor(weight), *layer)
+        result, values = SummedLoss.apply(blocks, rows, self.chunk, dtype, factor(weight), *layer)
         return result, (values * weight.to(values.dtype)).view_as(inputs.x)
 
-    def _batch(self, inputs: LossInputs) -> tuple[FlatBatch, Layer]:
-        """Check the states and the layer, and flatten the batch."""
+    def _batch(self, inputs: LossInputs) -> tuple[FlatBatch, Layer, torch.dtype | None]:
+        """Check the states and the layer, and flatten the batch.
+
+        Returns:
+            rows, layer, and the dtype of its products, None for that of its tensors.
+        """
         x = inputs.x
         hidden = self.hidden
         weight = self.weight
@@ -148,10 +152,8 @@ class Hidden(Output):
             # autograd.Function does not see the grad mode and would compute unused gradients
             layer = layer.each(Tensor.detach)
         kind = hidden.device.type
-        if torch.is_autocast_enabled(kind):  # cast once, not in every chunk
-            half = torch.get_autocast_dtype(kind)
-            return rows, layer.each(lambda tensor: tensor.to(half))
-        return rows, layer
+        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return rows, layer, half
 
 
 def _check_layer(

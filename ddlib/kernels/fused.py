@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, singledispatch
+from functools import cache, partial, singledispatch
 from typing import Any, NamedTuple
 
 import torch
@@ -129,8 +129,14 @@ class Block(LossPart):
     """Function that reads the probabilities of the rows; None for none."""
 
 
-_LOGITS = {"cpu": 1 << 23}
+# logits in memory at a time, on accelerators that is where a wave of rows needs no more
+_ON_CPU = 1 << 23
 _ON_ACCELERATORS = 1 << 27
+_MOST_ON_ACCELERATORS = 3 << 27
+# Tile of the matrix products of cuBLAS: rows and columns of the result per multiprocessor.
+_TILE = 128, 256
+# Rows of logits start at multiples of so many: cuBLAS is slow if they are not at multiples of 16 B.
+_ALIGNED = 64
 # columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a
 # vocabulary
 _STRIPE = 512
@@ -154,6 +160,14 @@ class Layer(NamedTuple):
             None if self.bias is None else change(self.bias),
         )
 
+    def cast(self, dtype: torch.dtype | None) -> "Layer":
+        """Return the layer in a dtype, None for its own.
+
+        Within a loss, so that its gradients are summed in float32 and rounded once, to the dtype of
+        the parameters.
+        """
+        return self if dtype is None else self.each(lambda tensor: tensor.to(dtype))
+
 
 class Gradients(NamedTuple):
     """Gradients with respect to the tensors of a ``Layer``."""
@@ -174,6 +188,62 @@ class Gradients(NamedTuple):
         return cls(torch.zeros_like(layer.hidden), weight, bias)
 
 
+class Budget(NamedTuple):
+    """Number of logits in memory at a time, and how a chunk of them is laid out.
+
+    The product for the gradients of hidden states, (n, K) x (K, D), has few tiles: of n = 2,500
+    rows and D = 768 columns so few that half of a GPU's multiprocessors have none. So a chunk has
+    whole waves of rows, where a wave has a tile for every multiprocessor.
+    """
+
+    logits: int
+    """Number of logits of a chunk, if it has at least a wave of rows."""
+    most: int
+    """Number of logits that a chunk of one wave may have."""
+    wave: int = 1
+    """Rows of a wave, 1 on a CPU."""
+    aligned: int = 1
+    """Rows of logits start at multiples of this number."""
+
+    @classmethod
+    def of(cls, hidden: Tensor, chunk: int | None) -> "Budget":
+        """Return that of a device.
+
+        Args:
+            hidden: hidden states (N, D).
+            chunk: number of logits in memory at a time; None for the default.
+        """
+        if hidden.device.type == "cpu":
+            logits = chunk or _ON_CPU
+            return cls(logits, logits)
+        if chunk is not None or hidden.device.type != "cuda":
+            logits = chunk or _ON_ACCELERATORS
+            return cls(logits, logits, aligned=_ALIGNED)
+        processors = torch.cuda.get_device_properties(hidden.device).multi_processor_count
+        wave = rows_of_wave(hidden.shape[1], processors)
+        return cls(_ON_ACCELERATORS, _MOST_ON_ACCELERATORS, wave, _ALIGNED)
+
+    def rows(self, columns: int) -> int:
+        """Return the number of rows of a chunk of so many columns."""
+        fitting = max(self.logits // columns, 1)
+        if fitting >= self.wave:
+            return fitting // self.wave * self.wave
+        return self.wave if self.wave * columns <= self.most else fitting
+
+    def space(self, hidden: Tensor, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
+        """Return memory for a chunk."""
+        padded = -(-columns // self.aligned) * self.aligned
+        return hidden.new_empty(rows, padded)[:, :columns]
+
+
+def rows_of_wave(width: int, processors: int) -> int:
+    """Return the largest number of rows whose products of this width have at most one tile for each
+    multiprocessor.
+    """
+    rows, columns = _TILE
+    return rows * max(processors // -(-width // columns), 1)
+
+
 class Work(NamedTuple):
     """Shared state of the parts of a plan: each part adds to ``values`` and to ``gradients``."""
 
@@ -181,8 +251,7 @@ class Work(NamedTuple):
     rows: FlatBatch
     scale: Float[Tensor, "N"] | None
     """Factor of the gradients of each row; None for no gradients."""
-    budget: int
-    """Number of logits in memory at a time."""
+    budget: Budget
     values: Float[Tensor, "N"]
     gradients: Gradients | None
 
@@ -208,8 +277,7 @@ def run(
     sum_dtype = torch.promote_types(hidden.dtype, torch.float32)
     values = torch.zeros(len(hidden), dtype=sum_dtype, device=hidden.device)
     gradients = None if scale is None else Gradients.zeros(layer)
-    budget = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
-    work = Work(layer, rows, scale, budget, values, gradients)
+    work = Work(layer, rows, scale, Budget.of(hidden, chunk), values, gradients)
     with torch.autocast(hidden.device.type, enabled=False):
         for block in blocks:
             add(block, work)
@@ -229,12 +297,13 @@ def _add_block(block: Block, work: Work) -> None:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
-    chunk = max(budget // len(matrix), 1)
+    chunk = budget.rows(len(matrix))
     # the same number of chunks, of equal size
     chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))
-    slab = max(budget // _SLABS // len(matrix), 1) if block.divergence.in_float32 else chunk
+    narrow_rows = max(budget.logits // _SLABS // len(matrix), 1)
+    slab = narrow_rows if block.divergence.in_float32 else chunk
     # one buffer for all chunks, against memory fragmentation
-    space = hidden.new_empty(chunk, len(matrix))
+    space = budget.space(hidden, chunk, len(matrix))
     for index in block.rows.split(chunk):
         h = hidden[index]
         logits = space[: len(index)]
@@ -292,8 +361,25 @@ def add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tens
         into.index_add_(0, columns, (left @ right).to(into.dtype))
     elif into.dtype == left.dtype:
         into[columns].addmm_(left, right)  # in place: no second matrix of this size
+    elif adds_wider(left.dtype, into.dtype, into.device):
+        # the sum over chunks is rounded to float32 alone, and no product is stored
+        torch.addmm(into[columns], left, right, out_dtype=into.dtype, out=into[columns])
     else:
         into[columns].add_(left @ right)
+
+
+@cache
+def adds_wider(dtype: torch.dtype, into: torch.dtype, device: torch.device) -> bool:
+    """Return whether a device adds products of matrices of one dtype to a matrix of a wider one."""
+    if device.type != "cuda":
+        return False
+    one = torch.ones(16, 16, dtype=dtype, device=device)
+    total = torch.ones(16, 16, dtype=into, device=device)
+    try:
+        torch.addmm(total, one, one, out_dtype=into, out=total)
+    except (RuntimeError, TypeError, NotImplementedError):  # by torch, library and card
+        return False
+    return bool((total == 17).all())
 
 
 class PerTokenLoss(torch.autograd.Function):
@@ -302,19 +388,26 @@ class PerTokenLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, blocks: Any, rows: FlatBatch, chunk: int | None, *layer: Any) -> Tensor:
-        ctx.plan = blocks, rows, chunk
+    def forward(
+        ctx: Any,
+        blocks: Any,
+        rows: FlatBatch,
+        chunk: int | None,
+        dtype: torch.dtype | None,
+        *layer: Any,
+    ) -> Tensor:
+        ctx.plan = blocks, rows, chunk, dtype
         ctx.save_for_backward(*layer)
-        return run(Layer(*layer), blocks, rows, None, chunk)[0]
+        return run(Layer(*layer).cast(dtype), blocks, rows, None, chunk)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
-        blocks, rows, chunk = ctx.plan
+        blocks, rows, chunk, dtype = ctx.plan
         layer = Layer(*ctx.saved_tensors)
-        gradients = run(layer, blocks, rows, slope, chunk)[1]
+        gradients = run(layer.cast(dtype), blocks, rows, slope, chunk)[1]
         assert gradients is not None
-        return None, None, None, *_like(gradients, layer)
+        return None, None, None, None, *_like(gradients, layer)
 
 
 class SummedLoss(torch.autograd.Function):
@@ -325,10 +418,18 @@ class SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, blocks: Any, rows: FlatBatch, chunk: int | None, scale: Tensor, *layer: Any
+        ctx: Any,
+        blocks: Any,
+        rows: FlatBatch,
+        chunk: int | None,
+        dtype: torch.dtype | None,
+        scale: Tensor,
+        *layer: Any,
     ) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
-        values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
+        values, gradients = run(
+            Layer(*layer).cast(dtype), blocks, rows, scale if derive else None, chunk
+        )
         layer_gradients = (
             (None,) * len(layer) if gradients is None else _like(gradients, Layer(*layer))
         )
@@ -349,7 +450,7 @@ class SummedLoss(torch.autograd.Function):
                 None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved
             )
         *layer_gradients, of_scale = saved
-        return None, None, None, of_scale, *layer_gradients
+        return None, None, None, None, of_scale, *layer_gradients
 
 
 def _like(gradients: Gradients, layer: Layer) -> tuple[Tensor | None, ...]:

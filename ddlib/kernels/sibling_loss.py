@@ -143,7 +143,7 @@ def _add_siblings(part: Siblings, work: Work) -> None:
     for parent, count in zip(parents.tolist(), counts.tolist(), strict=True):
         family = part.families.of(parent)
         matrix, offset = columns_of(weight, bias, family.columns)
-        for index in torch.arange(first, first + count).split(max(budget // family.size, 1)):
+        for index in torch.arange(first, first + count).split(budget.rows(family.size)):
             chunk = slice(int(index[0]), int(index[-1]) + 1)
             narrow = multiply(h[chunk], matrix, offset, h.new_empty(len(index), family.size))
             logits = narrow.to(values.dtype)

@@ -293,3 +293,50 @@ def test_tokens_and_clusters_that_are_impossible_have_no_gradient(process):
     with torch.no_grad():
         layer[2][gone] = -torch.inf
     agree(process, layer, noisy)
+
+
+@pytest.mark.parametrize(
+    ("width", "processors", "rows"), [(768, 132, 5632), (1024, 132, 4224), (128, 132, 16896)]
+)
+def test_a_wave_has_a_tile_for_every_multiprocessor(width, processors, rows):
+    assert fused.rows_of_wave(width, processors) == rows
+    tiles = rows // 128 * -(-width // 256)
+    assert processors - -(-width // 256) < tiles <= processors
+
+
+@given(
+    columns=st.integers(1, 200_000),
+    wave=st.sampled_from([1, 128, 4224, 5632, 16896]),
+    logits=st.integers(1, 1 << 28),
+)
+def test_chunks_hold_whole_waves_within_the_budget(columns, wave, logits):
+    budget = fused.Budget(logits, 3 * logits, wave)
+    rows = budget.rows(columns)
+    assert rows >= 1
+    assert rows % wave == 0 or wave * columns > budget.most
+    assert rows * columns <= max(budget.most, columns)
+
+
+def test_rows_of_logits_are_aligned_and_have_no_more_columns():
+    space = fused.Budget(1, 1, aligned=64).space(torch.zeros(3, 5), 7, 100)
+    assert space.shape == (7, 100) and space.stride() == (128, 1)
+
+
+def test_gradients_of_parameters_are_rounded_once_under_autocast():
+    """The gradient of a float32 matrix is a sum over chunks, which bfloat16 cannot hold."""
+    process = dd.presets.mdlm(50)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(50, (4, 16), generator=generator)
+    t = torch.full((4,), 0.9)
+    z = process.sample(x, t, generator)
+    hidden = torch.randn(4, 16, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = dd.Hidden(hidden, weight, chunk=400)
+        dd.training_loss(process, output, x, z, t).mean().backward()
+    assert weight.grad.dtype == hidden.grad.dtype == torch.float32
+    assert (weight.grad != weight.grad.bfloat16().float()).float().mean() > 0.5
+    wide = torch.autograd.grad(
+        dd.training_loss(process, dd.Hidden(hidden, weight), x, z, t).mean(), weight
+    )[0]
+    assert (weight.grad - wide).norm() < 0.02 * wide.norm()

@@ -67,7 +67,7 @@ def _add_grouped(part: Grouped, work: Work) -> None:
         layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous())
     )
     for families, groups in part.levels:
-        length = max(work.budget // families.widest, 1)
+        length = work.budget.rows(families.widest)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
 

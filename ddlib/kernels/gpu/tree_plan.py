@@ -44,7 +44,7 @@ def _add_ranged(part: Ranged, work: Work) -> None:
 
 def _train(ranking: Ranking, work: Work, gradients: Gradients) -> None:
     """Compute values and gradients segment by segment, on copies of matrix and gradient in tree
-    order (V D entries).
+    order (V D entries), or on themselves if that is their order.
     """
     order = ranking.order
     layer = work.layer
@@ -55,7 +55,9 @@ def _train(ranking: Ranking, work: Work, gradients: Gradients) -> None:
         into = Gradients.zeros(layer)._replace(hidden=gradients.hidden)
     first = 0
     for segment in ranking.segments:
-        block = _block(order, segment, ranking.index[first : first + segment.tokens])
+        block = _block(
+            order, segment, ranking.index[first : first + segment.tokens], len(layer.weight)
+        )
         fused.add(block, work._replace(layer=layer, gradients=into))
         first += segment.tokens
     if not order.identity:
@@ -64,9 +66,9 @@ def _train(ranking: Ranking, work: Work, gradients: Gradients) -> None:
             gradients.bias.index_add_(0, order.tokens, into.bias)
 
 
-def _block(order: Order, segment: Segment, index: Tensor) -> Block:
+def _block(order: Order, segment: Segment, index: Tensor, rows: int) -> Block:
     start = segment.low // ALIGNED * ALIGNED
-    stop = -(-segment.high // ALIGNED) * ALIGNED
+    stop = min(-(-segment.high // ALIGNED) * ALIGNED, rows)
     return Block(
         index,
         slice(start, stop),

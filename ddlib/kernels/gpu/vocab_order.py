@@ -112,8 +112,8 @@ class Order:
 
     @property
     def identity(self) -> bool:
-        """True if the permutation is the identity: one level, and no padding."""
-        return self.top == 1 == self.levels[1] and len(self.tokens) == self.vocab_size
+        """True if the permutation is the identity but for its padding: one level of one state."""
+        return self.top == 1 == self.levels[1]
 
     def level(self, rows: FlatBatch) -> Int64[Tensor, "N"]:
         """Return the level of each row's state.
