@@ -21,7 +21,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,21 +39,13 @@ from recipes.data.names import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls
-from recipes.generation.constrained import Constraint, alike, begun, start
+from recipes.generation.constrained import Constraint
 from recipes.generation.drafts import Drafts, Trace, show, tell
-from recipes.generation.lengths import FoundLength, Steps
-from recipes.generation.prompt import (
-    Row,
-    check_known,
-    check_prompt,
-    check_text,
-    read_prompts,
-    row,
-    stack,
-    together,
-)
-from recipes.generation.samples import Sample, to_draw
-from recipes.generation.sampling import OnStep, Sampling, draw
+from recipes.generation.lengths import Steps
+from recipes.generation.pipeline import Pipeline, Request
+from recipes.generation.prompt import Prompt, check_prompt, read_prompts
+from recipes.generation.samples import Sample, batched, draw_batch
+from recipes.generation.sampling import OnStep, Sampling
 from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
 from recipes.visualization import write_page
 from recipes.visualization.saving import (
@@ -143,18 +135,8 @@ class Options:
         object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         texts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
         object.__setattr__(self, "prompt", texts)  # a single prompt may be a plain string
-        limits = {
-            name: value
-            for name in ("length", "new")
-            if isinstance(value := getattr(self, name), int)
-        }
-        at_least(1, samples=self.samples, batch=self.batch, **limits)
-        at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
-        if self.length is not None and self.new is not None:
-            raise ValueError(
-                f"new={self.new}: not with length={self.length}, the length of the whole sequence"
-            )
-        if self.found is not None and (
+        at_least(1, samples=self.samples, batch=self.batch)
+        if self.request.rule is not None and (
             self.html is not None or (self.out is not None and self.out.suffix in FILMS)
         ):
             raise ValueError(
@@ -165,12 +147,6 @@ class Options:
                 f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in "
                 f"{', '.join(SUFFIXES)}"
             )
-        if self.constraint is not None:
-            self.constraint.check()
-            if self.found is not None:
-                raise ValueError(
-                    f"length={self.length!r}: not with a regex or a JSON schema, give a number"
-                )
         if texts and self.prompts is not None:
             raise ValueError(
                 f"prompts={self.prompts}: not with prompt={texts[0]!r}, give all prompts by one of "
@@ -180,132 +156,109 @@ class Options:
             raise ValueError(f"system={self.system!r}: only with --chat")
         if self.chat and not texts and self.prompts is None:
             raise ValueError("chat: requires a message, given by --prompt")
-        check_text("system", self.system or "")
         for text in texts:
-            check_prompt(text, self.chat)
+            check_prompt(self.as_prompt(text))
 
-    @property
-    def found(self) -> FoundLength | None:
-        """The rule for the lengths, if they are not given."""
-        return FoundLength(self.length) if isinstance(self.length, str) else None
+    def as_prompt(self, text: str) -> Prompt:
+        """Return the prompt of a text: itself, or a chat whose message it is."""
+        if not self.chat:
+            return text
+        before = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*before, {"role": "user", "content": text}]
 
-    @property
-    def constraint(self) -> Constraint | None:
-        """The constraint on the text, if there is one."""
-        if self.regex is None and self.json_schema is None:
-            return None
-        return Constraint(self.regex, self.json_schema)
+    @cached_property
+    def request(self) -> Request:
+        """The request for the samples."""
+        constrained = self.regex is not None or self.json_schema is not None
+        return Request(
+            sampling=self.sampling,
+            seed=self.seed,
+            numbers=self.numbers or range(self.samples),
+            length=self.length,
+            new=self.new,
+            constraint=Constraint(self.regex, self.json_schema) if constrained else None,
+            unknown=self.unknown,
+        )
 
     def about(self, saved: LoadedModel, sample: Sample) -> dict[str, Any]:
         """Return all settings that determine a sample except its number."""
+        request = self.request
         others = self.reading.options_of_results() | (
-            {} if self.found is None else {"length": self.length}
+            {} if request.rule is None else {"length": self.length}
         )
-        others |= {} if self.constraint is None else self.constraint.setting
+        others |= {} if request.constraint is None else request.constraint.setting
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
 
-    def texts(self) -> tuple[str | None, ...]:
+    def given(self) -> list[Prompt]:
         """Return the prompts, None for an unconditional sample.
 
         Raise OSError or ValueError for a file without any.
         """
-        if self.prompts is None:
-            return self.prompt or (None,)
-        lines = read_prompts(self.prompts)
-        for text in lines:
-            check_prompt(text, self.chat)
-        return lines
-
-    def rows(self, saved: LoadedModel, texts: Sequence[str | None]) -> list[Row]:
-        """Return the row of each of these prompts, after checking that the model supports it.
-
-        Raises:
-            ValueError: before anything is drawn, for anything that does not fit.
-        """
-        for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
-            check_known(saved, name, text or "", self.unknown)
-        pace = self.sampling.pace_of(saved)
-        length = (
-            self.length
-            if self.found is None
-            else self.found.largest_length(saved, self.sampling, texts)
-        )
-        result = [
-            row(saved, text, pace, length, self.new, self.chat, self.system) for text in texts
-        ]
-        result = result if self.constraint is None else [begun(saved, one) for one in result]
-        for length in dict.fromkeys(one.length - one.lead for one in result):
-            pace = self.sampling.course(saved, length)
-            if self.html is not None and pace.block is None and own_times(pace, length):
-                raise ValueError(
-                    f"html: not with pace={pace!r}, as a page shows texts or blocks with a single "
-                    "time; --trajectory "
-                    "supports any pace"
-                )
-        return result
+        texts = self.prompt if self.prompts is None else read_prompts(self.prompts)
+        prompts = [self.as_prompt(text) for text in texts]
+        for prompt in prompts:
+            check_prompt(prompt)
+        return prompts or [None]
 
 
 def draw_all(
-    saved: LoadedModel,
+    pipeline: Pipeline,
     options: Options,
     samples: Sequence[Sample],
     console: Console,
-    constraint: dd.contrib.Automaton | None,
 ) -> None:
-    """Draw the samples, in batches as large as possible."""
+    """Draw the samples, in batches as large as possible, and show or record their states."""
+    saved = pipeline.model
+    request = options.request
     names = (
         cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
         if options.stream
         else []
     )
     sampler = make_sampler(saved, options.sampling.sampler)
-    block = options.sampling.pace_of(saved).block
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
-    rule = None if options.found is None else options.found.rule(saved)
+    rule = None if request.rule is None else request.rule.rule(saved)
+    automaton = pipeline.automaton(samples, request)
     trace = Trace()
     filmed = 0
-    # a window with a cache takes no padding, and a constraint begins at one position
-    grouped = together if constraint is None and options.sampling.keep is None else alike
-    for group in grouped(saved, [sample.row for sample in samples], block, sampler, options.batch):
+    for group in batched(
+        saved, samples, options.sampling, options.batch, constrained=automaton is not None
+    ):
         mine = [samples[place] for place in group]
-        prompt, length, lengths = stack(saved, [one.row for one in mine])
-        steps = Steps(saved.process.vocab_size)
         film = None
-        follow: list[OnStep] = [] if rule is None else [steps]
+        follow: list[OnStep] = []
         if options.trajectory and 0 in group:
             follow.append(
                 partial(trace.keep, group.index(0), samples[0].row.length - samples[0].row.lead)
             )
-        with Drafts(
-            console, [one.name for one in mine], partial(_show, saved, names, mine)
+        if rule is not None:
+            follow.append(steps := Steps(saved.process.vocab_size))
+        with (
+            Drafts(console, [one.name for one in mine], partial(_show, saved, names, mine))
+            if options.stream
+            else nullcontext()
         ) as drafts:
-            follow += [drafts] if options.stream else []
+            follow += [] if drafts is None else [drafts]
             on_step = partial(tell, follow) if follow else None
             if recorded and filmed < FILMED:
                 film = dd.contrib.Filmed(sampler, FILMED - filmed, on_step)
                 on_step = film.on_step
-            index = torch.tensor([one.number for one in mine], device=saved.process.device)
-            lead = mine[0].row.lead
-            drawn = draw(
+            drawn = draw_batch(
                 saved,
+                mine,
                 options.sampling,
                 options.seed,
-                index,
-                length,
-                prompt,
                 on_step,
                 sampler if film is None else film,
-                lengths,
-                lead,
                 rule,
-                None if constraint is None else constraint.behind(start(saved, mine[0].row)),
+                automaton,
             )
-        for place, (one, tokens) in enumerate(zip(mine, drawn.tolist(), strict=True)):
-            one.tokens = tokens[: one.row.length]
-            one.steps = steps.of[place]
-        for one, text in zip(mine, [] if film is None else film.end(drawn[:, lead:]), strict=False):
-            one.film = text.first(one.row.length - lead)
+        for place, one in enumerate(mine):
+            one.steps = 0 if rule is None else steps.of[place]
+        texts = [] if film is None else film.end(drawn[:, mine[0].row.lead :])
+        for one, text in zip(mine, texts, strict=False):
+            one.film = text.first(one.row.length - one.row.lead)
             filmed = filmed + 1
     if options.trajectory:
         show(saved, trace, console)
@@ -315,11 +268,7 @@ def _show(
     saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor
 ) -> RichText:
     row = samples[place].row
-    return render(
-        saved.tokenizer,
-        z[row.first if row.chat and not row.lead else 0 : row.length - row.lead],
-        names,
-    )
+    return render(saved.tokenizer, row.drafted(z), names)
 
 
 def generate(options: Options, console: Console) -> list[str]:
@@ -331,7 +280,7 @@ def generate(options: Options, console: Console) -> list[str]:
     for name in ("html", "out"):
         if (path := getattr(options, name)) is not None:
             check_file(name, path)
-    prompts = options.texts()  # before loading the weights, which may take minutes
+    prompts = options.given()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
     if (
@@ -346,25 +295,18 @@ def generate(options: Options, console: Console) -> list[str]:
             f"out={options.out}: {saved.name} generates text, whose file has a JSON object per "
             "line: must end in .jsonl"
         )
-    draws_lengths = saved.draws_lengths and options.length is None and options.new is None
-    numbers = options.numbers or range(options.samples)
-    seed = options.seed if draws_lengths else None
-    samples = to_draw(saved, options.rows(saved, prompts), numbers, seed)
-    constraint = None
-    if options.constraint is not None:
-        rows = list({id(one.row): one.row for one in samples}.values())
-        constraint = options.constraint.automaton_of(saved, options.sampling, rows)
-    with (
-        nullcontext(NetworkCalls())
-        if options.found is None
-        else network_calls(saved.model) as counter
-    ):
-        draw_all(saved, options, samples, console, constraint)
+    pipeline = Pipeline(saved, options.batch)
+    samples = pipeline.samples(prompts, options.request)
+    if options.html is not None:
+        check_page(saved, options.sampling, samples)
+    rule = options.request.rule
+    with nullcontext(NetworkCalls()) if rule is None else network_calls(saved.model) as counter:
+        draw_all(pipeline, options, samples, console)
     texts = [one.text(saved) for one in samples]
     for one, text in zip(samples, texts, strict=True):
         console.print(one.name, style="bold")
         console.print(text, markup=False)
-    if options.found is not None:
+    if rule is not None:
         sizes = [len(one.shown_tokens(saved)) for one in samples]
         calls = counter.sequences / len(samples)
         console.print(
@@ -385,6 +327,17 @@ def generate(options: Options, console: Console) -> list[str]:
         else:
             keep(options.out, options, saved, samples, texts)
     return texts
+
+
+def check_page(saved: LoadedModel, sampling: Sampling, samples: Sequence[Sample]) -> None:
+    """Raise ValueError for a pace whose states a page cannot show."""
+    for length in dict.fromkeys(one.row.length - one.row.lead for one in samples):
+        pace = sampling.order(saved, length)
+        if pace.block is None and own_times(pace, length):
+            raise ValueError(
+                f"html: not with pace={pace!r}, as a page shows texts or blocks with a single "
+                "time; --trajectory supports any pace"
+            )
 
 
 def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> None:
@@ -426,7 +379,7 @@ def keep(
         )
         | (
             {}
-            if options.found is None
+            if options.request.rule is None
             else {"length": len(one.shown_tokens(saved)), "steps": one.steps}
         )
         for one, text in zip(samples, texts, strict=True)

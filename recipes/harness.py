@@ -24,9 +24,10 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
+from recipes.generation.prompt import Row as PromptRow
 from recipes.generation.prompt import batches, check_known
-from recipes.generation.samples import protocol
-from recipes.generation.sampling import Sampling, draw
+from recipes.generation.samples import Sample, batched, draw_batch, protocol, until
+from recipes.generation.sampling import Sampling
 from recipes.metrics import with_tokens
 from recipes.model_io import Precision, measured_length, open_saved
 
@@ -54,6 +55,17 @@ class Row:
     """Number of tokens at the beginning that are not measured."""
     key: int
     """Key of the noise: equal for the choices of one question."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A text to be drawn."""
+
+    request: Instance
+    sample: Sample
+    temperature: float
+    limit: int
+    """Largest number of tokens behind the context."""
 
 
 class DiffusionLM(LM):
@@ -202,27 +214,26 @@ class DiffusionLM(LM):
         than the rest loses its beginning. Without ``do_sample`` the most probable token is taken at
         every draw.
         """
-        texts = [""] * len(requests)
+        jobs = [self._job(request) for request in requests]
         repeats = Counter[int]()
-        noise = [key(request, request.args[0]) for request in requests]
-        for number, first in enumerate(noise):
-            noise[number] += repeats[first]  # a repeated question gets other noise
+        for job in jobs:
+            first = job.sample.number
+            job.sample.number += repeats[first]  # a repeated question gets other noise
             repeats[first] += 1
-        jobs = [self._job(*request.args) for request in requests]
-        groups = list(batches(jobs, lambda job: (len(job[0]), job[1], job[2]), self.batch_size))
-        for group in tqdm(groups, disable=disable_tqdm):
-            _, temperature, limit = jobs[group[0]]
-            prompt = torch.tensor([jobs[number][0] for number in group], device=self._device)
-            index = torch.tensor([noise[number] for number in group], device=self._device)
-            lead = prompt.shape[1] if self.saved.leads else 0
+        by_temperature: dict[float, list[Job]] = {}
+        for job in jobs:
+            by_temperature.setdefault(job.temperature, []).append(job)
+        bar = tqdm(total=len(jobs), disable=disable_tqdm)
+        for temperature, members in by_temperature.items():
             sampling = replace(self.sampling, temperature=temperature)
-            drawn_at = prompt.shape[1] - lead + limit
-            length = lead + self._whole(drawn_at) if self.saved.rows == "free" else self.length
-            drawn = draw(self.saved, sampling, self.seed, index, length, prompt, lead=lead)
-            for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
-                text = self.saved.tokenizer.decode(self.saved.cut_at_end(words)[:limit])
-                texts[number] = until(text, requests[number].args[1].get("until") or ())
-        return texts
+            samples = [job.sample for job in members]
+            for places in batched(self.saved, samples, sampling, self.batch_size):
+                draw_batch(self.saved, [samples[place] for place in places], sampling, self.seed)
+                bar.update(len(places))
+        return [
+            until(job.sample.text(self.saved, job.limit), job.request.args[1].get("until") or ())
+            for job in jobs
+        ]
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the metadata that ``lm_eval`` writes beside its results."""
@@ -272,13 +283,23 @@ class DiffusionLM(LM):
             )
         return Row(tuple(words[cut:]), max(min(stands, len(words)) - cut, 0), noise)
 
-    def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
-        """Return prompt, temperature and number of tokens."""
+    def _job(self, request: Instance) -> Job:
+        """Return the sample behind the context of a request."""
+        context, options = request.args
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
         words = self._words(context)
         new = self._whole(limit) if self.saved.leads else limit
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
-        return tuple(words[max(len(words) + new - self.length, 0) :]), temperature, limit
+        words = words[max(len(words) + new - self.length, 0) :]
+        lead = len(words) if self.saved.leads else 0
+        length = self.length
+        if self.saved.rows == "free":
+            length = lead + self._whole(len(words) - lead + limit)
+        row = PromptRow(
+            context, torch.tensor(words), length, len(words), True, lead, prompted=len(words)
+        )
+        name = f"{request.task_name} {request.doc_id}"
+        return Job(request, Sample(row, key(request, context), name), temperature, limit)
 
     def _whole(self, count: int) -> int:
         """Round a number of positions to whole blocks of the pace."""
@@ -342,13 +363,6 @@ def key(request: Instance, text: str, window: int = 0) -> int:
     question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
     digest = hashlib.sha256(f"{window}\n{question}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 4
-
-
-def until(text: str, stops: str | Sequence[str]) -> str:
-    """Return the text before the first of the stops."""
-    for stop in [stops] if isinstance(stops, str) else stops:
-        text = text.split(stop)[0] if stop else text
-    return text
 
 
 if NAME not in model_registry:

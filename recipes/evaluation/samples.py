@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 import ddlib as dd
 from ddlib import registry
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
-from recipes.generation.prompt import drawn_length, row, stack, together
-from recipes.generation.samples import protocol
-from recipes.generation.sampling import Sampling, draw
-from recipes.model_io import LoadedModel, make_sampler
+from recipes.generation.prompt import row
+from recipes.generation.samples import batched, draw_batch, protocol, to_draw
+from recipes.generation.sampling import Sampling
+from recipes.model_io import LoadedModel
 
 
 def draw_samples(
@@ -38,25 +37,13 @@ def draw_samples(
         seed: seed of the noise and of the lengths.
         world: the processes.
     """
-    pace = sampling.pace_of(saved)
     before = len(saved.beginning) if saved.leads else 0
-    start = row(saved, None, pace, length + before)
-    indices = range(count)[world.rank :: world.size]
-    rows = [
-        drawn_length(saved, start, seed, number) if saved.draws_lengths else start
-        for number in indices
-    ]
-    drawn = dict[int, list[int]]()
-    for group in together(saved, rows, pace.block, make_sampler(saved, sampling.sampler), batch):
-        states, longest, lengths = stack(saved, [rows[place] for place in group])
-        index = torch.tensor([indices[place] for place in group], device=world.device)
-        tokens = draw(
-            saved, sampling, seed, index, longest, states, lengths=lengths, lead=start.lead
-        )
-        drawn |= {
-            indices[place]: tokens[n, : rows[place].length].tolist()
-            for n, place in enumerate(group)
-        }
+    start = row(saved, None, sampling.pace_of(saved), length + before)
+    mine = range(count)[world.rank :: world.size]
+    samples = to_draw(saved, [start], mine, seed if saved.draws_lengths else None)
+    for places in batched(saved, samples, sampling, batch):
+        draw_batch(saved, [samples[place] for place in places], sampling, seed)
+    drawn = {one.number: one.tokens for one in samples}
     everything = {number: tokens for part in world.gather(drawn) for number, tokens in part.items()}
     return [everything[number] for number in range(count)]
 

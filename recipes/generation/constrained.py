@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 import ddlib as dd
 from ddlib.samplers import Sampler
-from recipes.generation.prompt import GAP, Row, mask_row, together
+from recipes.generation.prompt import Row, has_gaps, mask_row, together
 from recipes.generation.sampling import Sampling
 from recipes.generation.schemas import adapt_schema
 from recipes.model_io import LoadedModel, make_sampler
@@ -37,14 +37,14 @@ class Constraint:
 
     Args:
         regex: the regular expression, in the syntax of outlines-core, for the whole text.
-        json_schema: file with a JSON schema.
+        json_schema: a JSON schema, or a file with one.
 
     Raises:
         ValueError: both arguments, or none.
     """
 
     regex: str | None = None
-    json_schema: Path | None = None
+    json_schema: Path | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.regex is None) == (self.json_schema is None):
@@ -67,10 +67,12 @@ class Constraint:
     @property
     def name(self) -> str:
         """Name and value of the option, for messages."""
+        if self.json_schema is None:
+            return f"regex={self.regex!r}"
         return (
-            f"regex={self.regex!r}"
-            if self.json_schema is None
-            else f"json_schema={self.json_schema}"
+            f"json_schema={self.json_schema}"
+            if isinstance(self.json_schema, Path)
+            else "json_schema"
         )
 
     @property
@@ -92,6 +94,8 @@ class Constraint:
             ValueError: a file that is not JSON in UTF-8.
         """
         assert self.json_schema is not None
+        if not isinstance(self.json_schema, Path):
+            return dict(self.json_schema)
         try:
             return json.loads(self.json_schema.read_text(encoding="utf-8"))
         except OSError as error:
@@ -165,7 +169,7 @@ def begun(saved: LoadedModel, row: Row) -> Row:
 
 def start(saved: LoadedModel, row: Row) -> int:
     """Return the number of positions before the text that is constrained, without the lead."""
-    whole = row.text is not None and not row.chat and GAP.search(row.text)
+    whole = not row.chat and has_gaps(row.text)
     return (len(saved.beginning) if whole else len(row.states)) - row.lead
 
 

@@ -11,7 +11,7 @@ import ddlib as dd
 from ddlib import parts, registry
 from ddlib.contrib import Length
 from recipes.config import own_times
-from recipes.generation.prompt import GAP
+from recipes.generation.prompt import Prompt, has_gaps
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadedModel, make_sampler
 
@@ -111,7 +111,7 @@ class FoundLength:
         return self._make(saved.behind)
 
     def largest_length(
-        self, saved: LoadedModel, sampling: Sampling, texts: Sequence[str | None]
+        self, saved: LoadedModel, sampling: Sampling, prompts: Sequence[Prompt]
     ) -> int:
         """Return the largest length, after checking that the rule supports the model, the options
         and the prompts.
@@ -133,7 +133,7 @@ class FoundLength:
                 f"length={self.text!r}: not with memory, whose features are those of fixed "
                 "positions"
             )
-        if any(text is not None and GAP.search(text) for text in texts):
+        if any(map(has_gaps, prompts)):
             raise ValueError(
                 f"length={self.text!r}: not with gaps in a prompt, which is then the whole text"
             )

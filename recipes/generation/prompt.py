@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -16,11 +16,15 @@ from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, list_symbols
 from recipes.model_io import LoadedModel
-from recipes.model_io.reading import check_length
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
 """Spellings of a gap in other software."""
+
+Conversation = Sequence[Mapping[str, str]]
+"""Messages, each with its ``role`` and its ``content``."""
+Prompt = str | Conversation | None
+"""Beginning of a text, or a text with gaps; messages of a chat; None for none."""
 
 NEW = 128
 """Default number of tokens behind a prompt, without another limit."""
@@ -51,6 +55,10 @@ class Row:
     nothing.
     """
 
+    def drafted(self, z: Int[Tensor, " L"]) -> Int[Tensor, " l"]:
+        """Return the states to show while it is drawn, of those behind the lead."""
+        return z[self.first if self.chat and not self.lead else 0 : self.length - self.lead]
+
     def end(self, tokens: Sequence[int], ends: Collection[int]) -> int:
         """Return the first position of ``ends`` behind those of the prompt.
 
@@ -64,25 +72,59 @@ class Row:
         )
 
 
-def check_prompt(text: str, chat: bool = False) -> None:
-    """Raise for a prompt that would be misread.
+def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts of a call, which takes one of them or several."""
+    if prompts is None or isinstance(prompts, str):
+        return [prompts]
+    several = list(prompts)
+    return [several] if several and isinstance(several[0], Mapping) else several
+
+
+def texts_of(prompt: Prompt) -> list[tuple[str, str]]:
+    """Return the texts of a prompt with their names for messages."""
+    if prompt is None or isinstance(prompt, str):
+        return [("prompt", prompt or "")]
+    names = {"user": "prompt"}
+    return [(names.get(one["role"], one["role"]), one["content"]) for one in prompt]
+
+
+def check_prompt(prompt: Prompt) -> None:
+    """Raise for a prompt that would be misread by any model.
 
     Raises:
-        ValueError: no text; a gap in another spelling, of no token, or in a message of a chat.
+        TypeError: neither a text nor messages, each with role and content.
+        ValueError: no text; a gap in another spelling, of no token, or in a message of a chat; no
+            message.
     """
-    check_text("prompt", text)
+    if isinstance(prompt, str):
+        _check_prompt("prompt", prompt, False)
+        return
+    if prompt is None:
+        return
+    if not isinstance(prompt, Sequence):
+        raise TypeError(f"prompt: {prompt!r} must be a text, messages of a chat, or None")
+    if not prompt:
+        raise ValueError("messages: must hold at least one")
+    for one in prompt:
+        if not isinstance(one, Mapping) or not all(
+            isinstance(one.get(key), str) for key in ("role", "content")
+        ):
+            raise TypeError(f"messages: {one!r} must have a role and a content, both text")
+    for name, text in texts_of(prompt):
+        _check_prompt(name, text, True)
+
+
+def _check_prompt(name: str, text: str, chat: bool) -> None:
+    check_text(name, text)
     if match := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(
-            f"prompt: {match[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
+            f"{name}: {match[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
         )
     if chat and (match := GAP.search(text)):
-        raise ValueError(
-            f"prompt: {match[0]} is a gap, which a message cannot contain: leave out --chat or the "
-            "gap"
-        )
+        raise ValueError(f"{name}: {match[0]} is a gap, which a message of a chat cannot contain")
     for gap in GAP.finditer(text):
         if gap[1] and int(gap[1]) == 0:
-            raise ValueError(f"prompt: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
+            raise ValueError(f"{name}: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
 
 
 def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
@@ -176,6 +218,11 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     return torch.tensor(states, dtype=torch.int64), count
 
 
+def has_gaps(prompt: Prompt) -> TypeGuard[str]:
+    """Return whether a prompt is a text with gaps."""
+    return isinstance(prompt, str) and GAP.search(prompt) is not None
+
+
 def has_mask(saved: LoadedModel) -> bool:
     """Return whether single positions can be marked as free."""
     return saved.process.num_states > saved.process.vocab_size
@@ -192,46 +239,42 @@ def check_fits(states: Sequence[int], length: int) -> None:
 
 def row(
     saved: LoadedModel,
-    text: str | None,
+    prompt: Prompt,
     pace: Pace,
     length: int | None = None,
     new: int | None = None,
-    chat: bool = False,
-    system: str | None = None,
 ) -> Row:
     """Build the row for a prompt; it depends on no other prompt.
 
     Args:
         saved: the model.
-        text: text of the prompt; None for an unconditional sample.
+        prompt: text of the prompt; messages of a chat, whose next one is drawn; None for an
+            unconditional sample.
         pace: the schedule of positions: a row whose length is not given consists of whole blocks.
         length: tokens of the row; None for the model's length, or as many as required. Where
             sequences have different lengths and no end, that is the longest: ``drawn_length``
             replaces it.
         new: tokens after the prompt, instead of ``length``; the row is filled up to whole blocks of
             the pace.
-        chat: whether the prompt is a user's message to the model, whose answer is drawn.
-        system: system message before it.
 
     Raises:
         ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model
             supports, or as in ``LoadedModel.chat``.
     """
     block = pace.block or 1
-    check_length(saved, length)
-    if text is not None and GAP.search(text):
-        states, count = prompt_states(saved, text, length or saved.length)
+    saved.check_length(length)
+    if has_gaps(prompt):
+        states, count = prompt_states(saved, prompt, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning), prompted=count)
-    if chat:
-        before = [] if system is None else [{"role": "system", "content": system}]
-        stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
-    elif text is None:
+        return Row(prompt, states, len(states), len(saved.beginning), prompted=count)
+    if prompt is None:
         stands = saved.beginning if saved.rows == "free" else []
+    elif isinstance(prompt, str):
+        stands = prompt_states(saved, prompt, length or saved.length)[0].tolist()
     else:
-        stands = prompt_states(saved, text, length or saved.length)[0].tolist()
+        stands = saved.encode(saved.chat(prompt))
     lead = len(stands) if saved.leads else 0
     if length is None and (new is not None or saved.rows == "free"):
         drawn = len(stands) + (NEW if new is None else new) - lead
@@ -243,18 +286,18 @@ def row(
                 f"{lead + most}{blocks}"
             )
         length = lead + min(-(-drawn // block) * block, most)
-        check_length(saved, length)
+        saved.check_length(length)
     length = length or saved.length
     check_fits(stands, length)
-    if text is not None and len(stands) == length:
+    if prompt is not None and len(stands) == length:
         raise ValueError(
             f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would "
             "be drawn"
         )
-    first = len(stands) if chat else len(saved.beginning)
-    return Row(
-        text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands)
-    )
+    states = torch.tensor(stands, dtype=torch.int64)
+    if prompt is None or isinstance(prompt, str):
+        return Row(prompt, states, length, len(saved.beginning), False, lead, len(stands))
+    return Row(prompt[-1]["content"], states, length, len(stands), True, lead, len(stands))
 
 
 def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:

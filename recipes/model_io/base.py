@@ -197,6 +197,28 @@ class LoadedModel:
         known = ", ".join(classes) if classes else f"0 to {self.model.num_classes - 1}"
         raise ValueError(f"label={label!r}: must be one of the classes of {self.name}: {known}")
 
+    def check_length(self, length: int | None) -> None:
+        """Raise ValueError for a length that the model does not support; None is its own.
+
+        A network may take longer sequences than those of its training, but was not trained for
+        them.
+        """
+        if length is None:
+            return
+        if length > self.length:
+            limit = (
+                f"the maximum of {self.name}"
+                if self.rows == "free"
+                else f"the tokens of a sequence in the training of {self.name}"
+            )
+            raise ValueError(f"length={length}: must be at most {self.length}, {limit}")
+        shape = () if self.layout is None else self.layout.shape
+        if self.rows == "exact" and shape and length != self.length:
+            raise ValueError(
+                f"length={length}: must be {self.length}, the sequences of {self.name} have shape "
+                f"{' x '.join(map(str, shape))}"
+            )
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special ones."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids

@@ -43,35 +43,6 @@ def open_held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     return data
 
 
-def check_length(saved: LoadedModel, length: int | None) -> None:
-    """Raise ValueError for a length that a model does not support; None is its own.
-
-    A network may take longer sequences than those of its training, but was not trained for them.
-    """
-    if length is None:
-        return
-    if length > saved.length:
-        limit = (
-            "the maximum of {0}"
-            if saved.rows == "free"
-            else "the tokens of a sequence in the training of {0}"
-        )
-        raise ValueError(
-            f"length={length}: must be at most {saved.length}, {limit.format(saved.name)}"
-        )
-    if (
-        saved.rows == "exact"
-        and saved.layout is not None
-        and saved.layout.shape
-        and length != saved.length
-    ):
-        shape = " x ".join(map(str, saved.layout.shape))
-        raise ValueError(
-            f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape "
-            f"{shape}"
-        )
-
-
 def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
     """Return the length of evaluation sequences: as given, or that of the model's rows, or up to
     ``MOST``.
@@ -84,7 +55,7 @@ def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:
     Raises:
         ValueError: longer than the model supports.
     """
-    check_length(saved, length)
+    saved.check_length(length)
     if length is not None or saved.rows != "free":
         return length or saved.length
     return min(saved.length, MOST) // block * block

@@ -13,7 +13,9 @@ from lm_eval.utils import make_table
 from published import LENGTH, publish_tiny
 
 import ddlib as dd
-from recipes.harness import DiffusionLM, Row, batches, key, until
+from recipes.generation.prompt import batches
+from recipes.generation.samples import until
+from recipes.harness import DiffusionLM, Row, key
 
 
 @pytest.fixture(scope="module")
@@ -215,12 +217,13 @@ def test_text_is_written_behind_the_context_up_to_a_stop(model):
 
 
 def test_a_long_context_leaves_room_to_write(model):
-    words, temperature, limit = model._job(
-        "The state of our union. " * 9, {"max_gen_toks": 5, "temperature": 0.7}
+    job = model._job(
+        request("The state of our union. " * 9, {"max_gen_toks": 5, "temperature": 0.7})
     )
-    assert (len(words), temperature, limit) == (LENGTH - 5, 0.0, 5)
-    words, temperature, limit = model._job("We", {"do_sample": True, "temperature": 0.7})
-    assert words[0] == model.saved.special.bos and (temperature, limit) == (0.7, LENGTH // 2)
+    assert (len(job.sample.row.states), job.temperature, job.limit) == (LENGTH - 5, 0.0, 5)
+    job = model._job(request("We", {"do_sample": True, "temperature": 0.7}))
+    assert job.sample.row.states[0] == model.saved.special.bos
+    assert (job.temperature, job.limit) == (0.7, LENGTH // 2)
 
 
 def test_stops():

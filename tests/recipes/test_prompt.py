@@ -175,7 +175,10 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
         ValueError, match="new=37: 3 tokens precede them, and them/theirs supports 39 in whole"
     ):
         row(apart, "11", blocks, new=37)
-    for full in (dict(text="1" * 39, pace=together), dict(text="1" * 7, pace=together, length=8)):
+    for full in (
+        dict(prompt="1" * 39, pace=together),
+        dict(prompt="1" * 7, pace=together, length=8),
+    ):
         length = full.get("length", 40)
         with pytest.raises(
             ValueError, match=f"prompt: its {length} tokens, with special ones, fill the sequence"

@@ -1,0 +1,418 @@
+"""From text to text: prompts, chats and texts with gaps through a trained model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import ddlib as dd
+from recipes.config import at_least
+from recipes.console import render
+from recipes.embeddings.naming import cluster_names
+from recipes.generation.constrained import Constraint, begun
+from recipes.generation.lengths import FoundLength
+from recipes.generation.prompt import (
+    Conversation,
+    Prompt,
+    Row,
+    check_known,
+    check_prompt,
+    has_gaps,
+    listed,
+    row,
+    texts_of,
+)
+from recipes.generation.samples import Sample, batched, draw_batch, to_draw, until
+from recipes.generation.sampling import OnStep, Sampling
+from recipes.generation.steps import follow
+from recipes.model_io import LoadedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is drawn for prompts, and how.
+
+    Raises:
+        ValueError: values out of range, or that exclude each other.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    numbers: Sequence[int] = (0,)
+    """Numbers of the samples of each prompt, which determine their noise."""
+    length: int | str | None = None
+    """Tokens of a sequence, or the short string of a rule that finds it; None for the model's."""
+    new: int | None = None
+    """Tokens behind a prompt, in place of ``length``."""
+    constraint: Constraint | None = None
+    """Constraint on the text."""
+    unknown: bool = False
+    """Whether symbols of a prompt that the tokenizer lacks are accepted."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            name: value
+            for name in ("length", "new")
+            if isinstance(value := getattr(self, name), int)
+        }
+        at_least(1, **limits)
+        at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
+        if self.length is not None and self.new is not None:
+            raise ValueError(
+                f"new={self.new}: not with length={self.length}, the length of the whole sequence"
+            )
+        if self.constraint is not None:
+            self.constraint.check()
+            if self.rule is not None:
+                raise ValueError(
+                    f"length={self.length!r}: not with a regex or a JSON schema, give a number"
+                )
+
+    @property
+    def rule(self) -> FoundLength | None:
+        """The rule for the lengths, if they are not given."""
+        return FoundLength(self.length) if isinstance(self.length, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Options of ``Pipeline.generate``; those that transformers has too have its names.
+
+    Raises:
+        ValueError: values out of range, or that exclude each other.
+    """
+
+    max_new_tokens: int | None = None
+    """Tokens behind a prompt without gaps, in place of ``max_length``; at a pace of blocks the last
+    block is drawn whole, and the text is cut."""
+    max_length: int | str | None = None
+    """Tokens of a sequence, the prompt among them; or the short string of a rule that finds it,
+    such as "auto:max=512"; by default as in ``recipes.generate``."""
+    num_return_sequences: int = 1
+    """Samples of each prompt."""
+    seed: int = 0
+    """Seed of the noise."""
+    return_full_text: bool = True
+    """Whether a text begins with its prompt. Messages of a chat are never returned."""
+    stop_strings: str | Sequence[str] = ()
+    """Where the text behind a prompt ends, before the first of them."""
+    regex: str | None = None
+    """Regular expression of the text behind a prompt, or of the whole text of one with gaps."""
+    json_schema: str | Path | Mapping[str, Any] | None = None
+    """JSON schema of that text, or a file with one."""
+    unknown: bool = False
+    """Whether symbols that the tokenizer lacks are accepted."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Further options, which a call takes by their names: ``sampler``, ``steps``, ``temperature``,
+    ``top_p``, ``pace`` and so on."""
+
+    def __post_init__(self) -> None:
+        at_least(1, num_return_sequences=self.num_return_sequences)
+        if self.max_length is not None and self.max_new_tokens is not None:
+            raise ValueError(
+                f"max_new_tokens={self.max_new_tokens}: not with max_length={self.max_length!r}, "
+                "the length of the whole sequence"
+            )
+        self.request  # noqa: B018  checks its values
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the options of a call by their names.
+
+        Raises:
+            ValueError: a name that is not one of them, with the nearest one, or an invalid value.
+        """
+        own = {one.name for one in fields(cls)}
+        further = {one.name for one in fields(Sampling)}
+        for name in options:
+            if name not in own | further:
+                near = get_close_matches(name, own | further, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"{name}={options[name]!r}: is not an option of a text{hint}")
+        steering = {name: value for name, value in options.items() if name in further}
+        values = {name: value for name, value in options.items() if name in own}
+        if steering:
+            values["sampling"] = replace(values.get("sampling", Sampling()), **steering)
+        return cls(**values)
+
+    def check(self, prompt: Prompt) -> None:
+        """Raise for a prompt that is invalid for any model, or with these options.
+
+        Raises:
+            TypeError: neither text nor messages.
+            ValueError: as in ``check_prompt``; an option that a text with gaps does not have.
+        """
+        check_prompt(prompt)
+        if has_gaps(prompt) and (self.stop_strings or not self.return_full_text):
+            raise ValueError(
+                f"stop_strings={self.stop_strings!r}, return_full_text={self.return_full_text}: "
+                "not with gaps in a prompt, which is the whole text"
+            )
+
+    @property
+    def request(self) -> Request:
+        """The request for samples with these options."""
+        constrained = self.regex is not None or self.json_schema is not None
+        schema = Path(self.json_schema) if isinstance(self.json_schema, str) else self.json_schema
+        return Request(
+            sampling=self.sampling,
+            seed=self.seed,
+            numbers=range(self.num_return_sequences),
+            length=self.max_length,
+            new=self.max_new_tokens,
+            constraint=Constraint(self.regex, schema) if constrained else None,
+            unknown=self.unknown,
+        )
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A text that was drawn."""
+
+    text: str
+    """The text; for messages the answer."""
+    prompt: int
+    """Place of its prompt among those of the call."""
+    number: int
+    """Number of the sample: the same number draws the same text, whatever else is drawn."""
+    tokens: tuple[int, ...]
+    """Tokens of the whole row, with the prompt and special ones."""
+    ended: bool
+    """Whether the text ends by itself or by a stop string, not at the end of its row."""
+    fills: tuple[str, ...] = ()
+    """Text of each gap of the prompt, in their order."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """State of a text while it is drawn."""
+
+    text: str
+    """Text so far, with _ at each position that is not a token."""
+    prompt: int
+    number: int
+    time: float
+    """Mean time of the positions, from 1 at noise to 0."""
+    result: Generated | None = None
+    """The text, in the last draft of a sample."""
+
+
+class Pipeline:
+    """A model and its tokenizer, from text to text.
+
+    Every method takes one prompt or a list of any length. A text is a function of its prompt, the
+    options, the seed and its number: batches change it by rounding only.
+
+    Args:
+        model: the model.
+        batch_size: samples that are drawn at a time.
+
+    Raises:
+        ValueError: a batch size below 1.
+    """
+
+    def __init__(self, model: LoadedModel, batch_size: int = 16) -> None:
+        at_least(1, batch_size=batch_size)
+        self.model = model
+        self.batch_size = batch_size
+
+    def rows(self, prompts: Sequence[Prompt], request: Request) -> list[Row]:
+        """Return the row of each prompt, after checking that the model supports the request.
+
+        Raises:
+            ValueError: before anything is drawn, for anything that does not fit.
+        """
+        saved = self.model
+        for prompt in prompts:
+            for name, text in texts_of(prompt):
+                check_known(saved, name, text, request.unknown)
+        pace = request.sampling.pace_of(saved)
+        length = request.length
+        if request.rule is not None:
+            length = request.rule.largest_length(saved, request.sampling, prompts)
+        assert not isinstance(length, str)
+        rows = [row(saved, prompt, pace, length, request.new) for prompt in prompts]
+        if request.constraint is not None:
+            rows = [begun(saved, one) for one in rows]
+        for count in dict.fromkeys(one.length - one.lead for one in rows):
+            request.sampling.course(saved, count)
+        return rows
+
+    def samples(self, prompts: Sequence[Prompt], request: Request) -> list[Sample]:
+        """Return the samples of each prompt, after the checks of ``rows``."""
+        free = request.length is None and request.new is None
+        seed = request.seed if free and self.model.draws_lengths else None
+        return to_draw(self.model, self.rows(prompts, request), request.numbers, seed)
+
+    def automaton(self, samples: Sequence[Sample], request: Request) -> dd.contrib.Automaton | None:
+        """Return the automaton of the constraint; None without one.
+
+        Raises:
+            ValueError: as in ``Constraint.automaton_of``.
+        """
+        if request.constraint is None:
+            return None
+        rows = list({id(one.row): one.row for one in samples}.values())
+        return request.constraint.automaton_of(self.model, request.sampling, rows)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt] = None, **options: Any
+    ) -> list[Generated]:
+        """Draw texts: behind prompts, in the gaps of texts, or in answer to messages.
+
+        Args:
+            prompts: a prompt, or a list of them: the beginning of a text; a text with gaps, [MASK]
+                or [MASK:3]; the messages of a chat; None for a text without a prompt.
+            options: those of ``TextOptions`` and ``Sampling``.
+
+        Returns:
+            the texts, those of the first prompt first.
+
+        Raises:
+            ValueError: before anything is drawn, for an option or a prompt that is invalid or that
+                the model does not support.
+        """
+        drawing = self._drawing(prompts, options)
+        for places in drawing.batches():
+            drawing.draw(places)
+        return [drawing.result(place) for place in range(len(drawing.samples))]
+
+    def chat(
+        self, messages: Conversation | Sequence[Conversation], **options: Any
+    ) -> list[Generated]:
+        """Draw the next message of one chat or of several.
+
+        Args:
+            messages: those of a chat, each with its ``role`` and its ``content``, or a list of
+                chats.
+            options: as in ``generate``.
+
+        Raises:
+            TypeError: a prompt that is not messages.
+            ValueError: as in ``generate``; a tokenizer without a chat template.
+        """
+        for prompt in listed(messages):
+            if prompt is None or isinstance(prompt, str):
+                raise TypeError(
+                    f"messages: {prompt!r} must be messages, each with role and content; "
+                    "generate takes texts"
+                )
+        return self.generate(messages, **options)
+
+    def infill(self, texts: str | Sequence[str], **options: Any) -> list[Generated]:
+        """Fill the gaps of one text or of several: [MASK] is one free token, [MASK:3] are three.
+
+        The rest of a text is fixed. ``Generated.fills`` are the texts of the gaps.
+
+        Args:
+            texts: texts with gaps.
+            options: as in ``generate``.
+
+        Raises:
+            ValueError: as in ``generate``; a text without a gap; a process without a mask.
+        """
+        for text in listed(texts):
+            if not has_gaps(text):
+                raise ValueError(
+                    f"texts: {text!r} has no gap, must have one, as [MASK] or [MASK:3]; generate "
+                    "takes prompts"
+                )
+        return self.generate(texts, **options)
+
+    def stream(self, prompts: Prompt | Sequence[Prompt] = None, **options: Any) -> Iterator[Draft]:
+        """Yield a draft of every text after each step; the texts are those of ``generate``.
+
+        The last draft of a text has its ``result``. The texts of a batch come together, batch after
+        batch. An iterator that is closed stops drawing.
+
+        Args:
+            prompts: as in ``generate``.
+            options: as in ``generate``.
+
+        Raises:
+            ValueError: as in ``generate``, at the call.
+        """
+        return self._drafts(self._drawing(prompts, options))
+
+    def _drafts(self, drawing: "_Drawing") -> Iterator[Draft]:
+        saved = self.model
+        names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+        for places in drawing.batches():
+            for _, t, z in follow(partial(drawing.draw, places)):
+                times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
+                for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
+                    one = drawing.samples[place]
+                    text = render(saved.tokenizer, one.row.drafted(states), names).plain
+                    yield Draft(text, drawing.prompt_of(place), one.number, time)
+            for place in places:
+                result = drawing.result(place)
+                yield Draft(result.text, result.prompt, result.number, 0.0, result)
+
+    def _drawing(
+        self, prompts: Prompt | Sequence[Prompt], options: Mapping[str, Any]
+    ) -> "_Drawing":
+        """Return the samples of a call, after all checks."""
+        ways = TextOptions.of(options)
+        each = listed(prompts)
+        for prompt in each:
+            ways.check(prompt)
+        samples = self.samples(each, ways.request)
+        return _Drawing(self, ways, samples, self.automaton(samples, ways.request))
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """Samples of one call of a pipeline."""
+
+    pipeline: Pipeline
+    options: TextOptions
+    samples: Sequence[Sample]
+    automaton: dd.contrib.Automaton | None
+
+    def batches(self) -> Iterator[list[int]]:
+        """Yield the places of samples that are drawn together."""
+        yield from batched(
+            self.pipeline.model,
+            self.samples,
+            self.options.sampling,
+            self.pipeline.batch_size,
+            self.automaton is not None,
+        )
+
+    def draw(self, places: Sequence[int], on_step: OnStep | None = None) -> None:
+        """Draw the samples at these places."""
+        saved = self.pipeline.model
+        rule = self.options.request.rule
+        draw_batch(
+            saved,
+            [self.samples[place] for place in places],
+            self.options.sampling,
+            self.options.seed,
+            on_step,
+            rule=None if rule is None else rule.rule(saved),
+            constraint=self.automaton,
+        )
+
+    def prompt_of(self, place: int) -> int:
+        """Return the place of a sample's prompt."""
+        return place // self.options.num_return_sequences
+
+    def result(self, place: int) -> Generated:
+        """Return the text of a sample that was drawn."""
+        saved = self.pipeline.model
+        one = self.samples[place]
+        new = self.options.max_new_tokens
+        before, behind = one.parts(saved, new)
+        text = until(behind, self.options.stop_strings)
+        tokens = one.limited(new)
+        ended = text != behind or one.row.end(tokens, saved.ends) < len(tokens)
+        return Generated(
+            before + text if self.options.return_full_text else text,
+            self.prompt_of(place),
+            one.number,
+            tuple(one.tokens),
+            ended,
+            tuple(map(saved.tokenizer.decode, one.fills(saved))),
+        )
