@@ -42,7 +42,7 @@ from recipes.engine.validation import (
     references,
     validate,
 )
-from recipes.evaluation.exact import check_order, exact, reader
+from recipes.evaluation.exact import check_order, exact
 from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
 from recipes.evaluation.samples import draw_samples, measure, metrics_of
@@ -53,6 +53,7 @@ from recipes.model_io import (
     LoadedModel,
     LoadOptions,
     Precision,
+    make_order,
     measured_length,
     one_of,
     open_held_out,
@@ -267,7 +268,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     order = (
         None
         if options.likelihood is None
-        else reader(saved, options.likelihood, length, group, pace)
+        else make_order(saved, options.likelihood, length, group, pace)
     )
     text = data.is_text
     if not text and options.scorer not in (Options.scorer, NONE):

@@ -12,10 +12,9 @@ import torch
 
 from recipes.data import examples, open_prepared
 from recipes.engine import train
-from recipes.evaluation.exact import reader
 from recipes.hdlm_tables import FORCED
 from recipes.metrics import read
-from recipes.model_io import open_saved
+from recipes.model_io import make_order, open_saved
 from studies import smoke
 from studies.weights import arms, measurement, pages, run, stages, texts
 from studies.weights.arms import Sizes, Tuning
@@ -128,7 +127,7 @@ def test_the_judge_scores_all_positions_in_one_call(study):
     options = {"length": 128, "pad_id": data.fill_id, "batch_size": 3, "seed": 0, "threads": 0}
     batch = next(iter(examples(data.validation, **options)))
     scores = measurement.causal_scores(saved, batch.x, data.pad_id)
-    order = reader(saved, "left_to_right")
+    order = make_order(saved, "left_to_right")
     chain, calls = read(saved.process, saved.denoiser, [batch], order, None, 3, pace=saved.pace)
     assert calls == 128
     torch.testing.assert_close(scores.nats, chain.nats[:, 0])

@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-import ddlib as dd
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data import Batch, Prepared
 from recipes.engine.parallel import World
 from recipes.engine.validation import over
 from recipes.metrics import Estimate, Terms, in_units, read
-from recipes.model_io import LoadedModel, make_sampler
-from recipes.model_io.samplers import check_sampler
+from recipes.model_io import LoadedModel, blocks_of, check_sampler
 
 COSTS = ("drawing_in_parallel", "order")
 """Names of the costs of an order in the results, see ``ddlib.contrib.OrderCosts``."""
@@ -39,60 +37,6 @@ def check_order(name: str | None, steps: int | None, group: int | None) -> None:
             raise ValueError(f"{option}={value}: requires an order, given by likelihood")
     if steps is not None and group is not None:
         raise ValueError(f"likelihood_group={group}: not with likelihood_steps={steps}")
-
-
-def reader(
-    saved: LoadedModel,
-    name: str,
-    length: int | None = None,
-    group: int | None = None,
-    pace: Pace | None = None,
-) -> Sampler:
-    """Return the order with this name and options.
-
-    Args:
-        saved: the model.
-        name: short string of the order.
-        length: tokens of a sequence; by default the model's.
-        group: edges per call.
-        pace: the pace of the model.
-
-    Raises:
-        ValueError: no such sampler; it defines no exact likelihood, with the reason; or it does not
-            support the length of the sequences or blocks, or the group is longer.
-    """
-    order = make_sampler(saved, name, "likelihood")
-    blocks = blocks_of(saved, pace)
-    size = length or saved.length
-    size = size if blocks is None else blocks.block or size
-    try:
-        dd.Likelihood.check(saved.process, order)
-        if _of_one_length(saved):
-            order.check_length(size)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"likelihood={name!r}: {error}") from error
-    if group is not None and group > size:
-        raise ValueError(
-            f"likelihood_group={group}: must be at most {size}, the tokens that one call may draw"
-        )
-    return order
-
-
-def _of_one_length(saved: LoadedModel) -> bool:
-    """Return whether all rows have the same length."""
-    fixed = saved.rows == "exact" and saved.layout is not None and saved.layout.fixed is not None
-    return saved.rows in ("padded", "wrapped") or fixed
-
-
-def blocks_of(saved: LoadedModel, pace: Pace | None) -> Pace | None:
-    """Return the blocks by which a likelihood is computed: those of the pace, if all sequences
-    consist of them.
-    """
-    return (
-        pace
-        if pace is not None and pace.block and _of_one_length(saved) and not saved.leads
-        else None
-    )
 
 
 def exact(

@@ -7,10 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 import ddlib as dd
-from recipes.config import at_least
+from recipes.config import at_least, check_keys
 from recipes.console import render
 from recipes.embeddings.naming import cluster_names
+from recipes.generation import scores
 from recipes.generation.constrained import Constraint, begun
 from recipes.generation.lengths import FoundLength
 from recipes.generation.prompt import (
@@ -26,8 +29,9 @@ from recipes.generation.prompt import (
 )
 from recipes.generation.samples import Sample, batched, draw_batch, to_draw, until
 from recipes.generation.sampling import OnStep, Sampling
+from recipes.generation.scores import Score, document
 from recipes.generation.steps import follow
-from recipes.model_io import LoadedModel
+from recipes.model_io import LoadedModel, LoadOptions, Precision, make_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +340,45 @@ class Pipeline:
         """
         return self._drafts(self._drawing(prompts, options))
 
+    def score(
+        self,
+        texts: str | Sequence[str],
+        *,
+        likelihood: str | None = None,
+        draws: int = 16,
+        seed: int = 0,
+        unknown: bool = False,
+    ) -> list[Score]:
+        """Measure -log p of one text or of several: its bound, or itself by an order.
+
+        A text stands between the beginning and the end of a document, as in training, and a score
+        does not depend on the other texts.
+
+        Args:
+            texts: the texts.
+            likelihood: short string of an order, such as "left_to_right", for the exact value with
+                a network call per token and level; None for the bound.
+            draws: draws of time and noise for each bound.
+            seed: seed of times and noise.
+            unknown: whether symbols that the tokenizer lacks are accepted.
+
+        Raises:
+            ValueError: before anything is measured: more tokens than the sequences of the model
+                have; symbols that the tokenizer lacks; an order without an exact likelihood.
+        """
+        at_least(1, draws=draws)
+        at_least(0, seed=seed)
+        saved = self.model
+        order = None if likelihood is None else make_order(saved, likelihood, pace=saved.pace)
+        documents = []
+        for text in listed(texts):
+            assert isinstance(text, str)
+            check_known(saved, "texts", text, unknown)
+            documents.append(document(saved, text))
+        if order is not None:
+            return list(scores.likelihood(saved, documents, order, self.batch_size))
+        return [scores.bound(saved, one, draws, seed, self.batch_size) for one in documents]
+
     def _drafts(self, drawing: "_Drawing") -> Iterator[Draft]:
         saved = self.model
         names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
@@ -416,3 +459,29 @@ class _Drawing:
             ended,
             tuple(map(saved.tokenizer.decode, one.fills(saved))),
         )
+
+
+def pipeline(
+    model: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    precision: Precision = "float32",
+    batch_size: int = 16,
+    **reading: Any,
+) -> Pipeline:
+    """Load a model for texts: a run, its weights, a published folder, or a third-party denoiser.
+
+    Args:
+        model: folder, or owner/name on the hub.
+        device: for the network; by default CUDA if there is any.
+        precision: precision of the network's products; for a third-party model of its weights too.
+        batch_size: sequences at a time; affects only memory and speed.
+        reading: fields of ``LoadOptions``: ``trust``, ``revision``, ``family``, ``mask_token``,
+            ``block_size``.
+
+    Raises:
+        FileNotFoundError, OSError, PermissionError, ValueError: as in ``open_saved``.
+    """
+    check_keys("pipeline:", reading, LoadOptions)
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Pipeline(LoadOptions(**reading).open(str(model), where, precision), batch_size)

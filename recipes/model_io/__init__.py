@@ -8,7 +8,7 @@ from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER,
 from recipes.model_io.opening import LoadOptions, one_of, open_saved
 from recipes.model_io.publishing import publish
 from recipes.model_io.reading import measured_length, open_held_out
-from recipes.model_io.samplers import check_sampler, make_sampler
+from recipes.model_io.samplers import blocks_of, check_sampler, make_order, make_sampler
 
 __all__ = [
     "CLUSTERS",
@@ -21,7 +21,9 @@ __all__ = [
     "LoadedModel",
     "Precision",
     "as_function",
+    "blocks_of",
     "check_sampler",
+    "make_order",
     "make_sampler",
     "measured_length",
     "one_of",

@@ -38,7 +38,7 @@ from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data import examples, wrapped
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS
-from recipes.evaluation.exact import reader
+from recipes.model_io import make_order
 from recipes.evaluation.report import check_model, result_path, value_and_error, write
 from recipes.model_io import LoadedModel, LoadOptions, held_out, measured_length
 from recipes.model_io.samplers import check_sampler
@@ -233,7 +233,7 @@ def subject_of(options: Options, saved: LoadedModel) -> Subject:
             check_reuse(reuse_of(name), pace, able)
     except TypeError as error:
         raise ValueError(f"caches={name!r}: {error}") from error
-    order = cast(Ordered, reader(saved, options.order, length))
+    order = cast(Ordered, make_order(saved, options.order, length))
     data = held_out(saved, options.data)
     part = (wrapped(data, length) if saved.rows == "wrapped" else data).validation
     count = min(options.sequences, len(part))

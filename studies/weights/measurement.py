@@ -15,14 +15,13 @@ from recipes.config import at_once
 from recipes.data import Batch, Prepared, open_prepared
 from recipes.engine.parallel import alone
 from recipes.engine.validation import over
-from recipes.evaluation.exact import reader
 from recipes.evaluation.frontier import fewest_calls, quality
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.calls import network_calls
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Terms, measure, read
 from recipes.metrics.scoring import Scores
-from recipes.model_io import LoadedModel, open_saved
+from recipes.model_io import LoadedModel, make_order, open_saved
 from studies.runs import Run, by_text
 from studies.setting import LENGTH, Setting, measured, together
 
@@ -48,7 +47,7 @@ def chain(folder: Path, text: Path) -> Run:
     saved = open_saved(folder)
     data = open_prepared(text)
     count = len(data.validation)
-    order = reader(saved, ORDER)
+    order = make_order(saved, ORDER)
     calls = []
 
     def chain_of(batches: Iterable[Batch]) -> Terms:

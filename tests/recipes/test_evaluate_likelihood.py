@@ -13,8 +13,8 @@ from recipes.console import make_console
 from recipes.data import examples, open_prepared
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate, main, show
-from recipes.evaluation.exact import exact, reader
-from recipes.model_io import open_saved
+from recipes.evaluation.exact import exact
+from recipes.model_io import make_order, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 ENTROPY = "confidence:score=entropy"
@@ -39,7 +39,7 @@ def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=AL
     return exact(
         saved,
         open_prepared(published.data.folder),
-        reader(saved, name),
+        make_order(saved, name),
         steps,
         sequences,
         batch,
@@ -98,7 +98,7 @@ def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
 def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     saved = open_saved(published.run)
     data = published.data
-    grouped = exact(saved, data, reader(saved, ENTROPY, group=4), None, 5, 4, ALONE, group=4)
+    grouped = exact(saved, data, make_order(saved, ENTROPY, group=4), None, 5, 4, ALONE, group=4)
     batch = next(
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
     )
@@ -139,7 +139,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
     saved = open_saved(blocked.run)
     data = blocked.data
     pace = dd.paces.Blocks(4)
-    order = reader(saved, "left_to_right", 24, 2, pace)
+    order = make_order(saved, "left_to_right", 24, 2, pace)
     likely = exact(saved, data, order, None, 3, 3, ALONE, 24, 2, pace)
     batch = next(
         examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
@@ -164,7 +164,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
     with pytest.raises(
         ValueError, match="likelihood_group=8: must be at most 4, the tokens that one call may draw"
     ):
-        reader(saved, "left_to_right", 24, 8, pace)
+        make_order(saved, "left_to_right", 24, 8, pace)
 
 
 class Share(World):
@@ -203,7 +203,7 @@ def test_a_network_of_packed_rows_sees_no_padding(packed):
     saved = open_saved(packed.run, precision="bfloat16")
     seen = []
     saved.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    likely = exact(saved, packed.data, reader(saved, "confidence"), 3, 4, 4, ALONE)
+    likely = exact(saved, packed.data, make_order(saved, "confidence"), 3, 4, 4, ALONE)
     assert likely["protocol"]["padding"] == "none" and len({z.shape[1] for z in seen}) > 1
     assert not any(bool((z == packed.data.pad_id).any()) for z in seen)
 

@@ -1,0 +1,273 @@
+"""From text to text in Python: the same as the commands, and for each text the same as alone."""
+
+import io
+import json
+import math
+
+import pytest
+import torch
+from pretrained_by_others import write
+from published import LENGTH, SENTENCES, publish_tiny
+
+import ddlib as dd
+import recipes
+from recipes.console import make_console
+from recipes.engine.parallel import alone
+from recipes.evaluation.samples import draw_samples
+from recipes.generate import Options, generate
+from recipes.generation.calls import network_calls
+from recipes.generation.pipeline import Pipeline, TextOptions
+from recipes.generation.sampling import Sampling
+from recipes.generation.steps import follow
+
+PROMPTS = ["The state of", "We", None, "The [MASK:3] of our[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("run"), depth=2)
+
+
+@pytest.fixture(scope="module")
+def pipe(published):
+    return recipes.pipeline(published.run, device="cpu", batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory):
+    """A third-party model with a chat template, and a cache for prompts."""
+    folder = write(tmp_path_factory.mktemp("others") / "a2d", "a2d")
+    return recipes.pipeline(folder, device="cpu", block_size=0)
+
+
+def test_texts_are_those_of_the_command(published, pipe, tmp_path):
+    out = tmp_path / "out.jsonl"
+    for prompt in PROMPTS:
+        options = dict(samples=3, seed=5, sampling=Sampling(steps=4, temperature=0.7), out=out)
+        texts = generate(
+            Options(run=str(published.run), prompt=prompt or (), **options),
+            make_console(io.StringIO()),
+        )
+        found = pipe.generate(prompt, num_return_sequences=3, seed=5, steps=4, temperature=0.7)
+        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        assert [one.text for one in found] == texts
+        assert [list(one.tokens) for one in found] == [line["tokens"] for line in lines]
+
+
+@pytest.mark.parametrize("sampler", ["ancestral", "confidence:threshold=0.5"])
+def test_lists_of_any_length_have_the_texts_of_each_alone(pipe, sampler):
+    ways = dict(steps=3, sampler=sampler, num_return_sequences=2)
+    several = pipe.generate(PROMPTS, **ways)
+    single = [one for prompt in PROMPTS for one in pipe.generate(prompt, **ways)]
+    assert [one.tokens for one in several] == [one.tokens for one in single]
+    assert [(one.prompt, one.number) for one in several] == [
+        (prompt, number) for prompt in range(len(PROMPTS)) for number in range(2)
+    ]
+    assert pipe.generate([], **ways) == []
+    assert [one.tokens for one in pipe.generate(PROMPTS[::-1], **ways)][-2:] == [
+        one.tokens for one in several[:2]
+    ]
+
+
+def test_gaps_are_filled_and_named_one_by_one(pipe):
+    saved = pipe.model
+    text = "The [MASK:3] of our[MASK][MASK:2] is"
+    for one in pipe.infill([text, text], steps=3, num_return_sequences=2):
+        assert len(one.fills) == 3 and one.ended
+        mask = saved.process.num_states - 1
+        given = pipe.rows([text], TextOptions().request)[0].states.tolist()
+        drawn = [token for token, state in zip(one.tokens, given, strict=True) if state == mask]
+        decode = saved.tokenizer.decode
+        assert one.fills == (decode(drawn[:3]), decode(drawn[3:4]), decode(drawn[4:]))
+    with pytest.raises(ValueError, match="texts: 'We' has no gap, must have one"):
+        pipe.infill(["We [MASK]", "We"])
+    with pytest.raises(ValueError, match="return_full_text=False: not with gaps"):
+        pipe.infill("We [MASK]", return_full_text=False)
+
+
+def test_the_text_behind_a_prompt_stops_and_is_cut(pipe):
+    ways = dict(steps=3, seed=2)
+    whole, behind = (
+        pipe.generate("The state of", return_full_text=full, **ways)[0] for full in (True, False)
+    )
+    assert whole.tokens == behind.tokens and whole.text == "The state of" + behind.text
+    stop = behind.text[2:4]
+    for stops in (stop, ["never there", stop]):
+        one = pipe.generate("The state of", stop_strings=stops, **ways)[0]
+        assert one.ended and one.text == "The state of" + behind.text[: behind.text.index(stop)]
+    given = 1 + len(pipe.model.encode("The state of"))
+    for new in (1, 4):
+        one = pipe.generate("The state of", max_new_tokens=new, steps=3, pace="blocks:4")[0]
+        assert len(one.tokens) % 4 == 0 and len(one.tokens) >= given + new
+        tokens = [*one.tokens[1 : given + new]]
+        ends = [place for place, token in enumerate(tokens) if token in pipe.model.ends]
+        assert one.text == pipe.model.tokenizer.decode(tokens[: min(ends, default=len(tokens))])
+
+
+def test_a_chat_is_answered_and_continued(speaking):
+    question = [{"role": "user", "content": "Is our union strong?"}]
+    longer = [{"role": "system", "content": "Be brief."}, *question]
+    longer += [{"role": "assistant", "content": "No."}, {"role": "user", "content": "We will."}]
+    both = speaking.chat([question, longer], max_new_tokens=6, steps=3)
+    each = [speaking.chat(one, max_new_tokens=6, steps=3)[0] for one in (question, longer)]
+    assert [one.tokens for one in both] == [one.tokens for one in each]
+    prompt = speaking.model.encode(speaking.model.chat(longer))
+    assert list(both[1].tokens[: len(prompt)]) == prompt and len(both[1].tokens) == len(prompt) + 6
+    answer = speaking.model.cut_at_end(both[1].tokens[len(prompt) :])
+    assert both[1].text == speaking.model.tokenizer.decode(answer)
+    mixed = speaking.generate([question, "We will"], max_new_tokens=6, steps=3)
+    assert mixed[0].tokens == both[0].tokens and mixed[1].text.startswith("We will")
+    with pytest.raises(TypeError, match="messages: 'We' must be messages"):
+        speaking.chat("We")
+    for wrong in ([{"role": "user"}], [{"role": "user", "content": 3}]):
+        with pytest.raises(TypeError, match="must have a role and a content, both text"):
+            speaking.chat(wrong)
+
+
+def test_a_stream_ends_with_the_texts_and_stops_when_it_is_closed(pipe):
+    ways = dict(steps=4, num_return_sequences=3)
+    drafts = list(pipe.stream(PROMPTS, **ways))
+    results = {(one.prompt, one.number): one.result for one in drafts if one.result is not None}
+    expected = pipe.generate(PROMPTS, **ways)
+    assert [results[one.prompt, one.number] for one in expected] == expected
+    for one in expected:
+        mine = [
+            draft for draft in drafts if (draft.prompt, draft.number) == (one.prompt, one.number)
+        ]
+        times = [draft.time for draft in mine]
+        assert times[0] == 1 and times == sorted(times, reverse=True) and len(mine) == 6
+        gaps = [draft.text.count("_") for draft in mine]
+        assert gaps == sorted(gaps, reverse=True) and gaps[0] > 0 and mine[-1].text == one.text
+    with network_calls(pipe.model.model) as calls:
+        stream = pipe.stream("We", steps=4)
+        assert calls.sequences == 0
+        next(stream)
+        next(stream)
+        stream.close()
+    assert calls.sequences == 1
+    with pytest.raises(ValueError, match="steps=0"):
+        pipe.stream("We", steps=0)
+
+
+def test_an_error_of_a_call_is_raised_by_its_iterator():
+    def run(on_step):
+        on_step(-1, torch.ones(1), torch.zeros(1, 1))
+        raise KeyError("lost")
+
+    steps = follow(run)
+    assert next(steps)[0] == -1
+    with pytest.raises(KeyError, match="lost"):
+        next(steps)
+
+
+def test_exact_scores_are_those_of_whole_rows_whose_padding_is_given(published, pipe):
+    saved = pipe.model
+    documents = [one.tolist() for one in published.data.validation if len(one) <= LENGTH]
+    texts = [saved.tokenizer.decode(saved.document(one)) for one in documents]
+    assert len(texts) > 3
+    scores = pipe.score(texts, likelihood="left_to_right")
+    for score, document in zip(scores, documents, strict=True):
+        x = torch.full((1, LENGTH), saved.special.pad)
+        x[0, : len(document)] = torch.tensor(document)
+        given = (torch.arange(LENGTH) >= len(document))[None]
+        expected = dd.likelihood(
+            saved.process,
+            saved.denoiser,
+            x,
+            dd.samplers.LeftToRight(),
+            given=given,
+            parameterization="posterior",
+        )
+        assert score.exact and score.nats.standard_error == 0 and score.tokens == len(document)
+        assert score.nats.value == pytest.approx(-float(expected.log_likelihood), rel=1e-5)
+
+
+def test_a_bound_is_that_of_its_text_alone_with_an_error_that_shrinks(pipe):
+    texts = [SENTENCES[0], "No.", "We will build roads."]
+    found = pipe.score(texts, draws=8)
+    for text, one in zip(texts, found, strict=True):
+        assert not one.exact and one.nats.standard_error > 0
+        again = pipe.score(text, draws=8)[0]
+        assert again.nats.value == pytest.approx(one.nats.value, rel=1e-5)
+        assert one.per_token.value * one.tokens == pytest.approx(one.nats.value)
+    assert pipe.score("No.", draws=8, seed=1)[0].nats.value != found[1].nats.value
+    few, many = (pipe.score("No.", draws=count)[0].nats for count in (16, 1024))
+    assert many.standard_error < few.standard_error / 2
+    assert abs(few.value - many.value) < 5 * math.hypot(few.standard_error, many.standard_error)
+
+
+@pytest.mark.statistical
+def test_the_mean_of_bounds_is_the_bound_of_an_evaluation(published, pipe):
+    documents = list(published.data.validation)
+    fit = [number for number, one in enumerate(documents) if len(one) <= LENGTH]
+    texts = [
+        pipe.model.tokenizer.decode(pipe.model.document(documents[number].tolist()))
+        for number in fit
+    ]
+    mine = [one.nats for one in pipe.score(texts, draws=64)]
+    x = torch.full((len(fit), LENGTH), published.data.fill_id)
+    for row, number in zip(x, fit, strict=True):
+        row[: len(documents[number])] = torch.from_numpy(documents[number].astype("int64"))
+    mask = torch.arange(LENGTH) < torch.tensor([len(documents[n]) for n in fit])[:, None]
+    totals = []
+    saved = pipe.model
+    for number in range(64):
+        noise = dd.KeyedGenerator(0, number, torch.arange(len(fit)))
+        with torch.no_grad():
+            bound = dd.bound(
+                saved.process, saved.denoiser, x, noise, parameterization="posterior", mask=mask
+            )
+        totals.append(float((bound.total * mask).sum()))
+    theirs = torch.tensor(totals)
+    error = math.sqrt(
+        sum(one.standard_error**2 for one in mine) + float(theirs.var()) / len(theirs)
+    )
+    assert abs(sum(one.value for one in mine) - float(theirs.mean())) < 4 * error
+
+
+def test_texts_that_do_not_fit_are_refused_by_name(pipe):
+    with pytest.raises(ValueError, match=r"texts: .* tokens with its special ones, must have"):
+        pipe.score(["No.", "We will build roads. " * 20])
+    with pytest.raises(ValueError, match="draws=0: must be at least 1"):
+        pipe.score("No.", draws=0)
+    with pytest.raises(ValueError, match="likelihood='ancestral': "):
+        pipe.score("No.", likelihood="ancestral")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            dict(max_new_token=3),
+            "max_new_token=3: is not an option of a text; did you mean max_new",
+        ),
+        (dict(temprature=1.0), r"temprature=1.0: .*; did you mean temperature\?"),
+        (dict(max_new_tokens=3, max_length=9), "max_new_tokens=3: not with max_length=9"),
+        (dict(num_return_sequences=0), "num_return_sequences=0: must be at least 1"),
+        (dict(seed=-1), "seed=-1: must be at least 0"),
+        (dict(max_length=LENGTH + 1), f"length={LENGTH + 1}: must be at most {LENGTH}"),
+        (dict(label="3"), "label='3': .* was trained without labels"),
+    ],
+)
+def test_wrong_options_are_refused(pipe, options, message):
+    with pytest.raises(ValueError, match=message):
+        pipe.generate("We", **options)
+
+
+def test_a_pipeline_takes_the_options_of_loading(published):
+    with pytest.raises(ValueError, match=r"^pipeline: revison: no such key; did you mean revision"):
+        recipes.pipeline(published.run, revison="main")
+    with pytest.raises(FileNotFoundError, match="no folder runs/a/b"):
+        recipes.pipeline("runs/a/b")
+    with pytest.raises(ValueError, match="batch_size=0"):
+        recipes.pipeline(published.run, batch_size=0)
+    assert isinstance(recipes.pipeline(published.run), Pipeline)
+    with pytest.raises(AttributeError, match="module 'recipes' has no attribute 'pipelin'"):
+        recipes.pipelin  # noqa: B018
+
+
+def test_an_evaluation_draws_as_a_pipeline_does(published, pipe):
+    """The samples that an evaluation scores are those of its numbers."""
+    drawn = draw_samples(pipe.model, Sampling(steps=3), 5, LENGTH, 2, 7, alone())
+    texts = pipe.generate(None, num_return_sequences=5, seed=7, steps=3)
+    assert drawn == [list(one.tokens) for one in texts]
