@@ -18,6 +18,7 @@ from recipes.data.text import train_tokenizer
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols, show_symbol
 from recipes.generate import Options
+from recipes.generation.pipeline import Pipeline
 from recipes.generation.prompt import check_known
 from recipes.model_io import LoadedModel
 
@@ -215,8 +216,9 @@ def test_generate_refuses_them_before_anything_is_drawn():
     model = saved(word_level())
     options = Options(run="mine", prompt="the dog")
     with pytest.raises(ValueError, match=r"prompt: 1 symbols are not in"):
-        options.rows(model, options.texts())
-    (row,) = replace(options, unknown=True, new=2).rows(model, ["the dog"])
+        Pipeline(model).rows(options.given(), options.request)
+    accepting = replace(options, unknown=True, new=2)
+    (row,) = Pipeline(model).rows(accepting.given(), accepting.request)
     assert row.states.tolist() == [4, 0]
 
 
