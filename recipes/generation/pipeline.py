@@ -415,7 +415,7 @@ class _Drawing:
     automaton: dd.contrib.Automaton | None
 
     def batches(self) -> Iterator[list[int]]:
-        """Yield the places of samples that are drawn together."""
+        """Yield the places of samples that are drawn in one batch."""
         yield from batched(
             self.pipeline.model,
             self.samples,

@@ -121,7 +121,7 @@ def _check_prompt(name: str, text: str, chat: bool) -> None:
             f"{name}: {match[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?"
         )
     if chat and (match := GAP.search(text)):
-        raise ValueError(f"{name}: {match[0]} is a gap, which a message of a chat cannot contain")
+        raise ValueError(f"{name}: {match[0]} is a gap, which a message cannot contain")
     for gap in GAP.finditer(text):
         if gap[1] and int(gap[1]) == 0:
             raise ValueError(f"{name}: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
