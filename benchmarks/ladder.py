@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +78,9 @@ class Count(NamedTuple):
 class Setting(NamedTuple):
     """Sizes by name, of the losses, numbers of steps, device, and torch.compile's back end."""
 
-    sizes: Mapping[str, Size] = SIZES
+    sizes: Mapping[str, Size] = MappingProxyType(
+        SIZES | {"base_128": SIZES["base"]._replace(sequences=128)}
+    )
     losses: LossSizes = LossSizes()
     count: Count = Count()
     device: str = "cuda"
@@ -86,7 +89,11 @@ class Setting(NamedTuple):
 
 GPU = Setting()
 TINY = Setting(
-    {"small": TINY_PROFILE, "base": TINY_PROFILE._replace(depth=3)},
+    {
+        "small": TINY_PROFILE,
+        "base": TINY_PROFILE._replace(depth=3),
+        "base_128": TINY_PROFILE._replace(depth=3, sequences=4),
+    },
     TINY_LOSSES,
     Count(2, 2, 2, 1, 2, 2**10),
     "cpu",
@@ -212,9 +219,9 @@ def at_best(device: str) -> float | None:
 
 def items(setting: Setting) -> list[Item]:
     """Return all items in order of priority."""
-    small, base = setting.sizes
+    small, base, large = setting.sizes
     candidates = [
-        Item("constants", 20, partial(floor, setting)),
+        Item("constants", 30, partial(floor, setting)),
         *_rungs(small, {BASELINE: {}}, setting, 80),
         *_rungs(base, {BASELINE: {}}, setting, 100),
         Item("losses, all levels", 60, partial(losses, False, setting)),
@@ -224,6 +231,7 @@ def items(setting: Setting) -> list[Item]:
         Item(f"{base}, peer", 100, partial(peer, base, False, setting)),
         *_rungs(small, OTHER_LOSS, setting, 60, compares=False),
         *_rungs(base, OTHER_LOSS, setting, 60, compares=False),
+        *_rungs(large, {BASELINE: {}}, setting, 60),
         Item(f"{small}, peer in one graph", 150, partial(peer, small, True, setting)),
         *_rungs(base, LADDER, setting, 60),
     ]

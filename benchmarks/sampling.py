@@ -150,7 +150,10 @@ def network(process: ForwardProcess, text: Text, tree: list[Tensor] | None = Non
     model = DiT(process.num_states, process.vocab_size, **text.network, tree=tree)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
-    return model.eval().to(text.device)
+    model = model.eval().to(text.device)
+    if text.device == "cuda":  # for both methods
+        model.compile_trunk()
+    return model
 
 
 @torch.no_grad()
