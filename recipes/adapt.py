@@ -1,17 +1,22 @@
-"""Convert a causal language model to a diffusion language model: Llama, Qwen, any in transformers.
+"""Convert a causal language model to a diffusion language model: Llama, Qwen, any in transformers;
+tune either to instructions.
 
     python -m recipes.adapt mdlm --from FOLDER                   # masked diffusion
     python -m recipes.adapt hdlm --from FOLDER  # clusters of the model's embeddings
     python -m recipes.adapt scratch --from FOLDER  # a small DiT on the same tokens, to compare
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
+    python -m recipes.adapt mdlm --from FOLDER --sft chats.jsonl --template chat.jinja
+    python -m recipes.adapt run --from RUN --sft chats.jsonl  # a run of ddlib
 
 FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text:
 the State of the Union addresses, or --text: a file, a folder or a quoted pattern of .txt, .json,
 .jsonl or .parquet. --held-out, --sample-by and --unknown are those of python -m recipes.prepare
 local, whose table is printed. A second text for the same model needs --data.folder and
---output.folder. Bound and samples are taken before the first step and after the last. --model.shift
-0 removes the causal model's shift, --model.anneal 0 opens its attention at once. The run is an
-ordinary one: the same command resumes it, recipes.generate and recipes.evaluate take its folder.
+--output.folder. With --sft the answers of conversations are learned in place of a text; --template,
+--answers and --longest are those of python -m recipes.prepare chat. Bound and samples are taken
+before the first step and after the last. --model.shift 0 removes the causal model's shift,
+--model.anneal 0 opens its attention at once. The run is an ordinary one: the same command resumes
+it, recipes.generate and recipes.evaluate take its folder.
 ``python -m recipes.adapt mdlm --from FOLDER --help`` shows the values most often changed,
 ``--help-all`` every value.
 """
@@ -20,22 +25,28 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ddlib import parts
-from recipes.config import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe, read_recipe
 from recipes.config.command import choose
 from recipes.config.help import ALL
 from recipes.console import command, plain_errors
-from recipes.data import Corpus, Prepared, Source, local
+from recipes.data import Corpus, Prepared, Source, SymbolCorpus, local
 from recipes.data.source import BY_LINE, CUTS, SOTU, SampleBy
 from recipes.data.unknown import UNKNOWN
+from recipes.model_io.names import CLUSTERS as SAVED_CLUSTERS
+from recipes.model_io.names import COUNTS, RECIPE, WEIGHTS
 
 PROG = "python -m recipes.adapt"
 CLUSTERS = 64
 """Number of clusters of the variant hdlm, as in the paper."""
+
+OF_CHAT = ("template", "answers", "longest")
+"""Arguments of the preparation of conversations."""
 
 
 def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
@@ -95,8 +106,66 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
     }
 
 
-def smoke(recipe: Recipe) -> Recipe:
-    """Return the recipe with so few and short texts that a small model runs in seconds."""
+def weights_of(name: str) -> Path | None:
+    """Return the folder of the weights of a run of ddlib; None for another model."""
+    folder = Path(name) / WEIGHTS if (Path(name) / WEIGHTS).is_dir() else Path(name)
+    return folder if (folder / RECIPE).is_file() else None
+
+
+def of_run(name: str, weights: Path) -> Mapping[str, tuple[str, Recipe]]:
+    """Return the recipe that continues a run of ddlib: its process, pace, network and loss.
+
+    Args:
+        name: folder of the run.
+        weights: folder of its weights.
+
+    Raises:
+        ValueError: a process with frequencies of the run's text, which others would replace.
+    """
+    (_, adapted) = variants(Path(name).name)["mdlm"]
+    saved = read_recipe(weights / RECIPE)
+    if (weights / COUNTS).exists():
+        raise ValueError(
+            f"--from {name}: its process has the frequencies of the tokens of its text, and would "
+            "have those of other data: start from a run with another process"
+        )
+    process = saved.process
+    if (weights / f"{SAVED_CLUSTERS}.json").exists():
+        process = process | {"clusters": str(weights / SAVED_CLUSTERS)}
+    model = saved.model | ({"anneal": 0} if "anneal" in saved.model else {})
+    loss = saved.loss if "count_padding" in saved.loss else adapted.loss
+    output = replace(adapted.output, folder=adapted.output.folder.parent / "run")
+    changes = {"data": replace(adapted.data, length=saved.data.length), "output": output}
+    changes |= {"process": process, "model": model, "pace": saved.pace, "loss": loss}
+    return {"run": (f"process and network of {name}", replace(adapted, start=name, **changes))}
+
+
+def for_answers(recipe: Recipe) -> Recipe:
+    """Return the recipe of instruction tuning in place of that for a text.
+
+    Padding counts in the loss, so that nothing is drawn behind the end of an answer:
+    ``docs/recipes/sft.md`` has the measurement.
+    """
+    data = recipe.data.folder.name.replace("adapt-", "sft-", 1)
+    run = recipe.output.folder.parent.name.replace("adapt-", "sft-", 1)
+    return replace(
+        recipe,
+        data=replace(recipe.data, folder=recipe.data.folder.with_name(data)),
+        output=replace(
+            recipe.output,
+            folder=recipe.output.folder.parent.with_name(run) / recipe.output.folder.name,
+        ),
+        loss=recipe.loss | {"count_padding": True},
+    )
+
+
+def smoke(recipe: Recipe, length: int | None = 16) -> Recipe:
+    """Return the recipe with so few and short texts that a small model runs in seconds.
+
+    Args:
+        recipe: the recipe.
+        length: tokens of a sequence; None for those of the recipe.
+    """
     output = replace(
         recipe.output,
         folder=Path("runs/smoke") / recipe.output.folder.name,
@@ -112,7 +181,7 @@ def smoke(recipe: Recipe) -> Recipe:
     optimizer = replace(recipe.optimizer, warmup=2)
     return replace(
         recipe,
-        data=replace(recipe.data, length=16),
+        data=replace(recipe.data, length=length or recipe.data.length),
         optimizer=optimizer,
         output=output,
         batch=4,
@@ -149,11 +218,7 @@ def corpus_for(
     from recipes.data.making import twentieth
     from recipes.data.tokens import BEGINNINGS, ENDINGS, load_tokenizer
 
-    if held_out is not None and held_out < 2:
-        raise ValueError(
-            f"--held-out {held_out}: must be at least 2, the mean over one document has no "
-            "standard error"
-        )
+    check_held_out(held_out)
     vocabulary = load_tokenizer(name, revision).get_vocab()
     theirs = AutoTokenizer.from_pretrained(
         name, trust_remote_code=False, revision=revision or "main"
@@ -171,11 +236,62 @@ def corpus_for(
     return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])
 
 
+def conversations(options: argparse.Namespace, revision: str | None) -> SymbolCorpus:
+    """Return the conversations of --sft in the tokens of a model.
+
+    Raises:
+        ValueError: options of a text; too few that are held out.
+    """
+    for flag in ("text", "sample_by", "unknown"):
+        if (value := getattr(options, flag)) is not None:
+            raise ValueError(
+                f"--{flag.replace('_', '-')} {value}: not with --sft {options.sft}, which names "
+                "the data"
+            )
+    check_held_out(options.held_out)
+    weights = weights_of(options.name)
+    source = {
+        "kind": "chat",
+        "files": options.sft,
+        "tokenizer": options.name if weights is None else str(weights),
+    }
+    values = {name: getattr(options, name) for name in OF_CHAT} | {"revision": revision}
+    source |= {name: value for name, value in values.items() if value is not None}
+    return SymbolCorpus(source=source, held_out=options.held_out)
+
+
+def check_text_options(options: argparse.Namespace, of_run: bool) -> None:
+    """Raise ValueError for options of conversations without --sft, and for a text for a run.
+
+    Args:
+        options: the arguments.
+        of_run: whether a text would be prepared for a run of ddlib.
+    """
+    for name in OF_CHAT:
+        if (value := getattr(options, name)) is not None:
+            raise ValueError(f"--{name} {value}: only with --sft FILE, the conversations")
+    if of_run:
+        raise ValueError(
+            f"--from {options.name}: is a run of ddlib, must come with conversations, --sft FILE; "
+            "a text is learned from its weights by python -m recipes.train with start: "
+            f"{options.name}"
+        )
+
+
+def check_held_out(count: int | None) -> None:
+    """Raise ValueError for fewer than two documents for validation."""
+    if count is not None and count < 2:
+        raise ValueError(
+            f"--held-out {count}: must be at least 2, the mean over one document has no standard "
+            "error"
+        )
+
+
 def check(name: str, recipe: Recipe) -> None:
     """Raise for a model, or recipe values for it, that are not supported, before any text is
     prepared.
 
-    Warn of a chat template, which a run does not keep.
+    Warn of a chat template, which a run on a text does not keep.
 
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
@@ -203,12 +319,13 @@ def check(name: str, recipe: Recipe) -> None:
             "of its embedding. "
             "Added tokens require rows first (resize_token_embeddings of transformers)"
         )
-    if AutoTokenizer.from_pretrained(
+    templates = AutoTokenizer.from_pretrained(
         name, trust_remote_code=False, revision=revision or "main"
-    ).chat_template:
+    ).chat_template
+    if templates and not isinstance(recipe.data.corpus, SymbolCorpus):
         print(
             f"warning: --from {name}: its chat template is not kept, so --chat does not take the "
-            "run",
+            "run; with conversations (--sft) it is",
             file=sys.stderr,
         )
     if recipe.model["kind"] == "causal_lm":
@@ -298,12 +415,16 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--held-out", type=int)
     known.add_argument("--sample-by", choices=tuple(CUTS))
     known.add_argument("--unknown", type=float)
+    known.add_argument("--sft")
+    known.add_argument("--template")
+    known.add_argument("--answers")
+    known.add_argument("--longest", type=int)
     return known
 
 
 def check_prepared(options: argparse.Namespace) -> None:
     """Raise ValueError for arguments of the preparation of text that is prepared already."""
-    for flag in ("held_out", "sample_by", "unknown"):
+    for flag in ("held_out", "sample_by", "unknown", *OF_CHAT):
         if (value := getattr(options, flag)) is not None:
             raise ValueError(
                 f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is "
@@ -325,13 +446,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
-        recipe, switches = choose(variants(options.name or "FOLDER"), smoke, PROG, rest)
-        makes_text = switches.folder is None or options.text is not None
+        weights = weights_of(options.name or "")
+        known = (
+            variants(options.name or "FOLDER") if weights is None else of_run(options.name, weights)
+        )
+        tunes = options.sft is not None
+        known = {
+            name: (about, for_answers(recipe) if tunes else recipe)
+            for name, (about, recipe) in known.items()
+        }
+        shrink = partial(smoke, length=None) if tunes else smoke
+        recipe, switches = choose(known, shrink, PROG, rest)
+        revision = recipe.model.get("revision")
+        makes_text = switches.folder is None or options.text is not None or tunes
         if not makes_text:
             check_prepared(options)
-        check(options.name, recipe)
-        if makes_text:
-            revision = recipe.model.get("revision")
+        if tunes:
+            corpus = conversations(options, revision)
+            recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
+        else:
+            check_text_options(options, weights is not None and makes_text)
+        if weights is None:
+            check(options.name, recipe)
+        if makes_text and not tunes:
             corpus = corpus_for(
                 options.name,
                 options.text or SOTU,

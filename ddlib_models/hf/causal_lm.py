@@ -6,6 +6,7 @@ is run.
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -263,6 +264,18 @@ class CausalLM(CachedHFBackbone):
         merged.lora = 0
         merged._hub_mixin_config = self.saved_arguments() | {"lora": 0}
         return merged.save_pretrained(save_directory, **options)
+
+    def fill(self, path: Path, optional: tuple[str, ...] = ()) -> None:
+        """Fill the network from a file as ``Pretrained.fill``.
+
+        A file has no adapters: they are made anew, and begin without effect.
+        """
+        if not self.lora:
+            super().fill(path, optional)
+            return
+        self.network = low_rank.remove_adapters(self.network)
+        super().fill(path, optional)
+        self.network = low_rank.add_adapters(self.network, self.lora)
 
     @torch.no_grad()
     def start_clusters(self, parents: Sequence[Sequence[int] | Tensor]) -> None:

@@ -33,6 +33,11 @@ def add_adapters(network: nn.Module, rank: int) -> nn.Module:
         )
 
 
+def remove_adapters(network: nn.Module) -> nn.Module:
+    """Return the network passed to ``add_adapters``, without the adapters."""
+    return network.unload()
+
+
 def merge_adapters(network: nn.Module) -> nn.Module:
     """Return the network passed to ``add_adapters``, with the adapters added to its matrices."""
     return network.merge_and_unload()

@@ -252,6 +252,10 @@ class Pretrained(
                 )
         return config
 
+    def fill(self, path: Path, optional: tuple[str, ...] = ()) -> None:
+        """Load the tensors of a file into the network; see ``tensors.fill``."""
+        fill(self, path, optional)
+
     def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:
         kind = type(self)
         return super().generate_model_card(
@@ -292,7 +296,7 @@ class Pretrained(
     ) -> T:
         arguments = {key: value for key, value in kwargs.items() if key not in _HUB}
         model = cls(**arguments).to(map_location)
-        fill(model, Path(model_id) / WEIGHTS)
+        model.fill(Path(model_id) / WEIGHTS)
         return model.eval()
 
 

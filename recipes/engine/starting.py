@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def start(
                     f"the run: --process.clusters {folder / CLUSTERS}"
                 )
         try:
-            fill(model, folder / "model.safetensors", getattr(model, "initially_neutral", ()))
+            read = model.fill if isinstance(model, Pretrained) else partial(fill, model)
+            read(folder / "model.safetensors", getattr(model, "initially_neutral", ()))
         except ValueError as error:
             other = parts.difference(read_recipe(folder / RECIPE).model, recipe.model, "model")
             raise ValueError(
