@@ -44,6 +44,7 @@ from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
 from recipes.data.tokens import load_tokenizer
 from recipes.data.unknown import UNKNOWN
+from recipes.model_io.names import RECIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,6 +70,8 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
+    if prepared is not None and prepared.layout is not None and prepared.layout.template:
+        return _of_chat(prepared, place)
     if prepared is not None and prepared.layout is not None:
         length = (
             prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
@@ -90,6 +93,18 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
         f"{output}\n"
         "(--smoke is tiny and takes seconds; without it the size is the paper's, for GPUs)"
         + ("" if prepared is None else _of_weights(prepared, place, output))
+    )
+
+
+def _of_chat(prepared: Prepared, place: str) -> str:
+    """Return the command that tunes the model of the tokenizer to conversations."""
+    name = str(prepared.manifest["corpus"]["source"]["tokenizer"])
+    variant = "run" if (Path(name) / RECIPE).exists() else "mdlm"
+    output = shlex.quote(str(Path("runs") / prepared.folder.resolve().name))
+    length = max(prepared.layout.lengths or {1: 1}) + 1
+    return (
+        f"train on it: python -m recipes.adapt {variant} --from {shlex.quote(name)} "
+        f"--data.folder {place} --data.length {length} \\\n    --output.folder {output}"
     )
 
 
