@@ -104,7 +104,8 @@ def _of_chat(prepared: Prepared, place: str) -> str:
     length = max(prepared.layout.lengths or {1: 1}) + 1
     return (
         f"train on it: python -m recipes.adapt {variant} --from {shlex.quote(name)} "
-        f"--data.folder {place} --data.length {length} \\\n    --output.folder {output}"
+        f"--data.folder {place} --data.length {length} \\\n"
+        f"    --loss.count-padding --output.folder {output}"
     )
 
 
