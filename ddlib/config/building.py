@@ -71,12 +71,19 @@ def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[regi
     kinds = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
         value = values.get(key.name)
-        for part in value if key.many and isinstance(value, list) else [value]:
+        for part in _members(key, value):
             if key.group and isinstance(part, Mapping):
                 kinds += origins(key.group, part, run)
         if key.function and isinstance(value, str):
             kinds.append(registry.origin(group, value))
     return [one for one in dict.fromkeys(kinds) if one.package != "ddlib"]
+
+
+def _members(key: Key, value: Any) -> list[Any]:
+    """Return the parts in the value of a key."""
+    if key.named and isinstance(value, Mapping):
+        return list(value.values())
+    return value if key.many and isinstance(value, list) else [value]
 
 
 def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> Any:
@@ -121,6 +128,14 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
 
 
 def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any:
+    if key.named and isinstance(value, Mapping):
+        return {
+            name: _read(key.group or "", one, run, f"{place}.{name}", faults)
+            for name, one in value.items()
+        }
+    if key.named:
+        faults.append(f"{place}: must be a mapping of names to parts, got {value!r}")
+        return None
     if key.many and isinstance(value, list | tuple):
         return [
             _read(key.group or "", one, run, f"{place}[{i}]", faults) for i, one in enumerate(value)
@@ -160,6 +175,11 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
             value = values[name]
             if key.function:
                 arguments[name] = _function(value, key)
+            elif key.named:
+                arguments[name] = {
+                    each: _build(key.group or "", one, run, f"{place}.{name}.{each}")
+                    for each, one in value.items()
+                }
             elif key.many and isinstance(value, list):
                 arguments[name] = [
                     _build(key.group or "", one, run, f"{place}.{name}[{i}]")

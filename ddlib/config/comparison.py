@@ -68,6 +68,8 @@ def _restore(value: Any, now: Any) -> Any:
         return rebuilt(now, value)
     if isinstance(value, list) and isinstance(now, tuple) and len(value) == len(now):
         return [_restore(one, other) for one, other in zip(value, now, strict=True)]
+    if isinstance(value, dict) and isinstance(now, dict) and value.keys() == now.keys():
+        return {name: _restore(one, now[name]) for name, one in value.items()}
     return now if callable(now) and value == path_of(now) else value
 
 

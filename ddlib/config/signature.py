@@ -42,6 +42,8 @@ class Key:
     """True if the argument is a function, given as ``package.module:object``."""
     many: bool = False
     """True if the argument may be a list of parts."""
+    named: bool = False
+    """True if the argument is a mapping of names to parts."""
 
     @property
     def plain(self) -> bool:
@@ -176,8 +178,10 @@ def _keys(target: Callable[..., Any]) -> Iterator[Key]:
         annotation = parameter.annotation
         if annotation is REQUIRED or isinstance(annotation, str):
             annotation = Any
+        named = get_origin(annotation) is Mapping
+        member = get_args(annotation)[1] if named else annotation
         group = next(
-            (kind for kind in registry.GROUPS if _mentions(annotation, registry.base_of(kind))),
+            (kind for kind in registry.GROUPS if _mentions(member, registry.base_of(kind))),
             None,
         )
         function = not group and _is_function(annotation)
@@ -192,6 +196,7 @@ def _keys(target: Callable[..., Any]) -> Iterator[Key]:
             group,
             function=function,
             many=bool(group) and many,
+            named=bool(group) and named,
         )
 
 

@@ -143,7 +143,7 @@ class DiffusionCollator:
         )
         _check_order(position)
         z, t, measure = self.noise(x, position)
-        z, t = hold_given(x, z, t, given)
+        z, t = hold_given(self.process.tokens_as_states(x), z, t, given)
         conditions = default_collate(
             [{name: item[name] for name in item if name not in READ} for item in items]
         )

@@ -321,10 +321,11 @@ def bound(
         importance = process.importance_weight(x, z, t)
         if independent is not None:
             importance = torch.where(independent, 1.0, importance)
+    states = process.tokens_as_states(x)
     if s is not None:
-        s = hold_given(x, z, s, given)[1]
-    z, t = hold_given(x, z, t, given, pace.block if at_once else None)
-    clean = {"clean": x} if at_once else {}
+        s = hold_given(states, z, s, given)[1]
+    z, t = hold_given(states, z, t, given, pace.block if at_once else None)
+    clean = {"clean": states} if at_once else {}
     try:
         with able.evaluating(z.device, "dd.bound"):
             output = denoiser(z, _default_dtype(t), **clean)
@@ -346,8 +347,8 @@ def bound(
     last = high if steps is not None else min(high, latest_time(t.dtype))
     start, end = (t.new_full((rows,), time) for time in (low, last))
     left = torch.zeros_like(diffusion)
-    if bool((process.likelihood(x, x, start) < 1).any()):
-        z, _ = hold_given(x, process.sample(x, start, generator), start, given)
+    if bool((process.likelihood(states, x, start) < 1).any()):
+        z, _ = hold_given(states, process.sample(x, start, generator), start, given)
         logits = cavity_logits(process, denoiser(z, _default_dtype(start)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
     able.check_graph(output, "dd.bound")

@@ -19,7 +19,7 @@ def hold_given(
         \qquad z_R \sim q_t(\cdot \mid x_R),\ z_G = x_G
 
     Args:
-        x: (B, L) clean tokens.
+        x: (B, L) clean tokens, for a product ``process.tokens_as_states(x)``.
         z: (B, L) noisy states, drawn for all positions.
         t: (B,) times, or (B, L), one for each position.
         given: (B, L) bool, True at given tokens; None for none.

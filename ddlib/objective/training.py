@@ -296,7 +296,7 @@ def training_loss(
     options = LossOptions(weighting, mode, parameterization)
     inputs = LossInputs.of(process, x, z, t, options, mask, given)
     process.check_noised(x, z, inputs.t, inputs.mask)
-    check_held(x, z, given)
+    check_held(process.tokens_as_states(x), z, given)
     if reduction == "none":
         return as_output(output).losses(inputs)
     if reduction == "mean":

@@ -148,6 +148,7 @@ def to_cavity(
         ValueError: NaN or +inf logits.
     """
     logits = layout.token_logits(float32_or_wider(logits))
+    logits = process.restrict_logits(logits, z)
     check_finite(logits)
     return _CONVERSIONS[layout.parameterization](process, logits, z, t)
 
@@ -161,6 +162,7 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     """
     process.check_inputs(z=z, t=t)
     check_logits(logits, z.shape, process.vocab_size)
+    logits = process.restrict_logits(logits, z)
     check_finite(logits)
     log_evidence = process.token_evidence(z, t).log()
     return logits.log_softmax(-1) + log_evidence.to(logits.dtype)

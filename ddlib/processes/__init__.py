@@ -15,6 +15,7 @@ from ddlib.processes.masked import Masked
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
+from ddlib.processes.product import Product
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
 
@@ -27,6 +28,7 @@ __all__ = [
     "MatrixExponential",
     "Noisy",
     "PerWord",
+    "Product",
     "RateMatrix",
     "Uniform",
     "elapsed",

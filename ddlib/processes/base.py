@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from inspect import signature
 from itertools import islice
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -76,6 +76,19 @@ def check_process(process: object, other: object = None) -> None:
         raise TypeError(
             f"process is {process!r}, must be a ddlib.processes.ForwardProcess object{exchanged}"
         )
+
+
+class Component(NamedTuple):
+    """Process of some positions of a sequence."""
+
+    process: "ForwardProcess"
+    first_state: int
+    """Number, among the states of the sequence, of its state 0."""
+    label: str
+    """Text before the process in messages, such as its field; empty for all positions."""
+
+    def __repr__(self) -> str:
+        return f"{self.label}{self.process!r}"
 
 
 class ForwardProcess(Float64Module, Part):
@@ -203,6 +216,51 @@ class ForwardProcess(Float64Module, Part):
         """
         beyond = self.num_states - self.vocab_size
         return (self.vocab_size, beyond) if beyond else (self.vocab_size,)
+
+    # ---- what a sequence of it is made of: one alphabet, unless it is a product
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """Processes of one alphabet that its positions have: itself, or the fields of a product."""
+        return (Component(self, 0, ""),)
+
+    def component_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Number of the component of each state, of the shape of z."""
+        return torch.zeros_like(z)
+
+    def at_positions(self, positions: slice) -> Self:
+        """Return the process of some positions of its sequences."""
+        return self
+
+    def tokens_as_states(self, x: Tokens) -> Tokens:
+        """States of clean tokens (B, L): the tokens themselves, plus the first state of their field
+        in a product.
+        """
+        return x
+
+    def states_as_tokens(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Tokens of clean states, inverse of ``tokens_as_states``; any token at other states."""
+        return z.clamp_max(self.vocab_size - 1)
+
+    @property
+    def token_states(self) -> Int64[Tensor, "N"]:
+        """All states that are tokens, (N,)."""
+        return torch.arange(self.vocab_size, device=self.device)
+
+    def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
+        """Return logits (B, L, V) with -inf at entries that are no tokens of the position.
+
+        The position is that of the state ``z``. Without fields all entries are tokens.
+        """
+        return logits
+
+    def widened(self, vocab_size: int) -> "ForwardProcess":
+        """Return a process over at least ``vocab_size`` tokens that is this one at its tokens.
+
+        That is, losses, likelihoods and draws are equal, given logits of -inf at the others. By
+        default the process itself, as noise depends on the number of tokens.
+        """
+        return self
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return a process of the same class and structure over at most ``vocab_size`` tokens.

@@ -28,6 +28,10 @@ class Masked(Hierarchical):
         super().__init__(Flat(vocab_size, masks), schedule)
         self.declare(masks=masks)
 
+    def widened(self, vocab_size: int) -> "Masked":
+        size = max(vocab_size, self.vocab_size)
+        return Masked(size, self.schedules[0], self.levels[-1]) if type(self) is Masked else self
+
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(5, Linear()), cls(4, Geometric()), cls(4, Linear(), masks=3)]

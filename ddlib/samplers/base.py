@@ -185,12 +185,15 @@ class ReversePart(Part):
 
         The message has the reason and an alternative.
         """
-        if isinstance(process, self.requires):
+        others = [
+            each for each in process.components if not isinstance(each.process, self.requires)
+        ]
+        if not others:
             return
         if self.requires is LevelProcess:
-            lacking = f"needs a process with levels, {process!r} has none"
+            lacking = f"needs a process with levels, {others[0]!r} has none"
         else:
-            lacking = f"needs a {self.requires.__name__}, {process!r} is not one"
+            lacking = f"needs a {self.requires.__name__}, {others[0]!r} is not one"
         raise TypeError(f"{type(self).__name__} {lacking}: {self.instead}")
 
     @classmethod
@@ -262,17 +265,16 @@ class Sampler(ReversePart):
         """Return tokens only. If t = 0 is not noise-free, a last network call draws them from p(x |
         z).
         """
-        process = run.process
         (z, t, _) = state
-        tokens = z.clamp_max(process.vocab_size - 1)
-        unsure = run.free & ~(
-            (z < process.vocab_size) & (process.likelihood(tokens, tokens, t) == 1)
-        )
+        is_token = run.process.level_of(z) == 0
+        certain = run.process.likelihood(z, run.process.states_as_tokens(z), t) == 1
+        unsure = run.free & ~(is_token & certain)
         if not bool(unsure.any()):
             return z
         u = rand(z.shape, run.generator, z.device)
         result = z.clone()
         for predictions in run.network.at(z, t, unsure):
+            process = predictions.network.process
             states = predictions.z[:, None]
             times = predictions.t
             logits = predictions.token_logits(0 * predictions.z)
@@ -284,9 +286,8 @@ class Sampler(ReversePart):
                 "steps must move every position to t = 0",
             )
             scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]
-            result[predictions.b, predictions.i] = draw_logits(
-                scores, u[predictions.b, predictions.i]
-            )
+            tokens = draw_logits(scores, u[predictions.b, predictions.i])
+            result[predictions.b, predictions.i] = predictions.as_states(tokens)
         return result
 
     def time_of(self, run: SamplingContext, state: State) -> Times:

@@ -89,7 +89,7 @@ class SamplingCall(SamplingContext):
 
     sampler: Sampler
     fixed: Tokens
-    """(B, L) the tokens at the positions that are not free."""
+    """(B, L) the tokens at the positions that are not free, as states."""
     controls: tuple["Control", ...] = ()
     """In the order in which they act."""
     sharpening: Callable[[float], Sharpen] = flat

@@ -16,7 +16,7 @@ from ddlib.utils.random import Generator, KeyedGenerator, rand
 
 
 def draw_tokens(call: SamplingCall) -> Tokens:
-    """Draw the tokens at the free positions, (B, L); the others are ``fixed``."""
+    """Draw the tokens at the free positions, (B, L) states; the others are ``fixed``."""
     run = call
     state = _check_state(run.sampler, run.sampler.init(run))
     state = state._replace(z=torch.where(run.free, state.z, run.fixed))
@@ -134,6 +134,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         context = contexts.at(fixed[:, :start], after, behind, times)
         block = replace(
             run,
+            process=run.process.at_positions(here),
             network=run.network.within(context),
             fixed=fixed[:, here],
             free=free[:, here],
@@ -154,8 +155,9 @@ def _noise_behind(size: int, run: SamplingCall) -> Tokens:
     if size == length:
         return first
     noise = _block_generator(run.generator, True)
+    process = run.process.at_positions(slice(size, None))
     return torch.cat(
-        [first, run.process.sample_prior((rows, length - size), noise, device=run.free.device)], 1
+        [first, process.sample_prior((rows, length - size), noise, device=run.free.device)], 1
     )
 
 

@@ -52,8 +52,7 @@ def network_of(call: SamplingCall) -> Capabilities:
 
 def final_tokens(process: ForwardProcess) -> bool:
     """Return whether tokens stay once they are drawn."""
-    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
-    return not bool(process.replaceable(tokens).any())
+    return not bool(process.replaceable(process.token_states[:, None]).any())
 
 
 def unchanged_draws(call: SamplingCall) -> bool:
@@ -67,9 +66,10 @@ def unchanged_draws(call: SamplingCall) -> bool:
 
 def noise_free_end(process: ForwardProcess) -> bool:
     """Return whether tokens have no noise at t = 0."""
-    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
-    start = torch.zeros(len(tokens), dtype=torch.float64, device=process.device)
-    return bool((process.likelihood(tokens, tokens, start) == 1).all())
+    states = process.token_states[:, None]
+    start = torch.zeros(len(states), dtype=torch.float64, device=process.device)
+    tokens = process.states_as_tokens(states)
+    return bool((process.likelihood(states, tokens, start) == 1).all())
 
 
 def masked_tree(process: ForwardProcess) -> bool:

@@ -82,7 +82,7 @@ class Plan(SamplingCall):
         )
         for control in self.controls:
             call = control.prepare(call)
-        tokens = draw(call)
+        tokens = self.process.states_as_tokens(draw(call))
         for control in self.controls:
             finished = control.finish(call, tokens)
             require(
@@ -189,6 +189,7 @@ def plan(
     target = process.device if stated is None else stated.device
     _check_device(process, target)
     fixed, free = _prompt(process, prompt, (rows, length), target)
+    process.check_inputs(x=fixed)
     source, seeds = _source(generator, rows)
     processors = [function for one in controls for function in one.logits(process, length)]
     compact = not any(Needs.PART_BATCHES in one.breaks for one in controls)
@@ -201,7 +202,7 @@ def plan(
         free=free,
         generator=source,
         sampler=sampler,
-        fixed=fixed,
+        fixed=process.tokens_as_states(fixed),
         controls=controls,
         sharpening=lambda t: _compose([one.sharpen(t) for one in controls]),
         pace=pace,

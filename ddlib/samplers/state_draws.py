@@ -107,7 +107,8 @@ class Independent(Draws):
     ) -> Iterator[tuple[Predictions, Int64[Tensor, "N"]]]:
         for part in predictions:
             to = target[part.b, part.i]
-            yield part, _draw(part, to, noise.take(part.b, part.i), force, sharpen)
+            own = _draw(part, to, noise.take(part.b, part.i), force, sharpen)
+            yield part, part.as_states(own)
 
     def log_probs(
         self,
@@ -196,6 +197,7 @@ def transition_log_prob(
         (N,) in nats, -inf at unreachable states.
     """
     result = torch.zeros(len(states), dtype=torch.float64, device=states.device)
+    states = states - predictions.network.first_state
     target = predictions.network.process.level_of(states[:, None])[:, 0]
     for rows, first, members, log_probs in child_log_probs(predictions, target, force, sharpen):
         drawn = members == states[rows, None] - first

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from ddlib import schedules
 from ddlib import times as densities
-from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.hierarchies import Blur, Flat, Hierarchy, Tree
 from ddlib.processes import (
     GIDD,
     ForwardProcess,
     Hierarchical,
     Masked,
+    Product,
     RateMatrix,
     Uniform,
     examples,
@@ -151,6 +152,31 @@ def processes(
         _rate_matrix_process(schedule),
         st.sampled_from(small) if small else st.nothing(),
     )
+
+
+@st.composite
+def products(draw: Callable[..., Any], max_length: int = 3, max_words: int = 3) -> Product:
+    """Strategy of products of up to three fields over small vocabularies, of every kind of noise
+    that has forgotten the tokens at t = 1.
+    """
+    kinds = st.one_of(
+        st.builds(Hierarchical, hierarchies(2, max_words), exact_schedules()),
+        st.builds(Masked, st.integers(1, max_words), exact_schedules()),
+        st.builds(Uniform, st.integers(2, max_words), exact_schedules()),
+        st.builds(GIDD, st.integers(1, max_words), st.sampled_from([0.0, 0.3])),
+        st.builds(
+            Hierarchical,
+            st.builds(Blur, st.integers(2, max_words), st.just([0.6])),
+            st.just(schedules.Linear()),
+        ),
+    )
+    length = draw(st.integers(1, max_length))
+    number = draw(st.integers(1, length))
+    every = {name: draw(kinds) for name in "abc"[:number]}
+    rest = draw(
+        st.lists(st.integers(0, number - 1), min_size=length - number, max_size=length - number)
+    )
+    return Product(every, draw(st.permutations([*range(number), *rest])))
 
 
 @st.composite

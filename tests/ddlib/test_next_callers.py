@@ -77,7 +77,6 @@ def test_given_tokens_are_those_of_a_prompt_with_gaps(sampler):
     assert (tokens == x)[given].all()
 
 
-@pytest.mark.xfail(raises=AttributeError, strict=True, reason="not met yet: products of processes")
 def test_two_processes_share_a_sequence():
     """A field alone is its process to the bit; each of two fields draws its own tokens."""
     uniform = dd.processes.Uniform(3, dd.schedules.Linear())

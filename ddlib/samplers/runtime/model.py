@@ -12,6 +12,7 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of, to_cavity
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes.base import Component
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.output_layer import FullOutput, Head
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, Times, Tokens
@@ -142,6 +143,8 @@ class Model:
         if isinstance(self.layout, Children) and isinstance(process, LevelProcess):
             levels = self.layout.levels_of(process.hierarchy)
             self.tree_levels = [-1 if level is None else level for level in levels]
+        self.first_state = 0
+        """Number, among the states of the sequences, of the process's state 0."""
         self._trains = self.capabilities.in_training
         self._last: Evaluation | None = None
         self._descents: dict[tuple[bool, bool], Tensor] = {}
@@ -193,10 +196,41 @@ class Model:
             return
         _, _, output, slot = self._evaluate(z, t, where)
         whole = z[:, :0] if self.logit_processors is None else self.context.states(z)
-        for chunk in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
-            b, i = chunk.unbind(1)
-            times = t[b] if t.ndim == 1 else t[b, i]
-            yield Predictions(self, output[slot[b, i]], b, i, z[b, i], times, whole[b])
+        for part, here in self._parts(z, where):
+            for chunk in here.nonzero().split(max(1, _HELD // self.process.vocab_size)):
+                b, i = chunk.unbind(1)
+                times = t[b] if t.ndim == 1 else t[b, i]
+                rows = part.head.narrow(output[slot[b, i]])
+                own = z[b, i] - part.first_state
+                yield Predictions(part, rows, b, i, own, times, whole[b])
+
+    def _parts(
+        self, z: Tokens, where: Bool[Tensor, "B L"]
+    ) -> Iterator[tuple["Model", Bool[Tensor, "B L"]]]:
+        """Yield the models of the components that selected positions have, and these positions."""
+        components = self.process.components
+        if len(components) == 1:
+            yield self._of_component(components[0]), where
+            return
+        component = self.process.component_of(z)
+        for k, each in enumerate(components):
+            here = where & (component == k)
+            if bool(here.any()):
+                yield self._of_component(each), here
+
+    def _of_component(self, component: Component) -> "Model":
+        """Return a model whose process, states and logits are those of a component."""
+        process = component.process
+        if process is self.process:
+            return self
+        model = copy.copy(self)
+        model.process = process
+        model.first_state = component.first_state
+        model.layout = layout_of(process, self.parameterization)
+        model.head = self.head.of_component(process, model.layout)
+        model.tree_levels = [-1] * len(process.levels)
+        model._descents = {}
+        return model
 
     def _evaluate(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Evaluation:
         """Evaluate the denoiser at selected positions, at least one, or return its last output if
@@ -329,11 +363,15 @@ class Predictions(NamedTuple):
     i: Int64[Tensor, "N"]
     """Their positions in the sequences."""
     z: Int64[Tensor, "N"]
-    """Their states."""
+    """Their states, those of the process of ``network``."""
     t: Float[Tensor, "N"]
     """Their times."""
     states: Int64[Tensor, "N L"]
     """Sequences that contain them, for logit processors; (N, 0) without processors."""
+
+    def as_states(self, own: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
+        """Return states of the sequences, given those of the process of ``network``."""
+        return own + self.network.first_state
 
     def take(self, some: Tensor) -> "Predictions":
         """Select some of the positions."""

@@ -1,5 +1,6 @@
 """Output layer of a denoiser, restricted to the logits that a descent depends on."""
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import cast
@@ -35,6 +36,14 @@ class FullOutput:
         """
         check_columns(self.process, self.layout, output, z.shape)
         check_devices(logits=output, z=z)
+
+    def of_component(self, process: ForwardProcess, layout: Children | TokenLogits) -> "FullOutput":
+        """Return the output layer of a component of the process."""
+        return FullOutput(process, layout)
+
+    def narrow(self, output: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        """Return the part of the output that logits of the process depend on."""
+        return output if isinstance(self.layout, Children) else output[:, : self.process.vocab_size]
 
     def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Compute all logits of the rows ``hidden``."""
@@ -143,6 +152,17 @@ class Head(FullOutput):
                 (size,),
                 f"({rule[1:].split(',')[0]},) = ({size},)",
             )
+
+    def of_component(self, process: ForwardProcess, layout: Children | TokenLogits) -> "FullOutput":
+        head = copy.copy(self)
+        head.process = process
+        head.layout = layout
+        head.weight = self.weight[: process.vocab_size]
+        head.bias = None if self.bias is None else self.bias[: process.vocab_size]
+        return head
+
+    def narrow(self, output: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        return output
 
     def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         logits = self.product(hidden)

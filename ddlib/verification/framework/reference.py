@@ -16,6 +16,7 @@ from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.utils.imports import import_quietly
 
 __all__ = [
+    "every_sequence",
     "exact_cavity",
     "exact_posterior",
     "integrate_bound",
@@ -38,6 +39,18 @@ def sequences(size: int, length: int) -> Tensor:
     length).
     """
     return torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
+
+
+def every_sequence(process: ForwardProcess, length: int) -> tuple[Tensor, Tensor]:
+    """Return all sequences of tokens, (n, L), and of states, (m, L), of a process or of a
+    product.
+    """
+    states = torch.arange(process.num_states)
+    own = process.component_of(process.tokens_as_states(torch.zeros(1, length, dtype=torch.int64)))
+    columns = [states[process.component_of(states) == component] for component in own[0]]
+    clean = [each[process.level_of(each) == 0] for each in columns]
+    tokens = process.states_as_tokens(torch.cartesian_prod(*clean).view(-1, length))
+    return tokens, torch.cartesian_prod(*columns).view(-1, length)
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
@@ -178,11 +191,10 @@ def path_integrand(
     Arguments as there.
     """
     length = joint.ndim
-    grid = sequences(process.num_states, length)
-    tokens = sequences(process.vocab_size, length)
+    tokens, grid = every_sequence(process, length)
     x = tokens.repeat_interleave(len(grid), 0)
     z = grid.repeat(len(tokens), 1)
-    probs = joint.flatten().repeat_interleave(len(grid))
+    probs = joint[tokens.unbind(1)].repeat_interleave(len(grid))
     rows = len(x)
     uniforms = torch.zeros(length, dtype=torch.float64) if chance is None else chance
 
@@ -223,7 +235,7 @@ def exact_cavity(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Te
         # any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         # under windows a token has likelihood 0 at some times: a prompt is then taken as known
-        known = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
+        known = one_hot(process.states_as_tokens(z), process.vocab_size).to(evidence)
         evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, known)
         result = []
         for i in range(joint.ndim):

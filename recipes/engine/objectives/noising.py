@@ -87,7 +87,8 @@ def add_noise(
             z = process.sample(batch.x, t, noise, levels=options.levels)
         if options.levels == "balanced":
             measure = measure * process.importance_weight(batch.x, z, t)
-        z, t = dd.hold_given(batch.x, z, t, ~batch.free, pace.block if at_once else None)
+        states = process.tokens_as_states(batch.x)
+        z, t = dd.hold_given(states, z, t, ~batch.free, pace.block if at_once else None)
         mask = batch.mask & batch.free
         return NoisyBatch(batch.x, z, t, measure, mask, at_once=at_once, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)

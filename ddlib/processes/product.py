@@ -1,0 +1,340 @@
+"""Product of processes: another alphabet, and other noise, at each position."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ddlib.hierarchies import Tree
+from ddlib.processes.base import identity
+from ddlib.processes.broadcasting import unsqueeze_times
+from ddlib.processes.hierarchical import Hierarchical
+from ddlib.processes.masked import Masked
+from ddlib.processes.places import Among
+from ddlib.processes.product_fields import Fielded
+from ddlib.processes.uniform import Uniform
+from ddlib.schedules import Linear, Schedule
+from ddlib.typing import (
+    Logits,
+    PerToken,
+    Sharpen,
+    StateMatrix,
+    StateProbs,
+    Times,
+    TokenProbs,
+    Tokens,
+)
+from ddlib.utils.categorical import draw
+from ddlib.utils.random import Generator, rand
+from ddlib.utils.validation import require
+
+
+class Product(Fielded):
+    r"""Sequence whose positions belong to fields, each with its own alphabet and its own noise.
+
+    .. math:: q_t(z|x) = \prod_l q^{f(l)}_t(z_l | x_l)
+
+    Columns of a table, nodes and edges of a graph, a sequence beside its structure. Posterior and
+    reverse rates are those of each position's process, the bound is their sum over positions, and
+    with the optimal network it is the joint entropy (theory section 23).
+
+    ``x`` holds the ids of each position's own alphabet, 0..V_f - 1. ``z`` holds the states of its
+    process plus an offset, so that no two fields share a state: a clean token is the state
+    ``tokens_as_states(x)``. Logits are (B, L, V) with V the largest alphabet; entries beyond the
+    alphabet of a position are ignored, whatever they are. ``num_states`` is the number of states of
+    all fields together.
+
+    All fields share the times: one per sequence, or one per position by a pace. Equal processes,
+    and masks that differ in V alone, are evaluated by one call.
+
+    Args:
+        processes: the process of each field by name, at least one; a product in it stands for its
+            fields, by the names ``name.field``, in the order of its positions.
+        fields: field of each position, (L,), or (B, L) for the sequences of one batch, as the
+            number of the field or its name. None for a single field at sequences of any length.
+
+    Raises:
+        TypeError: fields of another type, or a process of another kind.
+        ValueError: no field; a field without positions, a position without a field.
+
+    Example:
+        >>> import ddlib as dd
+        >>> fields = {"age": dd.presets.mdlm(5), "sex": dd.processes.Uniform(2, Linear())}
+        >>> row = Product(fields, ["age", "sex", "age"])
+        >>> row.tokens_as_states(torch.tensor([[4, 1, 0]]))
+        tensor([[4, 7, 0]])
+    """
+
+    # ---- forwards: draws and probabilities
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        return torch.block_diag(*(each.rate_matrix(t) for each in self.every))
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        return torch.block_diag(*(each.transition(s, t) for each in self.every))
+
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
+        self.check_inputs(x=x, t=t)
+        field = self.fields_of(x.shape)
+        result: Tensor = self._by_field.evaluate("marginal", field, x, t, spread=self._spread)
+        return result
+
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
+        field = self.fields_of(p.shape[:2])
+        result: Tensor = self._by_field.evaluate("predictive", field, p, t, spread=self._spread)
+        return result
+
+    def sample(
+        self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
+    ) -> Tokens:
+        """Draw z_t ~ q_t(.|x), each group of fields by one call."""
+        self.check_inputs(x=x, t=t)
+        field = self.fields_of(x.shape)
+        several = len(self._leaders) > 1
+        options: dict[str, Any] = {} if levels == "independent" or several else {"levels": levels}
+        own = self._by_group.evaluate("sample", field, x, t, generator, draws=True, **options)
+        z = self._from_group(own, field)
+        if levels != "independent":
+            self.check_levels(levels)
+        return z if levels == "independent" or not several else self._balance(x, z, t, generator)
+
+    def _balance(self, x: Tokens, z: Tokens, t: Times, generator: Generator) -> Tokens:
+        """Draw a position in proportion to its mean weight, and its state anew, as a sequence of
+        this position alone draws it.
+        """
+        mean = self._weight_and_mean(x, z, t)[0]
+        which = draw(mean, rand((len(x),), generator, x.device))[:, None]
+        field = self.fields_of(x.shape).gather(1, which)
+        x_there = x.gather(1, which)
+        t_there = unsqueeze_times(t).expand(x.shape).gather(1, which)[:, 0]
+        own = torch.zeros_like(x_there)
+        for k, process in enumerate(self._leaders):
+            place = Among(self._group_of_field[field] == k)
+            drawn = process.sample(place.take(x_there), t_there, generator, "balanced")
+            own = place.put(own, drawn, field.shape)
+        return z.scatter(1, which, self._from_group(own, field))
+
+    def _weight_and_mean(
+        self, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        result: tuple[Tensor, Tensor] = self._at("_weight_and_mean", z, x, z, t)
+        return result
+
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        self.check_forwards(z, s, t)
+        own = self._at("sample_forward", z, z, s, t, generator, draws=True)
+        return self._from_group(own, self._field_of_state[z])
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        result: Tensor = self._at("likelihood", z, z, x, t)
+        return result
+
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
+        return self._of_tokens("token_likelihood", z, t)
+
+    def token_evidence(self, z: Tokens, t: Times) -> TokenProbs:
+        return self._of_tokens("token_evidence", z, t)
+
+    def _of_tokens(self, name: str, z: Tokens, t: Times) -> TokenProbs:
+        """Evaluate a function of states and times, and of every token; 0 beyond the alphabet."""
+        width = self.vocab_size
+        values = self._at(name, z, z, t, spread=lambda k, v: pad(v, (0, width - v.shape[-1])))
+        return torch.where(self._no_token[self._field_of_state[z]], 0.0, values)
+
+    # ---- backwards: posterior, reverse rates, prior
+
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        field = self._field_of_state[z]
+        result: Tensor = self._by_field.evaluate(
+            "posterior", field, p, self._own(z), t, s, spread=self._spread
+        )
+        return result
+
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
+        self.check_inputs(z=z, t=t, p=p)
+        field = self._field_of_state[z]
+        result: Tensor = self._by_field.evaluate(
+            "reverse_rate", field, p, self._own(z), t, spread=self._spread
+        )
+        return result
+
+    def prior(self) -> Tensor:
+        """Distribution of z_1 at a uniformly drawn position, (S,) float64."""
+        return self._typical(self._one())
+
+    def _typical(self, t: Tensor) -> Tensor:
+        fields = zip(self._shares(), self.every, strict=True)
+        return torch.cat([share * each._typical(t) for share, each in fields])
+
+    def _shares(self) -> Float64[Tensor, "N"]:
+        """Share of the positions of each field."""
+        counts = torch.bincount(self._fields.flatten(), minlength=len(self.processes))
+        return counts.to(torch.float64) / counts.sum()
+
+    def sample_prior(
+        self,
+        shape: Sequence[int],
+        generator: Generator = None,
+        device: torch.device | str | None = None,
+    ) -> Tokens:
+        field = self.fields_of(shape)
+        own = torch.zeros(tuple(shape), dtype=torch.int64, device=device or self.device)
+        for _, process, place in self._by_field.places(field, draws=True):
+            part = place.take(field).shape
+            own = place.put(own, process.sample_prior(part, generator, device), shape)
+        return own + self._starts[field]
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        time = self._one().expand(len(x)) if t is None else t
+        result: Tensor = self._by_field.evaluate("prior_kl", self.fields_of(x.shape), x, time)
+        return result
+
+    # ---- terms of the bound
+
+    def integrand(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        result: Tensor = self._at("integrand", z, logits, x, z, t)
+        return result
+
+    def weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        result: tuple[Tensor, Tensor] = self._at("weighted_divergence", z, logits, x, z, t)
+        return result
+
+    def integrand_parts(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        result: tuple[Tensor, Tensor] = self._at("integrand_parts", z, logits, x, z, t)
+        return result
+
+    def hard_weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times
+    ) -> tuple[PerToken, PerToken]:
+        result: tuple[Tensor, Tensor] = self._at("hard_weighted_divergence", z, logits, x, z, t)
+        return result
+
+    def edges_weighted_divergence(
+        self,
+        logits: Logits,
+        x: Tokens,
+        z: Tokens,
+        t: Times,
+        edge_weights: Sequence[float] | None = None,
+    ) -> tuple[PerToken, PerToken]:
+        depths = {len(each.levels) for each in self.every}
+        require(
+            edge_weights is None or len(depths) == 1,
+            f"mode is {edge_weights!r}, must be 'edges': the fields of {self!r} have other numbers "
+            "of edges",
+        )
+        result: tuple[Tensor, Tensor] = self._at(
+            "edges_weighted_divergence", z, logits, x, z, t, edge_weights=edge_weights
+        )
+        return result
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        result: Tensor = self._at("loss_weight", z, x, z, t)
+        return result
+
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        result: Tensor = self._at("step_divergence", z, logits, x, z, t, s)
+        return result
+
+    # ---- times
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        return tuple(schedule for each in self.every for schedule in each.schedules)
+
+    @property
+    def breaks(self) -> list[float]:
+        return sorted({end for each in self.every for end in each.breaks})
+
+    @torch.no_grad()
+    def time_moments(
+        self, t: Times, divergences: Sequence[float] | None = None
+    ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+        """Mean and mean square of the integrand at one position, whose mean and variance are the
+        means of those of all positions, as the variance of a sequence is the sum over positions.
+        """
+        moments = [each.time_moments(t, divergences) for each in self.every]
+        means, squares = (torch.stack(values) for values in zip(*moments, strict=True))
+        mean = self._shares() @ means
+        return mean, self._shares() @ (squares - means**2) + mean**2
+
+    # ---- draws of samplers
+
+    @property
+    def num_uniforms(self) -> int:
+        return max(each.num_uniforms for each in self.every)
+
+    def sample_posterior(
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        s: Times,
+        noise: Sequence[Tensor],
+        *,
+        force: bool = False,
+        sharpen: Sharpen = identity,
+    ) -> Tokens:
+        """Compute z_s from the result of ``draw_uniforms``, each group of fields by one call."""
+        own = self._at(
+            "sample_posterior", z, logits, z, t, s, list(noise), force=force, sharpen=sharpen
+        )
+        return self._from_group(own, self._field_of_state[z])
+
+    def exit_rate(
+        self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = identity
+    ) -> Float64[Tensor, "B L"]:
+        result: Tensor = self._at("exit_rate", z, z, t, logits, sharpen)
+        return result
+
+    def sample_exit(
+        self,
+        logits: Logits,
+        z: Tokens,
+        t: Times,
+        moves: Bool[Tensor, "B L"],
+        generator: Generator = None,
+        *,
+        force: bool = False,
+        sharpen: Sharpen = identity,
+    ) -> Tokens:
+        own = self._at(
+            "sample_exit",
+            z,
+            logits,
+            z,
+            t,
+            moves,
+            generator,
+            draws=True,
+            force=force,
+            sharpen=sharpen,
+        )
+        return self._from_group(own, self._field_of_state[z])
+
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        result: Tensor = self._at("reachable_from_all_tokens", z, z)
+        return result
+
+    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        result: Tensor = self._at("replaceable", z, z)
+        return result
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        tree = Hierarchical(Tree([[0, 0, 1]], xi=0.8), Linear())
+        return [cls({"tokens": each}) for each in (Masked(4, Linear()), Uniform(3, Linear()), tree)]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(
+            f"{name!r}: {each!r}" for name, each in zip(self.names, self.every, strict=True)
+        )
+        return f"Product({{{fields}}}, fields of shape {tuple(self._fields.shape)})"

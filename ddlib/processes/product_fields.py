@@ -1,0 +1,230 @@
+"""Fields of a product: positions, alphabets and states, and calls of their processes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from ddlib.processes.base import LEVELS, Component, ForwardProcess
+from ddlib.processes.places import Partition
+from ddlib.processes.product_arguments import check_processes, field_numbers, flatten, group
+from ddlib.typing import Logits, Tokens
+from ddlib.utils.validation import check_devices, require, visible
+
+Fields = Int64[Tensor, "*n"] | Sequence[int] | Sequence[str]
+
+
+class Fielded(ForwardProcess):
+    """Base class of ``Product``: fields, their positions, and the numbers of their states.
+
+    Arguments as there.
+    """
+
+    closed_form = True
+
+    def __init__(
+        self, processes: Mapping[str, ForwardProcess], fields: Fields | None = None
+    ) -> None:
+        names = check_processes(processes)
+        numbers = field_numbers(names, fields)
+        parts, numbers = _flatten(processes, numbers)
+        every = list(parts.values())
+        sizes = [each.vocab_size for each in every]
+        super().__init__(max(sizes), sum(each.num_states for each in every), every[0].device)
+        check_devices(**{f"field {name}": each._place for name, each in parts.items()})
+        self.declare(processes=parts, fields=numbers)
+        self.names = tuple(parts)
+        self.processes = nn.ModuleList(every)
+        # what all fields support
+        self.closed_form = all(each.closed_form for each in every)  # type: ignore[misc]
+        self.modes = tuple(  # type: ignore[misc]
+            mode for mode in every[0].modes if all(mode in each.modes for each in every)
+        )
+        self.couplings = tuple(  # type: ignore[misc]
+            levels for levels in LEVELS if all(levels in each.couplings for each in every)
+        )
+        leaders, groups = group(every)
+        self._leaders = [every[k] for k in leaders]
+        self._tabulate(sizes, groups)
+        self._locate(torch.zeros(1, dtype=torch.int64) if numbers is None else numbers)
+
+    def _tabulate(self, sizes: Sequence[int], groups: Sequence[int]) -> None:
+        """Tabulate fields, groups and levels, by field and by state."""
+        device = self.device
+        every = self.every
+        self._sizes = torch.tensor(sizes, device=device)
+        self._have_one_size = len(set(sizes)) == 1
+        self._group_of_field = torch.tensor(groups, device=device)
+        states = torch.tensor([each.num_states for each in every], device=device)
+        self._starts = states.cumsum(0) - states
+        self._field_of_state = torch.arange(len(every), device=device).repeat_interleave(states)
+        widest = torch.tensor([each.vocab_size for each in self._leaders], device=device)
+        # other states follow the tokens of the widest field of the group
+        self._gap = widest[self._group_of_field] - self._sizes
+        own = self._own(torch.arange(self.num_states, device=device))
+        beyond = own >= self._sizes[self._field_of_state]
+        self._state_in_group = own + torch.where(beyond, self._gap[self._field_of_state], 0)
+        levels = [each.level_of(torch.arange(each.num_states, device=device)) for each in every]
+        self._level_of_state = torch.cat(levels)
+        self._no_token = torch.arange(self.vocab_size, device=device) >= self._sizes[:, None]
+
+    def _locate(self, fields: Int64[Tensor, "*n"]) -> None:
+        """Set the field of each position."""
+        self._fields = fields.to(self.device)
+        one_each = torch.arange(len(self.processes), device=self.device)
+        self._by_field = Partition(self.every, one_each, self._fields)
+        self._by_group = Partition(self._leaders, self._group_of_field, self._fields)
+
+    def at_fields(self, fields: Fields) -> Self:
+        """Return the product of the same processes at other positions, (L,) or (B, L)."""
+        numbers = field_numbers(self.names, fields, complete=False)
+        view: Self = nn.Module.__new__(type(self))
+        vars(view).update(vars(self))
+        view._modules = dict(self._modules)
+        view.declare(fields=numbers)
+        assert numbers is not None
+        view._locate(numbers)
+        return view
+
+    def at_positions(self, positions: slice) -> Self:
+        return self if len(self.processes) == 1 else self.at_fields(self._fields[..., positions])
+
+    # ---- fields and their states
+
+    @property
+    def every(self) -> list[ForwardProcess]:
+        """The process of each field."""
+        return list(self.processes)  # type: ignore[arg-type] # processes
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        fields = zip(self.every, self._starts.tolist(), self.names, strict=True)
+        return tuple(Component(each, first, f"field {name!r}, ") for each, first, name in fields)
+
+    def component_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        return self._field_of_state[z]
+
+    def fields_of(self, shape: Sequence[int]) -> Int64[Tensor, "B L"]:
+        """Return the number of the field of each position, (B, L).
+
+        Raises:
+            ValueError: sequences of another length, or of another number.
+        """
+        if len(self.processes) == 1:
+            return self._fields.new_zeros(()).expand(*shape)
+        want = tuple(self._fields.shape)
+        require(
+            tuple(shape)[-len(want) :] == want,
+            f"the batch has shape {tuple(shape)}, must have that of the fields of {self!r}, {want}",
+        )
+        return self._fields.expand(*shape)
+
+    def tokens_as_states(self, x: Tokens) -> Tokens:
+        return x + self._starts[self.fields_of(x.shape)]
+
+    def states_as_tokens(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        return self._own(z).minimum(self._sizes[self._field_of_state[z]] - 1)
+
+    @property
+    def token_states(self) -> Int64[Tensor, "N"]:
+        return (self._level_of_state == 0).nonzero()[:, 0]
+
+    def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        return self._level_of_state[z]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(torch.bincount(self._level_of_state).tolist())
+
+    def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
+        if self._have_one_size:
+            return logits
+        field = self._field_of_state[z]
+        here = self._fields if self._by_field.is_usual(field) else field
+        return logits.masked_fill(self._no_token[here], -torch.inf)
+
+    def _own(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Return the states of the fields' processes, given those of the product."""
+        return z - self._starts[self._field_of_state[z]]
+
+    def _from_group(self, own: Tokens, field: Int64[Tensor, "B L"]) -> Tokens:
+        """Return the states of the product, given those of the groups."""
+        beyond = own >= self._sizes[field]
+        return own - torch.where(beyond, self._gap[field], 0) + self._starts[field]
+
+    def _spread(self, k: int, values: Tensor) -> Tensor:
+        """Return values (..., S_k) of the states of a field among those of all states, else 0."""
+        before = int(self._starts[k])
+        return pad(values, (before, self.num_states - before - values.shape[-1]))
+
+    def _at(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Any:
+        """Evaluate a method of each group, given states of the product among the arguments."""
+        own = self._state_in_group[z]
+        changed = [own if value is z else value for value in arguments]
+        return self._by_group.evaluate(name, self._field_of_state[z], *changed, **options)
+
+    # ---- checks
+
+    def check_inputs(
+        self,
+        *,
+        x: Tensor | None = None,
+        z: Tensor | None = None,
+        t: Tensor | None = None,
+        s: Tensor | None = None,
+        p: Tensor | None = None,
+    ) -> None:
+        super().check_inputs(x=x, z=z, t=t, s=s, p=p)
+        tokens = x if z is None else z
+        if len(self.processes) == 1 or tokens is None or not visible(tokens):
+            return
+        field = self.fields_of(tokens.shape) if z is None else self._field_of_state[z]
+        want = self._fields.shape
+        if z is not None and z.shape[-len(want) :] == want:
+            right = self._fields.expand(z.shape)
+            self._refuse("z", z, field != right, right, self._starts, "states")
+        if x is not None:
+            self._refuse("x", x, x >= self._sizes[field], field, 0 * self._starts, "tokens")
+        if p is not None:
+            mass = torch.where(self._no_token[field], p, 0.0).sum(-1)
+            self._refuse("the last token of p", self._sizes[field] + 0 * field, mass > 0.01, field)
+
+    def _refuse(
+        self,
+        name: str,
+        values: Tensor,
+        wrong: Bool[Tensor, "B L"],
+        field: Tensor,
+        starts: Tensor | None = None,
+        what: str = "tokens",
+    ) -> None:
+        """Raise ValueError for the first value that is wrong in its field."""
+        if not bool(wrong.any()):
+            return
+        b, i = (int(v) for v in wrong.nonzero()[0])
+        k = int(field[b, i])
+        size = self.every[k].num_states if what == "states" else int(self._sizes[k])
+        first = 0 if starts is None else int(starts[k])
+        raise ValueError(
+            f"{name}[{b}, {i}] = {int(values[b, i])} in field {self.names[k]!r}, must be one of "
+            f"its {what}, in [{first}, {first + size})"
+        )
+
+
+def _flatten(
+    processes: Mapping[str, ForwardProcess], numbers: Tensor | None
+) -> tuple[dict[str, ForwardProcess], Tensor | None]:
+    """Replace products by their fields."""
+    parts: dict[str, dict[str, ForwardProcess]] = {}
+    inner: dict[str, Tensor | None] = {}
+    for name, process in processes.items():
+        parts[name] = {name: process}
+        inner[name] = None
+        if isinstance(process, Fielded):
+            fields = zip(process.names, process.every, strict=True)
+            parts[name] = {f"{name}.{field}": each for field, each in fields}
+            inner[name] = process.arguments()["fields"]
+    return flatten(parts, inner, numbers)
