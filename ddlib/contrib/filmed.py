@@ -3,7 +3,7 @@ probability of each.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ class Filmed(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return self.sampler.guarantees
+        return replace(self.sampler.guarantees, supports_fields=False)
 
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""

@@ -115,6 +115,7 @@ def order_costs(
     free = free_positions(process, x, order, mask, given)
     assert isinstance(order, Ordered)
     call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
+    x = process.tokens_as_states(x)
     if any(isinstance(control, Cache) and control.is_approximate for control in controls):
         raise TypeError(
             f"controls is {list(controls)}, must have no approximate cache: the three orders would "

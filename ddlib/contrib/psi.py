@@ -60,7 +60,7 @@ class Psi(Sampler):
         if isinstance(process, LevelProcess):
             target = process.sample_level(z, t, s, run.generator)
             stepped = move(run, z, t, torch.where(keep, target, 0), self.force_transition)
-            tokens = torch.where(keep | ~run.free, 0, stepped)
+            tokens = process.states_as_tokens(stepped)
         else:
             logits = run.predict(z, t)
             stepped = process.sample_given_level(
@@ -77,11 +77,12 @@ class Psi(Sampler):
         return State(torch.where(keep, stepped, process.sample(tokens, s, run.generator)), s)
 
     def _tokens(self, run: SamplingContext, logits: Logits, z: Tokens, t: Times) -> Tokens:
-        """Draw x ~ q(x | z_t, p)."""
+        """Draw tokens x ~ q(x | z_t, p)."""
         if run.process.exact_ends:  # z_0 then has this distribution
             zero = torch.zeros_like(t)
-            return run.process.sample_given_level(
+            states = run.process.sample_given_level(
                 logits, z, t, zero, None, run.generator, sharpen=run.sharpen
             )
+            return run.process.states_as_tokens(states)
         scores = run.sharpen(posterior_logits(run.process, logits, z, t))
         return draw_logits(scores, rand(z.shape, run.generator, z.device))

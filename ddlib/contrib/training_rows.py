@@ -49,6 +49,8 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
         raise TypeError(
             f"an order needs a process with levels, {process!r} has none; {_RANDOM_NOISE}"
         )
+    if len(process.components) > 1:
+        raise TypeError(f"an order needs the same tokens at all positions, {process!r} has fields")
     require(
         process.levels[-1] == 1 and process.exact_ends,
         f"an order needs a process with only masks at t = 1, {process!r} has others; "

@@ -242,11 +242,6 @@ class ForwardProcess(Float64Module, Part):
         """Tokens of clean states, inverse of ``tokens_as_states``; any token at other states."""
         return z.clamp_max(self.vocab_size - 1)
 
-    @property
-    def token_states(self) -> Int64[Tensor, "N"]:
-        """All states that are tokens, (N,)."""
-        return torch.arange(self.vocab_size, device=self.device)
-
     def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
         """Return logits (B, L, V) with -inf at entries that are no tokens of the position.
 

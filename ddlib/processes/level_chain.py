@@ -168,9 +168,9 @@ def remask_coupling(
     Args:
         joint: see ``max_remask_prob``.
         level: (B, L) levels at t.
-        lift: (..., n) :math:`\sigma_i`, at most ``max_remask_prob``.
+        lift: (B, n) or (B, L, n) :math:`\sigma_i`, at most ``max_remask_prob``.
     """
-    mass = unsqueeze_times(joint.sum(-2)[..., :-1] * lift, 1)
+    mass = unsqueeze_times(joint.sum(-2)[..., :-1], 1) * unsqueeze_times(lift, 1)
     at_level = one_hot(level, joint.shape[-1]).to(joint)
     up = at_level[..., :-1] * mass
     down = at_level[..., 1:] * mass

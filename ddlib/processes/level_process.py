@@ -145,6 +145,12 @@ class LevelProcess(ForwardProcess):
         """
         return self.chain.transition(s.to(torch.float64), t.to(torch.float64))
 
+    def expected_level(self, t: Float64[Tensor, "n"]) -> Float64[Tensor, "n"]:
+        """Return the mean level of a position at each time, (n,)."""
+        chances = self.level_transition(torch.zeros_like(t), t)
+        levels = torch.arange(len(self.levels), dtype=torch.float64, device=t.device)
+        return chances[:, 0] @ levels
+
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
         """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n).
 

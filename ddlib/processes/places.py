@@ -78,7 +78,8 @@ class Among(Place):
         return values if values.is_floating_point() else torch.where(self.where, values, 0)
 
     def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        return values if total is None else torch.where(self.where, values, total)
+        where = self.where.view(*shape, *[1] * (values.ndim - 2))
+        return values if total is None else torch.where(where, values, total)
 
 
 class Partition(Float64Module):

@@ -33,7 +33,9 @@ class Fielded(ForwardProcess):
         parts, numbers = _flatten(processes, numbers)
         every = list(parts.values())
         sizes = [each.vocab_size for each in every]
-        super().__init__(max(sizes), sum(each.num_states for each in every), every[0].device)
+        states = sum(each.num_states for each in every)
+        # by its name: the base that follows in a product with levels takes a hierarchy
+        ForwardProcess.__init__(self, max(sizes), states, every[0].device)
         check_devices(**{f"field {name}": each._place for name, each in parts.items()})
         self.declare(processes=parts, fields=numbers)
         self.names = tuple(parts)
@@ -69,7 +71,9 @@ class Fielded(ForwardProcess):
         self._state_in_group = own + torch.where(beyond, self._gap[self._field_of_state], 0)
         levels = [each.level_of(torch.arange(each.num_states, device=device)) for each in every]
         self._level_of_state = torch.cat(levels)
-        self._no_token = torch.arange(self.vocab_size, device=device) >= self._sizes[:, None]
+        no_token = torch.arange(self.vocab_size, device=device) >= self._sizes[:, None]
+        self._no_token = no_token
+        self._log_allowed = torch.where(no_token, -torch.inf, 0.0)
 
     def _locate(self, fields: Int64[Tensor, "*n"]) -> None:
         """Set the field of each position."""
@@ -128,10 +132,6 @@ class Fielded(ForwardProcess):
     def states_as_tokens(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self._own(z).minimum(self._sizes[self._field_of_state[z]] - 1)
 
-    @property
-    def token_states(self) -> Int64[Tensor, "N"]:
-        return (self._level_of_state == 0).nonzero()[:, 0]
-
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self._level_of_state[z]
 
@@ -144,7 +144,8 @@ class Fielded(ForwardProcess):
             return logits
         field = self._field_of_state[z]
         here = self._fields if self._by_field.is_usual(field) else field
-        return logits.masked_fill(self._no_token[here], -torch.inf)
+        # one pass, and none in the backward pass, where gradients of impossible tokens are 0
+        return logits + self._log_allowed[here].to(logits.dtype)
 
     def _own(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Return the states of the fields' processes, given those of the product."""

@@ -153,6 +153,8 @@ class Guarantees:
     """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
     ``step_by_guidance``.
     """
+    supports_fields: bool = True
+    """True if positions may have different alphabets, as in a ``Product``."""
     independent_draws: bool = False
     """True if all that a step draws from the network's distribution are states given the levels
     of a ``LevelProcess``, or z_s given z_t elsewhere, and nothing else that is random reads the

@@ -189,9 +189,7 @@ def expected_number(
 ) -> Int64[Tensor, "B 1"]:
     """Return the expected number of descents between the two times of step ``k``, made whole."""
     times = run.times[k : k + 2].to(torch.float64)
-    chances = level_process(run).level_transition(torch.zeros_like(times), times)
-    levels = torch.arange(chances.shape[-1], dtype=torch.float64, device=times.device)
-    before, after = chances[:, 0] @ levels
+    before, after = level_process(run).expected_level(times)
     # rounding errors next to integers and halves
     return whole((left * (1 - after / before)).round(decimals=9)).long()
 

@@ -24,6 +24,8 @@ class Needs(Flag):
     """
 
     NOTHING = 0
+    ONE_ALPHABET = auto()
+    """All positions have the same tokens and states."""
     MASK = auto()
     """The process has a mask."""
     FINAL_TOKENS = auto()

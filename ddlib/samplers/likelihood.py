@@ -10,6 +10,7 @@ from torch import Tensor
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, identity
+from ddlib.processes.base import Component
 from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
@@ -117,6 +118,7 @@ def likelihood(
     )
     free = free_positions(process, x, order, mask, given)
     call = plan_reading(process, denoiser, x, order, pace, parameterization, controls)
+    x = process.tokens_as_states(x)
     calls = 0
     terms = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for here, run in block_runs(call, x, free, steps, group):
@@ -230,7 +232,8 @@ def block_runs(
             f"group is {group}, must be at most {size}, the length of a {what}",
         )
     contexts = call.block_contexts(call.network, size)
-    noise = torch.full_like(x, process.num_states - 1)
+    # the mask of each position, whatever is drawn
+    noise = process.sample_prior(x.shape, torch.Generator(x.device), x.device)
     for start in range(0, length, size):
         here = slice(start, start + size)
         later = slice(start + size, None)
@@ -266,7 +269,14 @@ def block_runs(
         generator = torch.Generator(x.device)
         yield (
             here,
-            SamplingContext(process, block, identity, times.to(x.device), free_here, generator),
+            SamplingContext(
+                process.at_positions(here),
+                block,
+                identity,
+                times.to(x.device),
+                free_here,
+                generator,
+            ),
         )
 
 
@@ -311,10 +321,17 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         "the same sequence; "
         f"{_INSTEAD}",
     )
+    for component in process.components:
+        _check_component(component)
+
+
+def _check_component(component: Component) -> None:
+    """Raise unless a process has a closed-form likelihood."""
+    process = component.process
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)
     if not isinstance(process, LevelProcess):
         raise TypeError(
-            f"an exact likelihood needs a process with levels, {process!r} has none: its tokens "
+            f"an exact likelihood needs a process with levels, {component!r} has none: its tokens "
             "may be wrong and "
             f"drawn again, so many paths end at the same sequence; {_INSTEAD}"
         )
@@ -323,7 +340,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:
         raise TypeError(
-            f"an exact likelihood needs one path from the mask to each token, in {process!r} "
+            f"an exact likelihood needs one path from the mask to each token, in {component!r} "
             "tokens may leave their "
             f"cluster, as with xi < 1: a state in level {crossed[0] - 1} may have several parents "
             "in level "
@@ -332,13 +349,13 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
     late = 1 - float(chances[0, 0, -1])
     require(
         process.levels[-1] == 1,
-        f"an exact likelihood needs a process with one mask, {process!r} has {process.levels[-1]}: "
-        "which of them each "
+        f"an exact likelihood needs a process with one mask, {component!r} has "
+        f"{process.levels[-1]}: which of them each "
         f"position starts at is random; {_INSTEAD}",
     )
     require(
         process.exact_ends or late <= 0,
-        f"an exact likelihood needs a process with only masks at t = 1, {process!r} has a share of "
-        f"{late:.3g} of its "
+        f"an exact likelihood needs a process with only masks at t = 1, {component!r} has a share "
+        f"of {late:.3g} of its "
         f"tokens below the mask; {_INSTEAD}",
     )

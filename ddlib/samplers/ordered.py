@@ -1,14 +1,14 @@
 """Samplers that choose the positions that descend next."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import LevelProcess
-from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State, level_process
+from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
 from ddlib.samplers.reverse_step import draw_noise, draw_states
 from ddlib.samplers.runtime.model import Predictions
@@ -21,10 +21,10 @@ _GRID = 257
 
 
 class Expected(NamedTuple):
-    """Expected number of remaining edges of a position, tabulated over times."""
+    """Expected number of remaining edges of a position of each sequence, tabulated over times."""
 
     times: Float64[Tensor, "n"]
-    edges: Float64[Tensor, "n"]
+    edges: Float64[Tensor, "B n"]
 
 
 class Turn(NamedTuple):
@@ -157,14 +157,10 @@ class Ordered(Sampler):
         """Draw the state at t = 1; the memo holds the table of expected edges for
         ``model_time``.
         """
-        process = level_process(run)
         times = torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
-        chances = process.level_transition(torch.zeros_like(times), times)
-        edges = chances[:, 0] @ torch.arange(
-            len(process.levels), dtype=torch.float64, device=times.device
-        )
         state = super().init(run)
-        return State(state.z, state.t, Expected(times, edges.cummax(0).values))
+        edges = expected_edges(run, state.z, times)
+        return State(state.z, state.t, Expected(times, edges.cummax(1).values))
 
     def plan_step(
         self,
@@ -222,8 +218,9 @@ class Ordered(Sampler):
         return model_time(run, state.z, state.memo)
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """Return the state of selected rows; the memo has no axis of rows."""
-        return state._replace(z=state.z[rows], t=state.t[rows])
+        """Return the state of selected rows."""
+        expected = state.memo._replace(edges=state.memo.edges[rows])
+        return State(state.z[rows], state.t[rows], expected)
 
     def scores(
         self,
@@ -260,14 +257,31 @@ def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
     return torch.where(run.free, run.process.level_of(z), 0)
 
 
+def expected_edges(
+    run: SamplingContext, z: Tokens, times: Float64[Tensor, "n"]
+) -> Float64[Tensor, "B n"]:
+    """Return the expected number of remaining edges of a position that is drawn, the mean over the
+    components of its sequence.
+    """
+    processes = [cast(LevelProcess, each.process) for each in run.process.components]
+    edges = torch.stack([each.expected_level(times) for each in processes])
+    component = run.process.component_of(z)
+    counts = [(run.free & (component == k)).sum(-1) for k in range(len(processes))]
+    counted = torch.stack(counts, 1).to(torch.float64)
+    total = counted.sum(1, keepdim=True)
+    shares = torch.where(total > 0, counted / total.clamp_min(1), 1 / len(processes))
+    return (shares[..., None] * edges).sum(1)
+
+
 def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
     """Compute the time of each row at which the expected number of remaining edges equals its own,
     (B,).
     """
     times, edges = expected
     mean = levels(run, z).sum(-1) / run.free.sum(-1).clamp_min(1).to(torch.float64)
-    above = torch.searchsorted(edges, mean, right=True).clamp(1, len(times) - 1)
-    rise = edges[above] - edges[above - 1]
-    share = ((mean - edges[above - 1]) / torch.where(rise > 0, rise, 1.0)).clamp(0, 1)
-    t = torch.lerp(times[above - 1], times[above], share)
-    return torch.where(mean >= edges[-1], 1.0, t)
+    above = torch.searchsorted(edges, mean[:, None], right=True).clamp(1, len(times) - 1)
+    low, high = edges.gather(1, above - 1)[:, 0], edges.gather(1, above)[:, 0]
+    rise = high - low
+    share = ((mean - low) / torch.where(rise > 0, rise, 1.0)).clamp(0, 1)
+    t = torch.lerp(times[above[:, 0] - 1], times[above[:, 0]], share)
+    return torch.where(mean >= edges[:, -1], 1.0, t)

@@ -205,7 +205,8 @@ class Confidence(Ordered):
         for both in run.network.at(state.z, state.t, where):
             part = both.take(level[both.b, both.i] == 0)
             best, token = part.token_logits(torch.zeros_like(part.z))[:, 0].softmax(-1).max(-1)
-            edited[part.b, part.i] = torch.where(best > self.edit, token, part.z)
+            kept = torch.where(best > self.edit, token, part.z)
+            edited[part.b, part.i] = part.as_states(kept)
         changed = edited != state.z
         full = ~(level > 0).any(1)
         after = super().step(run, state._replace(memo=expected), k)
@@ -218,12 +219,11 @@ class Confidence(Ordered):
         )
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        picked = super().select_rows(state, rows)
-        return (
-            picked
-            if self.edit is None
-            else picked._replace(memo=state.memo._replace(left=state.memo.left[rows]))
-        )
+        if self.edit is None:
+            return super().select_rows(state, rows)
+        (expected, left) = state.memo
+        picked = super().select_rows(state._replace(memo=expected), rows)
+        return picked._replace(memo=Edits(picked.memo, left[rows]))
 
 
 class EntropyBounded(Ordered):

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import LevelProcess
+from ddlib.processes import LevelProcess, unsqueeze_times
 from ddlib.samplers.base import (
     Guarantees,
     Observer,
@@ -218,7 +218,7 @@ class DrawnChances(Observer):
 
 
 def doubt(
-    psi: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], sigma: Float64[Tensor, "B n"]
+    psi: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], sigma: Float64[Tensor, "*n m"]
 ) -> Float64[Tensor, "B L"]:
     """Compute the probability of each position to ascend, for the rule "confidence".
 
@@ -226,14 +226,14 @@ def doubt(
         psi: (B, L) probability of each position's state when it was drawn; infinite if it has not
             descended yet.
         level: (B, L) level of each position.
-        sigma: (B, n) probability per edge, shared by the positions below the edge.
+        sigma: (B, n), or (B, L, n), probability per edge, shared by the positions below the edge.
 
     Returns:
         (B, L) float64.
     """
     chance = torch.zeros_like(psi)
-    for i, most in enumerate(sigma.unbind(1)):
+    for i, most in enumerate(sigma.unbind(-1)):
         here = (level == i) & psi.isfinite()
         share = (-psi).masked_fill(~here, -torch.inf).softmax(-1)
-        chance = torch.where(here, most[:, None] * share, chance)
+        chance = torch.where(here, unsqueeze_times(most) * share, chance)
     return chance

@@ -7,6 +7,7 @@ import torch
 
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.processes import ForwardProcess, LevelProcess, identity
+from ddlib.processes.base import Component
 from ddlib.samplers.control import Needs, SamplingCall
 from ddlib.samplers.loop import share_time
 
@@ -50,9 +51,20 @@ def network_of(call: SamplingCall) -> Capabilities:
     return call.network.capabilities
 
 
+def lacking(call: SamplingCall, holds: Callable[[ForwardProcess], bool]) -> list[Component]:
+    """Return the components of the process, such as the fields of a product, without a property."""
+    return [each for each in call.process.components if not holds(each.process)]
+
+
+def has_mask(process: ForwardProcess) -> bool:
+    """Return whether there are states that are not tokens."""
+    return process.num_states > process.vocab_size
+
+
 def final_tokens(process: ForwardProcess) -> bool:
     """Return whether tokens stay once they are drawn."""
-    return not bool(process.replaceable(process.token_states[:, None]).any())
+    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
+    return not bool(process.replaceable(tokens).any())
 
 
 def unchanged_draws(call: SamplingCall) -> bool:
@@ -66,10 +78,9 @@ def unchanged_draws(call: SamplingCall) -> bool:
 
 def noise_free_end(process: ForwardProcess) -> bool:
     """Return whether tokens have no noise at t = 0."""
-    states = process.token_states[:, None]
-    start = torch.zeros(len(states), dtype=torch.float64, device=process.device)
-    tokens = process.states_as_tokens(states)
-    return bool((process.likelihood(states, tokens, start) == 1).all())
+    tokens = torch.arange(process.vocab_size, device=process.device)[:, None]
+    start = torch.zeros(len(tokens), dtype=torch.float64, device=process.device)
+    return bool((process.likelihood(tokens, tokens, start) == 1).all())
 
 
 def masked_tree(process: ForwardProcess) -> bool:
@@ -102,24 +113,35 @@ def changes_length(call: SamplingCall) -> object:
 
 TABLE = (
     Requirement(
+        Needs.ONE_ALPHABET,
+        lambda call: len(call.process.components) == 1,
+        lambda call, option: (
+            f"{option}, which needs the same tokens at all positions, {call.process!r} has "
+            f"{len(call.process.components)} fields"
+        ),
+    ),
+    Requirement(
         Needs.MASK,
-        lambda call: call.process.num_states > call.process.vocab_size,
-        lambda call, option: f"{option}, which needs a mask state, {call.process!r} has none",
+        lambda call: not lacking(call, has_mask),
+        lambda call, option: (
+            f"{option}, which needs a mask state, {lacking(call, has_mask)[0]!r} has none"
+        ),
     ),
     Requirement(
         Needs.FINAL_TOKENS,
-        lambda call: final_tokens(call.process),
+        lambda call: not lacking(call, final_tokens),
         lambda call, option: (
             f"{option}, which needs tokens that do not change once drawn, those of "
-            f"{call.process!r} may be wrong"
+            f"{lacking(call, final_tokens)[0]!r} may be wrong"
         ),
     ),
     Requirement(
         Needs.MASKED_TREE,
-        lambda call: masked_tree(call.process),
+        lambda call: not lacking(call, masked_tree),
         lambda call, option: (
             f"{option}, which needs masks, clusters that keep their tokens (xi = 1), and only "
-            f"masks at t = 1, such as Masked(V, Linear()): {call.process!r} does not support it"
+            f"masks at t = 1, such as Masked(V, Linear()): {lacking(call, masked_tree)[0]!r} does "
+            "not support it"
         ),
     ),
     Requirement(
@@ -176,9 +198,10 @@ TABLE = (
     ),
     Requirement(
         Needs.NOISE_FREE_END,
-        lambda call: noise_free_end(call.process),
+        lambda call: not lacking(call, noise_free_end),
         lambda call, option: (
-            f"{option}, which needs a process without noise at t = 0, {call.process!r} has some"
+            f"{option}, which needs a process without noise at t = 0, "
+            f"{lacking(call, noise_free_end)[0]!r} has some"
         ),
     ),
     Requirement(

@@ -347,8 +347,10 @@ def sample(
 
 def _parts(call: Plan, steps: int | Tensor) -> list[Part]:
     """Return the parts of a call with their needs."""
-    steers = call.sampler.guarantees.supports_step_distribution
-    parts = [Part(call.sampler, Needs.NOTHING if steers else Needs.TOKEN_DRAWS)]
+    guarantees = call.sampler.guarantees
+    needs = Needs.NOTHING if guarantees.supports_step_distribution else Needs.TOKEN_DRAWS
+    needs |= Needs.NOTHING if guarantees.supports_fields else Needs.ONE_ALPHABET
+    parts = [Part(call.sampler, needs)]
     if isinstance(steps, Tensor):
         parts.append(Part(steps.tolist(), Needs.TIMES, "steps is "))
     if call.seeds:

@@ -70,7 +70,7 @@ def test_every_value_is_that_of_the_positions_own_process(product, timing):
         "generic": dd.nelbo(product, logits, x, z, t, "generic"),
         "hidden": dd.nelbo(
             product,
-            dd.Hidden(logits.nan_to_num(neginf=3.0), torch.eye(product.vocab_size).double()),
+            dd.Hidden(logits.clamp_min(-9.0), torch.eye(product.vocab_size).double()),
             x,
             z,
             t,
@@ -133,9 +133,9 @@ def test_states_are_those_of_fields_and_tokens_have_one_each(product):
     assert not product.level_of(z).any()
     fields = product.arguments()["fields"]
     assert torch.equal(product.component_of(z), fields.expand_as(z))
-    sizes = [each.process.vocab_size for each in product.components]
-    assert len(product.token_states) == sum(sizes)
     every = torch.arange(product.num_states)
+    sizes = [each.process.vocab_size for each in product.components]
+    assert int((product.level_of(every) == 0).sum()) == sum(sizes)
     assert torch.bincount(product.level_of(every)).tolist() == list(product.levels)
     at_zero = product.marginal(x, torch.zeros(len(x), dtype=F64))
     if product.exact_ends:
@@ -143,22 +143,25 @@ def test_states_are_those_of_fields_and_tokens_have_one_each(product):
         assert torch.allclose(at_zero.amax(-1), torch.ones_like(at_zero[..., 0]))
 
 
-def test_entries_beyond_an_alphabet_never_enter_a_softmax():
-    """NaN, infinity and large numbers there change no bit of loss, gradient or sample."""
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_entries_beyond_an_alphabet_never_enter_a_softmax(dtype):
+    """Large numbers there change no bit of loss, gradient or sample."""
     x, z, t = batch(FOUR)
-    logits = scores(FOUR, len(x))
+    beyond = scores(FOUR, len(x), fill=torch.nan).isnan()
     results = []
-    for value in (torch.nan, torch.inf, 1e30, 0.0):
-        filled = torch.where(logits.isnan(), value, logits).requires_grad_()
-        loss = dd.training_loss(FOUR, filled, x, z, t)
-        (slope,) = torch.autograd.grad(loss, filled)
-        assert not slope[logits.isnan()].any() and slope.isfinite().all()
-        row = filled.detach()[0]
+    for value in (1e30, 0.0, -1e30, -torch.inf):
+        logits = scores(FOUR, len(x), fill=value).to(dtype).requires_grad_()
+        loss = dd.training_loss(FOUR, logits, x, z, t)
+        (slope,) = torch.autograd.grad(loss, logits)
+        assert not slope[beyond].any() and slope.isfinite().all()
+        row = logits.detach()[0]
         network = lambda z, t, row=row: row.expand(*z.shape, -1)  # noqa: E731
         drawn = dd.sample(FOUR, network, (8, 7), steps=5, generator=seeded())
         results.append((loss.detach(), slope, drawn))
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
+    with pytest.raises(ValueError, match="hold NaN"):
+        dd.training_loss(FOUR, scores(FOUR, len(x), fill=torch.nan), x, z, t)
 
 
 SINGLE = {

@@ -65,11 +65,11 @@ def tokens(product, rows, seed=0):
     return (u * sizes).to(torch.int64)
 
 
-def scores(product, *shape, seed=0):
-    """Logits with NaN beyond the alphabet of each position."""
+def scores(product, *shape, seed=0, fill=1e30):
+    """Logits with another number beyond the alphabet of each position."""
     generator = torch.Generator().manual_seed(seed)
     fields = product.arguments()["fields"]
     logits = torch.randn(*shape, len(fields), product.vocab_size, dtype=F64, generator=generator)
     sizes = torch.tensor([each.process.vocab_size for each in product.components])[fields]
     beyond = torch.arange(product.vocab_size) >= sizes[:, None]
-    return logits.masked_fill(beyond, torch.nan)
+    return logits.masked_fill(beyond, fill)

@@ -46,7 +46,11 @@ class Constraint(Control):
     @property
     def needs(self) -> Needs:
         return (
-            Needs.MASKED_TREE | Needs.JOINT_DRAWS | Needs.TOKEN_DISTRIBUTIONS | Needs.FIXED_LENGTH
+            Needs.MASKED_TREE
+            | Needs.JOINT_DRAWS
+            | Needs.TOKEN_DISTRIBUTIONS
+            | Needs.FIXED_LENGTH
+            | Needs.ONE_ALPHABET
         )
 
     def check(self, call: SamplingCall) -> None:

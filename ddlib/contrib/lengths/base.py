@@ -72,6 +72,7 @@ class Length(Control):
             | Needs.ONE_SEQUENCE
             | Needs.ONE_TIME
             | Needs.TOKEN_DISTRIBUTIONS
+            | Needs.ONE_ALPHABET
         )
         return needs if self.block is None else needs | Needs.NO_TIMES
 

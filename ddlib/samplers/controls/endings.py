@@ -114,7 +114,8 @@ class EndOfText(Ending):
 
     @property
     def needs(self) -> Needs:
-        return super().needs | (Needs.TOKEN_DISTRIBUTIONS if self.least else Needs.NOTHING)
+        needs = super().needs | Needs.ONE_ALPHABET
+        return needs | (Needs.TOKEN_DISTRIBUTIONS if self.least else Needs.NOTHING)
 
     def check(self, call: SamplingCall) -> None:
         for name, number in (("token", self.token), ("fill", self.fill)):
@@ -194,15 +195,14 @@ class Settled(Ending):
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         process = run.process
         (z, t, _) = state
-        unsure = run.free & ((z >= process.vocab_size) | process.replaceable(z))
+        unsure = run.free & ((process.level_of(z) > 0) | process.replaceable(z))
         tokens = z.clone()
         entropies = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         for part in run.network.at(z, t, unsure):
             logits = part.token_logits(torch.zeros_like(part.z))
-            log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[
-                :, 0
-            ].log_softmax(-1)
-            tokens[part.b, part.i] = log_probs.argmax(-1)
+            own = part.network.process
+            log_probs = posterior_logits(own, logits, part.z[:, None], part.t)[:, 0].log_softmax(-1)
+            tokens[part.b, part.i] = part.as_states(log_probs.argmax(-1))
             entropies[part.b, part.i] = entropy(log_probs).to(entropies)
         before, count = (
             (tokens.new_full(z.shape, -1), tokens.new_zeros(len(z))) if memo is None else memo

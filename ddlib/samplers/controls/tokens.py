@@ -13,6 +13,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.control import Control, Needs, Processor, SamplingCall
 from ddlib.utils.validation import check_number, require
 
+_NEEDS = Needs.TOKEN_DISTRIBUTIONS | Needs.ONE_ALPHABET
 _NEVER = 1e-9
 """Probability of a token at t = 1 that no run meets."""
 
@@ -39,7 +40,7 @@ class Forbidden(Control):
 
     @property
     def needs(self) -> Needs:
-        return Needs.TOKEN_DISTRIBUTIONS if self.tokens else Needs.NOTHING
+        return _NEEDS if self.tokens else Needs.NOTHING
 
     def check(self, call: SamplingCall) -> None:
         if not self.tokens:
@@ -74,7 +75,7 @@ class RepetitionPenalty(Control):
 
     @property
     def needs(self) -> Needs:
-        return Needs.NOTHING if self.penalty == 1 else Needs.TOKEN_DISTRIBUTIONS
+        return Needs.NOTHING if self.penalty == 1 else _NEEDS
 
     def logits(self, process: ForwardProcess, length: int) -> Sequence[Processor]:
         return [] if self.penalty == 1 else [self._penalise]

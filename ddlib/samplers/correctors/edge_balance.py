@@ -51,14 +51,14 @@ class EdgeBalance(Corrector):
         target = process.sample_level(z, t, t, run.generator, self.sigma(process, t, h))
         return shift(run, z, t, target, force=False)
 
-    def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
+    def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "*n m"]:
         """Compute the probability to ascend each edge in a correction after a step of length ``h``,
         (B, n).
         """
         stay = process.level_transition(t, (t + h).clamp_max(1.0))
         most = process.max_remask_prob(t, t)
         return (
-            (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1]))
+            (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[..., :-1]))
             .clamp_min(0)
             .minimum(most)
         )

@@ -65,11 +65,13 @@ class Gibbs(Corrector):
         return [cls(), cls(2, "margin")]
 
     def check(self, process: ForwardProcess) -> None:
-        number = int(_reachable(process).sum())
-        if number < 2:
+        for component in process.components:
+            number = int(_reachable(component.process).sum())
+            if number >= 2:
+                continue
             raise TypeError(
                 f"{type(self).__name__} needs at least two states that every token may have "
-                f"become, {process!r} has "
+                f"become, {component!r} has "
                 f"{number}: its tokens are never wrong in the forward process; use Remask or Psi, "
                 "which mask them "
                 "again"
@@ -87,7 +89,7 @@ class Gibbs(Corrector):
             logits = part.token_logits(torch.zeros_like(part.z))
             tokens[part.b, part.i] = draw_logits(run.sharpen(logits[:, 0]), u[part.b, part.i])
             if not random:
-                odds[part.b, part.i] = _log_odds(process, part, logits).to(odds)
+                odds[part.b, part.i] = _log_odds(part, logits).to(odds)
         if not random:  # Gumbel noise: without replacement, in proportion
             chosen = eligible & self._most(odds - (-noise.log()).log())
         proposed = process.sample(tokens, t, run.generator)
@@ -106,11 +108,12 @@ def _reachable(process: ForwardProcess) -> Bool[Tensor, "n"]:
     )[0]
 
 
-def _log_odds(process: ForwardProcess, part: Predictions, logits: Tensor) -> Tensor:
+def _log_odds(part: Predictions, logits: Tensor) -> Tensor:
     """Compute the log of the ratio of probabilities, (N,).
 
     The likeliest other state over the present one.
     """
+    process = part.network.process
     probs = process.predictive(logits.softmax(-1), part.t)[:, 0].masked_fill(
         ~_reachable(process), 0.0
     )

@@ -62,11 +62,13 @@ class SelfCorrection(Corrector):
         return [cls(steps=4)]
 
     def check(self, process: ForwardProcess) -> None:
-        tokens = torch.arange(process.vocab_size, device=process.device)[None]
-        if not bool(process.reachable_from_all_tokens(tokens).all()):
+        for component in process.components:
+            tokens = torch.arange(component.process.vocab_size, device=process.device)[None]
+            if bool(component.process.reachable_from_all_tokens(tokens).all()):
+                continue
             raise TypeError(
                 f"{type(self).__name__} needs a process whose tokens may be replaced by others, "
-                f"those of {process!r} "
+                f"those of {component!r} "
                 "are never wrong in the forward process, so its network predicts nothing at them; "
                 "use Remask or Psi, "
                 "which mask them again"
@@ -94,7 +96,7 @@ class SelfCorrection(Corrector):
                 log_probs = (logits / self.temperature).log_softmax(-1)
                 drawn = draw_logits(log_probs, u[part.b, part.i])
                 log_prob = log_probs.gather(1, drawn[:, None])[:, 0]
-                candidate[part.b, part.i] = drawn
+                candidate[part.b, part.i] = part.as_states(drawn)
                 score[part.b, part.i] = torch.where(drawn != part.z, log_prob, -torch.inf)
                 is_argmax[part.b, part.i] = (logits.argmax(-1) == part.z).to(u)
             share = is_argmax.sum(1) / run.free.sum(1).clamp_min(1)
