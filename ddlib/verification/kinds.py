@@ -6,7 +6,7 @@ from ddlib.contrib import Length
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, Product
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
@@ -27,6 +27,7 @@ class Kind(NamedTuple):
 KINDS = {
     "schedules": Kind(Schedule, "schedule"),
     "hierarchies": Kind(Hierarchy, "hierarchy"),
+    "products": Kind(Product, "products"),
     "processes": Kind(ForwardProcess, "processes"),
     "times": Kind(TimeDensity, "objective.times"),
     "paces": Kind(Pace, "objective.paces"),
@@ -36,7 +37,9 @@ KINDS = {
     "weightings": Kind(Weighting, "objective.weighting"),
     "guidance": Kind(Guidance, "samplers.guidance"),
 }
-"""All kinds by name. A new kind is a line here, and a module of claims.
+"""All kinds by name, a subclass before its base.
+
+A new kind is a line here, and a module of claims.
 
 Its classes are plug-ins if it is a line in ``ddlib.config.registry`` too.
 """

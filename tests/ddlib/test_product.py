@@ -576,3 +576,18 @@ def test_modes_and_factors_of_edges_are_those_of_all_fields():
     rule = r"must be 'edges': the fields .* have other numbers of edges"
     with pytest.raises(ValueError, match=rf"mode is .*, {rule}"):
         dd.training_loss(LEVELS, logits, x, z, t, mode=[1.0, 1.0, 1.0])
+
+
+def test_a_product_of_masks_a_tree_a_blur_and_uniform_noise_is_verified():
+    report = dd.verify(FOUR)
+    assert report.ok, report.text()
+    topics = {check.topic for check in report.checks if check.ok}
+    assert {"product", "field 'masks', draws", "field 'uniform', process"} <= topics
+    names = {check.name for check in report.checks if check.topic == "product" and check.ok}
+    assert {"positions", "alphabets", "draws", "bound = joint entropy", "generation"} <= names
+
+
+@pytest.mark.parametrize("name", ["odd", "masks", "levels", "trees"])
+def test_products_are_verified(name):
+    report = dd.verify(PRODUCTS[name])
+    assert report.ok, report.text()

@@ -248,6 +248,7 @@ class Call:
             | (TOKENS if process in CHILDREN else NONE)
             | offered_by_sampler(sampler)
             | of_pace
+            | Needs.ONE_ALPHABET
             | Needs.FIXED_LENGTH
             | Needs.PART_BATCHES
         )

@@ -7,7 +7,7 @@ import torch
 import ddlib as dd
 from ddlib.contrib import Automaton, Cache, Constraint, Psi, RhoEOS
 from ddlib.paces import Blocks, RandomOrder
-from ddlib.processes import GIDD, Masked, Uniform
+from ddlib.processes import GIDD, Masked, Product, Uniform
 from ddlib.samplers import (
     Ancestral,
     Confidence,
@@ -36,6 +36,7 @@ MASKED = Masked(V, Linear())
 TREE = dd.presets.hdlm([0, 0, 1, 1, 2, 3])
 XI = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.5)
 UNIFORM = Uniform(V, Linear())
+FIELDS = Product({"a": MASKED, "b": UNIFORM}, [0, 1, 1, 0])
 ANYTHING = Automaton({0: {token: 0 for token in range(V)}}, 0, [0], V)
 PAIR = Automaton({0: {1: 1}, 1: {2: 2}}, 0, [2], V)
 
@@ -108,6 +109,8 @@ CALLS = {
     "top_p": lambda: call(top_p=0.0),
     "top_k": lambda: call(controls=[Truncation(top_k=0)]),
     "min_p": lambda: call(controls=[Truncation(min_p=1.5)]),
+    "forbidden in a product": lambda: call(FIELDS, controls=[Forbidden([1])]),
+    "levels in a product": lambda: call(FIELDS, sampler=Confidence()),
     "forbidden number": lambda: call(controls=[Forbidden([V])]),
     "forbidden text": lambda: call(controls=[Forbidden(["the"])]),
     "forbidden all": lambda: call(controls=[Forbidden(range(V))]),

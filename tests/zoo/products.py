@@ -17,7 +17,7 @@ FOUR = Product(
     FIELDS,
 )
 """Masks, a tree with xi < 1, a blur and uniform noise."""
-RATES = RateMatrix(XI.rate_matrix(0.0), Linear(), 4)
+RATES = RateMatrix(dd.presets.hdlm([0, 0, 1, 1], xi=0.8).rate_matrix(0.0), Linear(), 4)
 ODD = Product(
     {"per word": PerWord(Linear(), [0.5, 1.0, 2.0]), "rates": RATES, "gidd": GIDD(5, 0.3)},
     ["rates", "gidd", "per word", "gidd"],
