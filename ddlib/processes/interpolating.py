@@ -346,7 +346,7 @@ class Interpolating(ForwardProcess):
         """Return the number of tokens other than the state."""
         return self.vocab_size - (z < self.vocab_size).long()
 
-    def _prob(self, mixture: Mixture, kept: Tensor, z: Tokens) -> Tensor:
+    def _prob(self, mixture: Mixture, kept: Tensor, z: Int64[Tensor, "*n"]) -> Tensor:
         """Return the probability of z, given that of z where a token is kept."""
         return mixture.keep * kept + self._into(z, mixture.token, mixture.mask)
 

@@ -75,8 +75,8 @@ class Trajectory:
     """Factor by which sums over the steps of ``choose`` estimate sums over all steps."""
 
     @cached_property
-    def states(self) -> Int64[Tensor, "N+1 B L"]:
-        """States before each step, and the last ones.
+    def states(self) -> Int64[Tensor, "n B L"]:
+        """(N + 1, B, L) states before each step, and the last ones.
 
         Positions behind the block of a step hold a number that is not a token; those behind an end
         of text hold what was drawn there, before ``EndOfText`` fills them.

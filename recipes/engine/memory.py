@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
 from recipes.engine.model_protocols import HasBlocks
+from recipes.engine.objectives.bound import Bound
 from recipes.engine.objectives.noising import NoisyBatch
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
@@ -174,7 +175,16 @@ def _rehearse(recipe: Recipe, device: torch.device) -> Run:
 def layouts(recipe: Recipe, devices: int) -> list[Layout]:
     """Return the memory of one device alone and, if there are several, of each with copies and with
     shards.
+
+    Raises:
+        ValueError: a batch that does not divide; a training objective with other evaluations of the
+            network than one of a noisy batch.
     """
+    if not isinstance(recipe.objective(), Bound):
+        raise ValueError(
+            f"estimate: not with loss.kind={recipe.loss['kind']}, which evaluates the network more "
+            "than once in a step; must be bound, or a kind that adds to it"
+        )
     sizes = [1] if devices == 1 else [1, devices, devices]
     worlds = [World(0, size, _device()) for size in sizes]
     rows = [micro_batch(recipe, world) for world in worlds]

@@ -187,6 +187,9 @@ def test_unestimable_runs_are_refused(tmp_path):
         estimate(run, 0)
     with pytest.raises(ValueError, match="batch=16: must be a multiple of 3 processes"):
         estimate(run, 3)
+    loss = dict(kind="reward", reward="rewards_for_runs:share_of_low")
+    with pytest.raises(ValueError, match=r"estimate: not with loss\.kind=reward"):
+        estimate(replace(run, loss=loss), 1)
 
 
 def test_the_estimate_has_the_operations_of_a_run_and_its_hours(tmp_path):

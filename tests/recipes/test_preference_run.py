@@ -23,6 +23,7 @@ from recipes.engine.objectives.preference import Paired
 from recipes.model_io import open_saved
 
 F64 = torch.float64
+QUICK = Optimizer(lr=1e-2, warmup=2, ema=0.0)
 PROMPT = [7, 8, 9]
 
 
@@ -221,7 +222,7 @@ def test_training_raises_the_margin(folder, data, begun, kind):
         folder,
         f"raised-{kind}",
         process=process,
-        optimizer=Optimizer(lr=1e-2, warmup=2, ema=0.0),
+        optimizer=QUICK,
         steps=16,
     )
     train(run)
@@ -231,6 +232,26 @@ def test_training_raises_the_margin(folder, data, begun, kind):
     assert sum(one["margin"] for one in records[-4:]) / 4 > 0.5
     assert sum(one["accuracy"] for one in records[-4:]) / 4 > 0.8
     assert records[-1]["loss"] < 0.6
+
+
+def test_blocks_take_the_clean_sequence(folder, data):
+    """A network made for its blocks, and a larger one as reference that is not."""
+    blocks = dict(pace="blocks:size=4", model=dict(kind="dit", dim=16, depth=1, heads=2, pad_to=1))
+    first = recipe(data, folder / "begun-blocks", steps=1, **blocks)
+    train(first)
+    model = dict(kind="dit", dim=32, depth=2, heads=2, pad_to=1)
+    other = recipe(data, folder / "larger", steps=1, model=model)
+    train(other)
+    start = str(first.output.folder)
+    for name, loss in (("own", {}), ("larger", dict(reference=str(other.output.folder)))):
+        run = preferring(
+            data, start, folder, f"blocks-{name}", loss=loss, optimizer=QUICK, steps=12, **blocks
+        )
+        train(run)
+        records = [one for one in curve(run.output.folder) if one["kind"] == "train"]
+        assert (records[0]["margin"] == 0) == (name == "own")
+        gain = records[-1]["margin"] + records[-2]["margin"] - 2 * records[0]["margin"]
+        assert gain > 0.5
 
 
 def test_it_goes_on_from_a_checkpoint(folder, whole):

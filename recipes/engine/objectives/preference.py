@@ -87,7 +87,8 @@ class Preference(Objective):
             )
         if self.reference is not None:
             return
-        if recipe.start in ("random", "text") and "name_or_path" not in recipe.model:
+        untrained = recipe.start in ("random", "text") and "name_or_path" not in recipe.model
+        if untrained:
             raise ValueError(
                 f"loss.reference=None: not with start={recipe.start!r}: the reference is the "
                 "weights at the start of the run; start from a trained run, or set loss.reference"

@@ -106,7 +106,8 @@ class Reward(Objective):
                 "loss.kind=reward: not with hardware.shard, as processes sample with different "
                 "numbers of calls"
             )
-        if self.beta and recipe.start in ("random", "text"):
+        untrained = recipe.start in ("random", "text") and "name_or_path" not in recipe.model
+        if self.beta and untrained:
             raise ValueError(
                 f"loss.beta={self.beta:g}: not with start={recipe.start!r}: the reference is the "
                 "weights at the start of the run; start from a trained run, or omit loss.beta"
