@@ -282,7 +282,8 @@ def generate(options: Options, console: Console) -> list[str]:
             check_file(name, path)
     prompts = options.given()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    saved = options.reading.open(options.run, device, options.precision)
+    found = options.reading.find(options.run, device, options.precision)
+    saved = found.files
     if (
         to_file := options.out is not None
         and saved.layout is not None
@@ -295,8 +296,9 @@ def generate(options: Options, console: Console) -> list[str]:
             f"out={options.out}: {saved.name} generates text, whose file has a JSON object per "
             "line: must end in .jsonl"
         )
-    pipeline = Pipeline(saved, options.batch)
+    pipeline = Pipeline(found, options.batch)
     samples = pipeline.samples(prompts, options.request)
+    saved = pipeline.model
     if options.html is not None:
         check_page(saved, options.sampling, samples)
     rule = options.request.rule

@@ -1,5 +1,7 @@
 """Loader of pretrained denoisers, with their process, tokenizer and special ids."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,20 @@ class Loaded(NamedTuple):
     """Tokenizer of transformers."""
     special: Special
     """Special ids: tokens, ends of a sequence, the mask."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A pretrained denoiser whose weights are not loaded yet."""
+
+    process: ForwardProcess
+    """The noise, over the tokens of the tokenizer."""
+    tokenizer: Any
+    """Tokenizer of transformers."""
+    special: Special
+    """Special ids: tokens, ends of a sequence, the mask."""
+    load: Callable[[], Loaded]
+    """Load the weights, with the errors of ``load`` that concern the network."""
 
 
 def load(
@@ -69,6 +85,33 @@ def load(
             than tokens; weights or options that the network lacks; a causal network that stays
             causal.
     """
+    return find(
+        name_or_path,
+        family=family,
+        trust=trust,
+        revision=revision,
+        mask=mask,
+        block_size=block_size,
+        dtype=dtype,
+        device=device,
+    ).load()
+
+
+def find(
+    name_or_path: str | Path,
+    *,
+    family: str | Family | None = None,
+    trust: bool = False,
+    revision: str | None = None,
+    mask: str | int | None = None,
+    block_size: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> Found:
+    """Read the files of a pretrained denoiser besides its weights.
+
+    Arguments and errors are those of ``load``; a repository needs no weights until they are loaded.
+    """
     name = str(name_or_path)
     config = read_config(name, revision)
     family_name, record = choose_family(name, config, family)
@@ -100,37 +143,42 @@ def load(
         revision,
         trust,
     )
-    model = network(source).to(device)
-    if block_size is not None and getattr(model, "block_size", 0) != block_size:
-        has = getattr(model, "block_size", 0)
-        advice = (
-            ": all its positions attend to each other, so leave block_size out; to sample in "
-            "blocks pass "
-            f"pace=dd.paces.Blocks({block_size}) (on the command line --pace "
-            f"blocks:size={block_size})"
-        ) * (not has)
-        raise ValueError(
-            f"block_size={block_size}: {name} is a {type(model).__name__}, which has blocks of "
-            f"{has}{advice}"
-        )
-    if not record.timed:
-        barred = set(special.undrawn)
-        check_sight(
-            name,
-            model,
-            [token for token in range(min(special.vocab_size, 99)) if token not in barred],
-            size,
-        )
-    if family is None and record.network is causal_lm and not record.fits(config):
-        warn_once(
-            f"causal {name}",
-            f"{name}: config.json describes a causal model, {config.get('model_type')}, and no "
-            "file states that it was "
-            "trained with masks, without which its samples are noise. If it was, pass "
-            f"family={family_name!r} (on the command line --family {family_name}); else "
-            f"python -m recipes.adapt mdlm --from {name} trains it",
-        )
-    return Loaded(process, adapt(model, special, record).to(device), tokenizer, special)
+
+    def load_weights() -> Loaded:
+        model = network(source).to(device)
+        if block_size is not None and getattr(model, "block_size", 0) != block_size:
+            has = getattr(model, "block_size", 0)
+            advice = (
+                ": all its positions attend to each other, so leave block_size out; to sample in "
+                "blocks pass "
+                f"pace=dd.paces.Blocks({block_size}) (on the command line --pace "
+                f"blocks:size={block_size})"
+            ) * (not has)
+            raise ValueError(
+                f"block_size={block_size}: {name} is a {type(model).__name__}, which has blocks of "
+                f"{has}{advice}"
+            )
+        if not record.timed:
+            barred = set(special.undrawn)
+            check_sight(
+                name,
+                model,
+                [token for token in range(min(special.vocab_size, 99)) if token not in barred],
+                size,
+            )
+        if family is None and record.network is causal_lm and not record.fits(config):
+            warn_once(
+                f"causal {name}",
+                f"{name}: config.json describes a causal model, {config.get('model_type')}, and no "
+                "file states that it was "
+                "trained with masks, without which its samples are noise. If it was, pass "
+                f"family={family_name!r} (on the command line --family {family_name}); else "
+                f"python -m recipes.adapt mdlm --from {name} trains it",
+            )
+        denoiser = adapt(model, special, record).to(device)
+        return Loaded(process, denoiser, tokenizer, special)
+
+    return Found(process, tokenizer, special, load_weights)
 
 
 def _readable(

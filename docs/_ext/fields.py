@@ -33,7 +33,10 @@ class Fields(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         module, _, name = self.arguments[0].rpartition(".")
         kind = getattr(import_module(module), name)
-        told = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+        told = {}
+        for base in filter(_nested, reversed(kind.__mro__)):  # fields may be inherited
+            docs = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+            told |= {field: text for (owner, field), text in docs.items() if owner == base.__name__}
         prefix = f"{self.options['prefix']}." if "prefix" in self.options else ""
         self.env.note_dependency(import_module(kind.__module__).__file__)
         items = nodes.definition_list()
@@ -52,7 +55,7 @@ class Fields(SphinxDirective):
             term = nodes.term(
                 "", "", nodes.literal(text=prefix + field.name), nodes.Text(f" {shown}{default}")
             )
-            text = " ".join(told.get((name, field.name), ()))
+            text = " ".join(told.get(field.name, ()))
             items += nodes.definition_list_item(
                 "", term, nodes.definition("", nodes.paragraph("", "", *_inline(text)))
             )

@@ -13,7 +13,7 @@ from ddlib.contrib import Length
 from recipes.config import own_times
 from recipes.generation.prompt import Prompt, has_gaps
 from recipes.generation.sampling import Sampling
-from recipes.model_io import LoadedModel, make_sampler
+from recipes.model_io import LoadedModel, ModelFiles, make_sampler
 
 AUTO = "rho_eos"
 """Registered name of the rule ``auto``."""
@@ -98,7 +98,7 @@ class FoundLength:
             )
         return most
 
-    def rule(self, saved: LoadedModel) -> Length:
+    def rule(self, saved: ModelFiles) -> Length:
         """Return the rule for a model, whose end token is the one behind its texts.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from recipes.generation.prompt import (
     Conversation,
     Prompt,
     Row,
+    check_gaps,
     check_known,
     check_prompt,
     has_gaps,
@@ -31,7 +32,15 @@ from recipes.generation.samples import Sample, batched, draw_batch, to_draw, unt
 from recipes.generation.sampling import OnStep, Sampling
 from recipes.generation.scores import Score, document
 from recipes.generation.steps import follow
-from recipes.model_io import LoadedModel, LoadOptions, Precision, make_order
+from recipes.model_io import (
+    FoundModel,
+    LoadedModel,
+    LoadOptions,
+    ModelFiles,
+    Precision,
+    check_order,
+    make_order,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,18 +218,50 @@ class Pipeline:
     Every method takes one prompt or a list of any length. A text is a function of its prompt, the
     options, the seed and its number: batches change it by rounding only.
 
+    What the files of the model show that it cannot do, such as answer messages without a chat
+    template, is refused before its network is loaded, which happens at the first text or score.
+
     Args:
-        model: the model.
+        model: the model, loaded or not.
         batch_size: samples that are drawn at a time.
 
     Raises:
         ValueError: a batch size below 1.
     """
 
-    def __init__(self, model: LoadedModel, batch_size: int = 16) -> None:
+    def __init__(self, model: LoadedModel | FoundModel, batch_size: int = 16) -> None:
         at_least(1, batch_size=batch_size)
-        self.model = model
+        self._found = model
         self.batch_size = batch_size
+
+    @property
+    def files(self) -> ModelFiles:
+        """What the files of the model state; the model itself if it was loaded before."""
+        return self._found.files if isinstance(self._found, FoundModel) else self._found
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        """The model; its network is loaded at the first access."""
+        return self._found.load() if isinstance(self._found, FoundModel) else self._found
+
+    def check(self, prompts: Sequence[Prompt], request: Request) -> None:
+        """Check what does not depend on the network.
+
+        Raises:
+            ValueError: symbols that the tokenizer lacks; messages without a chat template; gaps
+                without a mask; a rule for lengths or endings without an end of text; a sampler that
+                does not support the process; forbidden texts of several tokens.
+        """
+        for prompt in prompts:
+            for name, text in texts_of(prompt):
+                check_known(self.files, name, text, request.unknown)
+            if has_gaps(prompt):
+                check_gaps(self.files)
+            elif prompt is not None and not isinstance(prompt, str):
+                self.files.chat(prompt)
+        request.sampling.check_files(self.files)
+        if request.rule is not None:
+            request.rule.rule(self.files)
 
     def rows(self, prompts: Sequence[Prompt], request: Request) -> list[Row]:
         """Return the row of each prompt, after checking that the model supports the request.
@@ -228,10 +269,8 @@ class Pipeline:
         Raises:
             ValueError: before anything is drawn, for anything that does not fit.
         """
+        self.check(prompts, request)
         saved = self.model
-        for prompt in prompts:
-            for name, text in texts_of(prompt):
-                check_known(saved, name, text, request.unknown)
         pace = request.sampling.pace_of(saved)
         length = request.length
         if request.rule is not None:
@@ -247,8 +286,9 @@ class Pipeline:
     def samples(self, prompts: Sequence[Prompt], request: Request) -> list[Sample]:
         """Return the samples of each prompt, after the checks of ``rows``."""
         free = request.length is None and request.new is None
-        seed = request.seed if free and self.model.draws_lengths else None
-        return to_draw(self.model, self.rows(prompts, request), request.numbers, seed)
+        seed = request.seed if free and self.files.draws_lengths else None
+        rows = self.rows(prompts, request)
+        return to_draw(self.model, rows, request.numbers, seed)
 
     def automaton(self, samples: Sequence[Sample], request: Request) -> dd.contrib.Automaton | None:
         """Return the automaton of the constraint; None without one.
@@ -368,13 +408,14 @@ class Pipeline:
         """
         at_least(1, draws=draws)
         at_least(0, seed=seed)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        for text in several:
+            check_known(self.files, "texts", text, unknown)
+        if likelihood is not None:
+            check_order(self.files, likelihood)
         saved = self.model
         order = None if likelihood is None else make_order(saved, likelihood, pace=saved.pace)
-        documents = []
-        for text in listed(texts):
-            assert isinstance(text, str)
-            check_known(saved, "texts", text, unknown)
-            documents.append(document(saved, text))
+        documents = [document(saved, text) for text in several]
         if order is not None:
             return list(scores.likelihood(saved, documents, order, self.batch_size))
         return [scores.bound(saved, one, draws, seed, self.batch_size) for one in documents]
@@ -469,7 +510,7 @@ def pipeline(
     batch_size: int = 16,
     **reading: Any,
 ) -> Pipeline:
-    """Load a model for texts: a run, its weights, a published folder, or a third-party denoiser.
+    """Find a model for texts: a run, its weights, a published folder, or a third-party denoiser.
 
     Args:
         model: folder, or owner/name on the hub.
@@ -484,4 +525,4 @@ def pipeline(
     """
     check_keys("pipeline:", reading, LoadOptions)
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Pipeline(LoadOptions(**reading).open(str(model), where, precision), batch_size)
+    return Pipeline(LoadOptions(**reading).find(str(model), where, precision), batch_size)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, list_symbols
-from recipes.model_io import LoadedModel
+from recipes.model_io import LoadedModel, ModelFiles
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
@@ -82,8 +82,10 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def texts_of(prompt: Prompt) -> list[tuple[str, str]]:
     """Return the texts of a prompt with their names for messages."""
-    if prompt is None or isinstance(prompt, str):
-        return [("prompt", prompt or "")]
+    if prompt is None:
+        return []
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
     names = {"user": "prompt"}
     return [(names.get(one["role"], one["role"]), one["content"]) for one in prompt]
 
@@ -127,7 +129,7 @@ def _check_prompt(name: str, text: str, chat: bool) -> None:
             raise ValueError(f"{name}: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
 
 
-def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
+def check_known(saved: ModelFiles, name: str, text: str, allowed: bool = False) -> None:
     """Raise for a text with symbols that the model's tokenizer lacks.
 
     Args:
@@ -203,8 +205,8 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
         end = gap.end()
     states += saved.encode(text[end:])
     count = len(states)
-    if end and not has_mask(saved):
-        raise ValueError(f"prompt: has gaps, but {saved.process!r} has no mask for them")
+    if end:
+        check_gaps(saved)
     if end and saved.special.eos is not None:
         states.append(saved.special.eos)
     check_fits(states, length)
@@ -223,7 +225,13 @@ def has_gaps(prompt: Prompt) -> TypeGuard[str]:
     return isinstance(prompt, str) and GAP.search(prompt) is not None
 
 
-def has_mask(saved: LoadedModel) -> bool:
+def check_gaps(saved: ModelFiles) -> None:
+    """Raise ValueError for a process without a mask, whose prompts cannot have gaps."""
+    if not has_mask(saved):
+        raise ValueError(f"prompt: has gaps, but {saved.process!r} has no mask for them")
+
+
+def has_mask(saved: ModelFiles) -> bool:
     """Return whether single positions can be marked as free."""
     return saved.process.num_states > saved.process.vocab_size
 

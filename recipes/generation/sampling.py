@@ -19,7 +19,7 @@ from recipes.config import at_least, fitting, make_pace
 from recipes.engine.model_protocols import supported_pace
 from recipes.generation.prompt import check_known
 from recipes.metrics.conditioned import with_label
-from recipes.model_io import LoadedModel, check_sampler, make_sampler, with_padding
+from recipes.model_io import LoadedModel, ModelFiles, check_sampler, make_sampler, with_padding
 
 NOISE = 2**62
 """Number of the step whose noise samples use; passes over a corpus have small ones."""
@@ -155,6 +155,21 @@ class Sampling:
             )
         return pace
 
+    def check_files(self, saved: ModelFiles) -> None:
+        """Check what does not depend on the network, before it is loaded.
+
+        Raises:
+            ValueError: as in ``make_sampler``, ``endings`` and ``forbidden_tokens``; a sampler that
+                does not support the process.
+        """
+        sampler = make_sampler(saved, self.sampler)
+        try:
+            sampler.check(saved.process)
+        except TypeError as error:
+            raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        self.endings(saved)
+        self.forbidden_tokens(saved)
+
     def order(self, saved: LoadedModel, length: int) -> Pace:
         """Return the pace after checking a sequence length.
 
@@ -241,7 +256,7 @@ class Sampling:
             *([] if self.keep is None else [Cache(self.keep)]),
         ]
 
-    def endings(self, saved: LoadedModel) -> list[dd.controls.Ending]:
+    def endings(self, saved: ModelFiles) -> list[dd.controls.Ending]:
         """Return the rules for finishing a sequence of this model early.
 
         Raises:
@@ -292,7 +307,7 @@ class Sampling:
             saved.parameterization,
         )
 
-    def forbidden_tokens(self, saved: LoadedModel) -> list[int]:
+    def forbidden_tokens(self, saved: ModelFiles) -> list[int]:
         """Return the ids of the tokens that are never drawn.
 
         Raises:

@@ -1,11 +1,11 @@
 """Loaded models, with all that sampling and evaluation require."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -75,40 +75,21 @@ whose beginning is given; a row as long as the sequence, without special tokens.
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model with all that is required to sample from it and to measure it, from a recipe or a
-    third party.
+class ModelFiles:
+    """What the files of a model state, without its network: noise, tokenizer, layout of its
+    rows.
     """
 
     process: dd.processes.ForwardProcess
-    model: nn.Module
-    denoiser: Denoiser
-    """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts
-    separately.
-    """
-    token_parameterization: str
-    """Meaning of its logits over tokens, "cavity" or "posterior"."""
     tokenizer: TokenizerProtocol
     special: SpecialIds
-    length: int
-    """Tokens of a row; the maximum where rows are as long as their texts."""
     rows: RowLayout
-    pace: dd.paces.Pace
-    """Default schedule of positions."""
-    sha256: str
-    """Hash of the weights."""
     name: str = ""
     """Name for messages."""
     precision: Precision = "float32"
     clusters: Clusters | None = None
     plugins: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     """Package and version of every part that is not in ddlib, by its kind."""
-    leaves_out: bool = False
-    """Whether the network supports padding, by ``present``."""
-    leads: bool = False
-    """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P)
-    continues it.
-    """
     undecided: bool = False
     """True if the files do not state whether the network was trained with blocks and its family has
     both kinds.
@@ -117,11 +98,6 @@ class LoadedModel:
     """Recipe of the run that trained it; None for other models."""
     layout: Layout | None = None
     """Layout of the sequences of symbols that it was trained on; None for text."""
-
-    @cached_property
-    def parameterization(self) -> str | dd.Children:
-        """Meaning of the network's output."""
-        return dd.Children.meaning(self.model, self.token_parameterization)
 
     @property
     def data(self) -> Path | None:
@@ -179,46 +155,6 @@ class LoadedModel:
             )
         return self.tokenizer.format_chat(messages, answers)
 
-    def class_of(self, label: str) -> int:
-        """Return the index of a class, given by its name or its number.
-
-        Raises:
-            ValueError: a model that was trained without labels, or a class that it lacks.
-        """
-        if not takes_labels(self.model):
-            raise ValueError(
-                f"label={label!r}: {self.name} was trained without labels (model.num_classes=0)"
-            )
-        classes = self.layout.classes if self.layout is not None else ()
-        if label in classes:
-            return classes.index(label)
-        if label.isdigit() and int(label) < self.model.num_classes and not classes:
-            return int(label)
-        known = ", ".join(classes) if classes else f"0 to {self.model.num_classes - 1}"
-        raise ValueError(f"label={label!r}: must be one of the classes of {self.name}: {known}")
-
-    def check_length(self, length: int | None) -> None:
-        """Raise ValueError for a length that the model does not support; None is its own.
-
-        A network may take longer sequences than those of its training, but was not trained for
-        them.
-        """
-        if length is None:
-            return
-        if length > self.length:
-            limit = (
-                f"the maximum of {self.name}"
-                if self.rows == "free"
-                else f"the tokens of a sequence in the training of {self.name}"
-            )
-            raise ValueError(f"length={length}: must be at most {self.length}, {limit}")
-        shape = () if self.layout is None else self.layout.shape
-        if self.rows == "exact" and shape and length != self.length:
-            raise ValueError(
-                f"length={length}: must be {self.length}, the sequences of {self.name} have shape "
-                f"{' x '.join(map(str, shape))}"
-            )
-
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special ones."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -264,3 +200,89 @@ class LoadedModel:
         padding.
         """
         return list(takewhile(lambda token: token not in self.ends, tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(ModelFiles):
+    """A model with all that is required to sample from it and to measure it, from a recipe or a
+    third party.
+    """
+
+    model: nn.Module
+    denoiser: Denoiser
+    """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts
+    separately.
+    """
+    token_parameterization: str
+    """Meaning of its logits over tokens, "cavity" or "posterior"."""
+    length: int
+    """Tokens of a row; the maximum where rows are as long as their texts."""
+    pace: dd.paces.Pace
+    """Default schedule of positions."""
+    sha256: str
+    """Hash of the weights."""
+    leaves_out: bool = False
+    """Whether the network supports padding, by ``present``."""
+    leads: bool = False
+    """Whether the network encodes the prompt separately: ``denoiser.after(tokens)`` (B, P)
+    continues it.
+    """
+
+    @cached_property
+    def parameterization(self) -> str | dd.Children:
+        """Meaning of the network's output."""
+        return dd.Children.meaning(self.model, self.token_parameterization)
+
+    def class_of(self, label: str) -> int:
+        """Return the index of a class, given by its name or its number.
+
+        Raises:
+            ValueError: a model that was trained without labels, or a class that it lacks.
+        """
+        if not takes_labels(self.model):
+            raise ValueError(
+                f"label={label!r}: {self.name} was trained without labels (model.num_classes=0)"
+            )
+        classes = self.layout.classes if self.layout is not None else ()
+        if label in classes:
+            return classes.index(label)
+        if label.isdigit() and int(label) < self.model.num_classes and not classes:
+            return int(label)
+        known = ", ".join(classes) if classes else f"0 to {self.model.num_classes - 1}"
+        raise ValueError(f"label={label!r}: must be one of the classes of {self.name}: {known}")
+
+    def check_length(self, length: int | None) -> None:
+        """Raise ValueError for a length that the model does not support; None is its own.
+
+        A network may take longer sequences than those of its training, but was not trained for
+        them.
+        """
+        if length is None:
+            return
+        if length > self.length:
+            limit = (
+                f"the maximum of {self.name}"
+                if self.rows == "free"
+                else f"the tokens of a sequence in the training of {self.name}"
+            )
+            raise ValueError(f"length={length}: must be at most {self.length}, {limit}")
+        shape = () if self.layout is None else self.layout.shape
+        if self.rows == "exact" and shape and length != self.length:
+            raise ValueError(
+                f"length={length}: must be {self.length}, the sequences of {self.name} have shape "
+                f"{' x '.join(map(str, shape))}"
+            )
+
+    @classmethod
+    def of(cls, files: ModelFiles, **network: Any) -> Self:
+        """Return the model of these files with its network and what depends on it."""
+        return cls(**{one.name: getattr(files, one.name) for one in fields(ModelFiles)} | network)
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model whose files were found, and whose network is not loaded yet."""
+
+    files: ModelFiles
+    load: Callable[[], LoadedModel]
+    """Load the network; the files of a model on the hub are downloaded first."""

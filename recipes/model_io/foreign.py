@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +12,14 @@ import torch
 from tokenizers import Tokenizer
 
 import ddlib as dd
-from recipes.data import Layout
 from recipes.data.tokens import SpecialIds
-from recipes.model_io.base import LoadedModel, Precision, TokenizerProtocol
+from recipes.model_io.base import (
+    FoundModel,
+    LoadedModel,
+    ModelFiles,
+    Precision,
+    TokenizerProtocol,
+)
 
 WEIGHTS = "*.safetensors"
 LENGTH = 2**15
@@ -86,22 +91,21 @@ class Talking(Theirs):
             ) from error
 
 
-def with_template(tokenizer: Tokenizer, layout: Layout | None) -> TokenizerProtocol:
-    """Return the tokenizer of a run, with the chat template of its data if they have one."""
-    if layout is None or not layout.template:
-        return tokenizer
+def with_template(tokenizer: Tokenizer, template: str) -> TokenizerProtocol:
+    """Return the tokenizer of a run with the chat template of its data."""
     from transformers import PreTrainedTokenizerFast  # local import: it takes seconds
 
     speaking = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        chat_template=layout.template,
+        chat_template=template,
         clean_up_tokenization_spaces=False,
     )
     return Talking(speaking, tokenizer.get_vocab_size())
 
 
-def open_foreign(
+def find_foreign(
     folder: Path,
+    fetch: Callable[[], Path] | None,
     name: str,
     device: str | torch.device,
     precision: Precision,
@@ -110,11 +114,12 @@ def open_foreign(
     mask: str | None,
     block_size: int | None,
     revision: str | None = None,
-) -> LoadedModel:
-    """Open a pretrained third-party denoiser; arguments as in ``open_saved``.
+) -> FoundModel:
+    """Find a pretrained third-party denoiser; arguments as in ``find_saved``.
 
     Args:
         folder: folder of its files.
+        fetch: downloads the weights too, and returns their folder; None if they are there.
         name: its name.
         device: for the network and the noise.
         precision: precision of weights and products.
@@ -138,14 +143,17 @@ def open_foreign(
     from ddlib_models.io.safetensors import refuse_pickles
 
     config = read_config(str(folder))
-    if not any(
-        folder.glob(WEIGHTS)
-    ):  # looked up by name, as pickles of a repository are not downloaded
-        kind = next(iter(config.get("architectures") or ["AutoModelForMaskedLM"]))
-        refuse_pickles(kind, name, name, revision=revision, trust_remote_code=trust)
+
+    def check_weights(place: Path) -> None:
+        if not any(place.glob(WEIGHTS)):  # by name, as pickles of a repository are not downloaded
+            kind = next(iter(config.get("architectures") or ["AutoModelForMaskedLM"]))
+            refuse_pickles(kind, name, name, revision=revision, trust_remote_code=trust)
+
+    if fetch is None:
+        check_weights(folder)
     read_as = choose_family(name, config, family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    process, denoiser, tokenizer, special = hub.load(
+    found = hub.find(
         folder,
         family=family,
         trust=trust,
@@ -154,15 +162,11 @@ def open_foreign(
         dtype=dtype,
         device=device,
     )
-    block = getattr(denoiser, "block_size", 0)
-    network = denoiser.network
-    size = process.vocab_size
-    limits = (getattr(network, "max_length", None), tokenizer.model_max_length)
-    return LoadedModel(
-        process=process,
-        model=denoiser,
-        denoiser=denoiser,
-        token_parameterization=denoiser.parameterization,
+    tokenizer = found.tokenizer
+    special = found.special
+    size = found.process.vocab_size
+    files = ModelFiles(
+        process=found.process,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
         special=SpecialIds(
             pad=special.pad,
@@ -170,18 +174,35 @@ def open_foreign(
             eos=special.eos if special.eos in special.ends else None,  # if it is a token
             others=special.ends,
         ),
-        length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),
         rows="free",
-        pace=dd.paces.Blocks(block) if block else dd.paces.Together(),
-        sha256=digest(folder),
         name=name,
         precision=precision,
         plugins={"model": {"package": "transformers", "version": version("transformers")}},
-        # a network that supports padding has this argument
-        leaves_out="present" in inspect.signature(network.forward).parameters,
-        leads=hasattr(network, "after"),
         undecided=block_size is None and read_as.block_size is None,
     )
+
+    def load() -> LoadedModel:
+        place = folder if fetch is None else fetch()
+        if fetch is not None:
+            check_weights(place)
+        denoiser = found.load().denoiser
+        block = getattr(denoiser, "block_size", 0)
+        network = denoiser.network
+        limits = (getattr(network, "max_length", None), tokenizer.model_max_length)
+        return LoadedModel.of(
+            files,
+            model=denoiser,
+            denoiser=denoiser,
+            token_parameterization=denoiser.parameterization,
+            length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),
+            pace=dd.paces.Blocks(block) if block else dd.paces.Together(),
+            sha256=digest(place),
+            # a network that supports padding has this argument
+            leaves_out="present" in inspect.signature(network.forward).parameters,
+            leads=hasattr(network, "after"),
+        )
+
+    return FoundModel(files, load)
 
 
 def digest(folder: Path) -> str:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -27,9 +28,10 @@ from recipes.data import Layout
 from recipes.data.hub import nothing
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
-from recipes.model_io.base import LoadedModel, Precision, RowLayout
+from recipes.model_io.base import FoundModel, LoadedModel, ModelFiles, Precision, RowLayout
 from recipes.model_io.calling import as_function
-from recipes.model_io.foreign import open_foreign, with_template
+from recipes.model_io.foreign import WEIGHTS as WEIGHTS_FILES
+from recipes.model_io.foreign import find_foreign, with_template
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 
 
@@ -122,7 +124,28 @@ def open_saved(
 ) -> LoadedModel:
     """Open the folder of a run, its weights, or a pretrained third-party denoiser.
 
-    A local one, or one on the hub.
+    Arguments and errors are those of ``find_saved``, and the errors of loading the network: damaged
+    weights, or weights of another network.
+    """
+    return find_saved(
+        source, device, precision, trust, family, mask_token, block_size, revision
+    ).load()
+
+
+def find_saved(
+    source: str | Path,
+    device: str | torch.device = "cpu",
+    precision: Precision = "float32",
+    trust: Collection[str] = (),
+    family: str | None = None,
+    mask_token: str | None = None,
+    block_size: int | None = None,
+    revision: str | None = None,
+) -> FoundModel:
+    """Find the folder of a run, its weights, or a pretrained third-party denoiser.
+
+    A local one, or one on the hub. Its network is not loaded, and the weights of a third party are
+    not downloaded, until the result is.
 
     A published recipe has a ``recipe.yaml``; everything else is read by ``ddlib_models.hub``.
 
@@ -161,11 +184,22 @@ def open_saved(
         folder = folder / WEIGHTS
     if folder.is_file():
         raise FileNotFoundError(f"{source} is a file, must be the folder of a run or of a model")
+    fetch: Callable[[], Path] | None = None
     if not folder.is_dir():
+
+        def download(ignored: Sequence[str]) -> Path:
+            return Path(
+                snapshot_download(str(source), revision=revision, ignore_patterns=[*ignored])
+            )
+
+        fetch = partial(download, UNREAD)
         if folder.is_absolute() or len(folder.parts) > 2:
             raise FileNotFoundError(f"no folder {source}, and not a name or owner/name on the hub")
         try:
-            folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
+            folder = download((*UNREAD, WEIGHTS_FILES))
+            if (folder / RECIPE).exists() or not (folder / CONFIG).exists():
+                folder = download(UNREAD)  # a manifest covers all files
+                fetch = None
         except (
             HfHubHTTPError,
             HFValidationError,
@@ -179,8 +213,9 @@ def open_saved(
         )
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(
+        return find_foreign(
             folder,
+            fetch,
             str(source),
             device,
             precision,
@@ -221,9 +256,6 @@ def open_saved(
     with nullcontext() if has_weights else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
         process = dd.build("processes", recipe.process, context, "process").to(device)
-        model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
-    if precision == "float32":
-        model.float()  # the file may hold bfloat16, in which products would be taken too
     # before the comparison: it may add padding, which is not a state
     special = (
         add_special(tokenizer, recipe.data.corpus)
@@ -233,24 +265,12 @@ def open_saved(
     dd.check_vocabulary(
         process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos
     )
-    for name in ("vocab_size", "num_states"):
-        if getattr(model, name, getattr(process, name)) != getattr(process, name):
-            raise ValueError(
-                f"{folder}: the network has {name}={getattr(model, name)}, the process "
-                f"{getattr(process, name)}: files "
-                "of different runs"
-            )
-    return LoadedModel(
+    template = "" if layout is None else layout.template
+    files = ModelFiles(
         process=process,
-        model=model,
-        denoiser=model if precision == "float32" else as_function(model, half=True),
-        token_parameterization=recipe.objective().parameterization,
-        tokenizer=with_template(tokenizer, layout),
+        tokenizer=with_template(tokenizer, template) if template else tokenizer,
         special=special,
-        length=recipe.data.length,
         rows=_rows(recipe, layout),
-        pace=recipe.order(),
-        sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         name=str(source),
         precision=precision,
         clusters=context.saved_clusters(),
@@ -258,6 +278,29 @@ def open_saved(
         recipe=recipe,
         layout=layout,
     )
+
+    def load() -> LoadedModel:
+        with nullcontext() if has_weights else registry.trusting(trust):
+            model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
+        if precision == "float32":
+            model.float()  # the file may hold bfloat16, in which products would be taken too
+        for name in ("vocab_size", "num_states"):
+            if getattr(model, name, getattr(process, name)) != getattr(process, name):
+                raise ValueError(
+                    f"{folder}: the network has {name}={getattr(model, name)}, the process "
+                    f"{getattr(process, name)}: files of different runs"
+                )
+        return LoadedModel.of(
+            files,
+            model=model,
+            denoiser=model if precision == "float32" else as_function(model, half=True),
+            token_parameterization=recipe.objective().parameterization,
+            length=recipe.data.length,
+            pace=recipe.order(),
+            sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        )
+
+    return FoundModel(files, load)
 
 
 def layout_of(folder: Path) -> Layout | None:
@@ -318,7 +361,11 @@ class LoadOptions:
 
     def open(self, source: str, device: str | torch.device, precision: Precision) -> LoadedModel:
         """Open the model; arguments as in ``open_saved``."""
-        return open_saved(source, device, precision, **asdict(self))
+        return self.find(source, device, precision).load()
+
+    def find(self, source: str, device: str | torch.device, precision: Precision) -> FoundModel:
+        """Find the model; arguments as in ``find_saved``."""
+        return find_saved(source, device, precision, **asdict(self))
 
     def options_of_results(self) -> dict[str, Any]:
         """Return the options that affect results, by name, without ``trust``."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 import ddlib as dd
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
-from recipes.model_io.base import LoadedModel
+from recipes.model_io.base import LoadedModel, ModelFiles
 
 
 class SamplerContext:
@@ -18,7 +18,7 @@ class SamplerContext:
         saved: the model.
     """
 
-    def __init__(self, saved: LoadedModel) -> None:
+    def __init__(self, saved: ModelFiles) -> None:
         self._saved = saved
 
     def shape(self) -> list[int]:
@@ -45,7 +45,7 @@ class _Later(SamplerContext):
         raise _UnknownValueError
 
 
-def make_sampler(saved: LoadedModel, text: str, place: str = "sampler") -> Sampler:
+def make_sampler(saved: ModelFiles, text: str, place: str = "sampler") -> Sampler:
     """Build a sampler for a model from its short string.
 
     Args:
@@ -70,6 +70,20 @@ def check_sampler(text: str, place: str = "sampler") -> None:
         dd.build("samplers", text, _Later(), place)
 
 
+def check_order(saved: ModelFiles, name: str) -> Sampler:
+    """Build an order from its short string, without the checks that depend on the network.
+
+    Raises:
+        ValueError: no such sampler, or it defines no exact likelihood, with the reason.
+    """
+    order = make_sampler(saved, name, "likelihood")
+    try:
+        dd.Likelihood.check(saved.process, order)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"likelihood={name!r}: {error}") from error
+    return order
+
+
 def make_order(
     saved: LoadedModel,
     name: str,
@@ -90,12 +104,11 @@ def make_order(
         ValueError: no such sampler; it defines no exact likelihood, with the reason; or it does not
             support the length of the sequences or blocks, or the group is longer.
     """
-    order = make_sampler(saved, name, "likelihood")
+    order = check_order(saved, name)
     blocks = blocks_of(saved, pace)
     size = length or saved.length
     size = size if blocks is None else blocks.block or size
     try:
-        dd.Likelihood.check(saved.process, order)
         if _of_one_length(saved):
             order.check_length(size)
     except (TypeError, ValueError) as error:

@@ -412,7 +412,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(
     def read(*_, **__):
         raise AssertionError("weights are read")
 
-    monkeypatch.setattr("recipes.model_io.opening.open_saved", read)
+    monkeypatch.setattr("recipes.model_io.opening.find_saved", read)
     (tmp_path / "file").write_text("", encoding="utf-8")
     for out, message in (
         ("", "is a folder, must be a file"),

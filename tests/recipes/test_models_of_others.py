@@ -211,17 +211,22 @@ def test_prompts_of_several_lengths_give_the_same_together_as_alone(folders, kin
         text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())
     ]
     sizes = []
-    load = hub.load
+    find = hub.find
 
     def watched(*given, **how):
-        loaded = load(*given, **how)
-        network = loaded.denoiser.network.network  # transformers' own, below all that is ours
-        network.register_forward_pre_hook(
-            lambda *call: sizes.append(len(call[2]["inputs_embeds"])), with_kwargs=True
-        )
-        return loaded
+        found = find(*given, **how)
 
-    monkeypatch.setattr(hub, "load", watched)
+        def load():
+            loaded = found.load()
+            network = loaded.denoiser.network.network  # transformers' own, below all that is ours
+            network.register_forward_pre_hook(
+                lambda *call: sizes.append(len(call[2]["inputs_embeds"])), with_kwargs=True
+            )
+            return loaded
+
+        return replace(found, load=load)
+
+    monkeypatch.setattr(hub, "find", watched)
     assert generate(Options(**options, prompt=PROMPTS), quiet()) == alone
     assert set(sizes) == {6}, "all in one batch, the shorter ones with padding"
 
@@ -311,7 +316,8 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
     monkeypatch.setattr("recipes.model_io.opening.snapshot_download", downloaded)
     assert LoadOptions(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
     DiffusionLM("them/theirs", samples=1, revision=7)
-    assert loads == [("them/theirs", "v2"), ("them/theirs", "7")]
+    # each twice: without the weights, then with them
+    assert loads == [("them/theirs", "v2")] * 2 + [("them/theirs", "7")] * 2
     with pytest.raises(
         ValueError, match=r"revision='v2': only for a repository on the hub, .* is a folder"
     ):
@@ -347,14 +353,14 @@ def test_weights_in_a_pickle_alone_are_answered_by_the_command_that_converts_the
 
 def test_a_mask_may_be_given_by_its_id_if_no_token_has_that_spelling(folders, monkeypatch):
     masks = []
-    load = hub.load
+    find = hub.find
 
-    def loaded(*given, **how):
-        found = load(*given, **how)
+    def watched(*given, **how):
+        found = find(*given, **how)
         masks.append(found.special.mask)
         return found
 
-    monkeypatch.setattr(hub, "load", loaded)
+    monkeypatch.setattr(hub, "find", watched)
     ids = AutoTokenizer.from_pretrained(folders["a2d"]).get_vocab()
     for written in ("3", "255", "[MASK]"):
         open_saved(folders["a2d"], mask_token=written)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -271,3 +272,64 @@ def test_an_evaluation_draws_as_a_pipeline_does(published, pipe):
     drawn = draw_samples(pipe.model, Sampling(steps=3), 5, LENGTH, 2, 7, alone())
     texts = pipe.generate(None, num_return_sequences=5, seed=7, steps=3)
     assert drawn == [list(one.tokens) for one in texts]
+
+
+REFUSED = {
+    "messages without a template": (
+        lambda pipe: pipe.chat([{"role": "user", "content": "Who?"}]),
+        "chat: the tokenizer of .* has no chat template",
+    ),
+    "an order of masks in uniform noise": (
+        lambda pipe: pipe.generate("We", sampler="first_hitting"),
+        "sampler='first_hitting': ",
+    ),
+    "a text that is several tokens": (
+        lambda pipe: pipe.generate("We", forbidden=("of our union",)),
+        r"forbidden='of our union': is \d+ tokens, must be a single token",
+    ),
+    "an order without a likelihood": (
+        lambda pipe: pipe.score("We", likelihood="ancestral"),
+        "likelihood='ancestral': ",
+    ),
+    "gaps in uniform noise": (
+        lambda pipe: pipe.infill("We [MASK]"),
+        r"prompt: has gaps, but Uniform\(.*\) has no mask for them",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_files_show_is_refused_before_the_network_is_loaded(case, tmp_path, monkeypatch):
+    process = dict(kind="uniform", schedule="linear") if "uniform" in case else None
+    pipe = recipes.pipeline(publish_tiny(tmp_path, process).run, device="cpu")
+    monkeypatch.setattr(
+        "recipes.model_io.opening.load_network", lambda *_: pytest.fail("the network was loaded")
+    )
+    call, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        call(pipe)
+    with pytest.raises(pytest.fail.Exception, match="the network was loaded"):
+        pipe.generate(None)
+
+
+def test_weights_of_the_hub_are_downloaded_once_a_request_is_possible(tmp_path, monkeypatch):
+    """A folder without weights stands for the first download."""
+    whole = write(tmp_path / "whole", "modernbert", chat=False)
+    small = shutil.copytree(
+        whole, tmp_path / "small", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    calls = []
+
+    def download(name, revision, ignore_patterns):
+        calls.append("*.safetensors" in ignore_patterns)
+        if not calls[-1]:
+            shutil.copytree(whole, small, dirs_exist_ok=True)
+        return str(small)
+
+    monkeypatch.setattr("recipes.model_io.opening.snapshot_download", download)
+    pipe = recipes.pipeline("them/theirs", device="cpu")
+    with pytest.raises(ValueError, match="chat: the tokenizer of them/theirs has no chat template"):
+        pipe.chat([{"role": "user", "content": "Who?"}])
+    assert calls == [True]
+    one = pipe.generate("We will", max_new_tokens=4, steps=2)[0]
+    assert calls == [True, False] and one.text.startswith("We will")
