@@ -61,11 +61,6 @@ class TrainingBar:
         self._bar.stop()
 
     @property
-    def loss(self) -> float:
-        """Moving average of the loss, 0 before the first step."""
-        return self._smooth or 0.0
-
-    @property
     def speed(self) -> float:
         """Tokens per second."""
         return self.tokens / max(self.seconds, 1e-9)

@@ -4,16 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recipes.engine.divergence import DivergedError
     from recipes.engine.loop import train
     from recipes.engine.memory import estimate
     from recipes.engine.run import NonFiniteError
 
-_MODULES = {"NonFiniteError": "run", "estimate": "memory", "train": "loop"}
+_MODULES = {
+    "DivergedError": "divergence",
+    "NonFiniteError": "run",
+    "estimate": "memory",
+    "train": "loop",
+}
 """Names and their modules, imported on demand: commands that do not train use other modules of this
 package.
 """
 
-__all__ = ["NonFiniteError", "estimate", "train"]
+__all__ = ["DivergedError", "NonFiniteError", "estimate", "train"]
 
 
 def __getattr__(name: str) -> Any:

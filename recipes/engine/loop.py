@@ -3,7 +3,6 @@
 A run that is killed at any moment resumes with identical results.
 """
 
-import math
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +24,7 @@ from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
 from recipes.engine.checkpoint import CHECKPOINTS
 from recipes.engine.distribution import check_sharding
+from recipes.engine.divergence import DivergenceGuard
 from recipes.engine.export import publish
 from recipes.engine.folder import hold
 from recipes.engine.launched import Launched
@@ -67,10 +67,6 @@ class Signals:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
 
-DIVERGED = 3
-"""Multiple of the uniform model's loss above which a run reports that it diverges."""
-
-
 def train(recipe: Recipe, accept_changes: bool = False) -> bool:
     """Train, from the newest intact checkpoint in the run's folder if there is one.
 
@@ -87,6 +83,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
     Raises:
         ValueError, OSError: before the first step, for anything that would fail later.
         NonFiniteError: after the batch that caused it was saved.
+        DivergedError: the loss has been far above that of the uniform model for a while.
     """
     with ExitStack() as stack:
         world = stack.enter_context(join())
@@ -146,7 +143,7 @@ class Report:
         self.watch = watch
         self._first = run.facts.step
         self._waiting: Launched | None = None
-        self._diverged = False
+        self._guard = DivergenceGuard(run.process.vocab_size, run.recipe.optimizer.lr)
 
     def add(self, launched: Launched) -> None:
         """Take a step that was just launched, and show the one before.
@@ -166,6 +163,7 @@ class Report:
 
         Raises:
             NonFiniteError: its loss or gradient is not finite.
+            DivergedError: the loss has been too large for a while.
         """
         launched = self._waiting
         self._waiting = None
@@ -175,15 +173,9 @@ class Report:
         number = launched.step + 1
         self.stop = self.stop or result.stop
         self.watch.step(number, result)
-        limit = DIVERGED * math.log(max(self.run.process.vocab_size, 2))
-        if self._diverged or self.watch.loss <= limit:
-            return
-        self._diverged = True
-        self.watch.say(
-            f"step {number}: the loss is {self.watch.loss:.3g}, more than {DIVERGED} times that of "
-            "the uniform model: training diverges; a lower optimizer.lr than "
-            f"{self.run.recipe.optimizer.lr:g} may help"
-        )
+        message = self._guard.add(number, result.loss)
+        if message is not None:
+            self.watch.say(message)
 
 
 def header(run: Run) -> str:

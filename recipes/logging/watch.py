@@ -138,14 +138,6 @@ class Watch:
         self.say(message)
         self._bar.leave_out()
 
-    @property
-    def loss(self) -> float:
-        """Training loss, a moving average over some twenty steps.
-
-        0 in other processes than the first.
-        """
-        return self._bar.loss if self._first else 0.0
-
     @_first_only
     def step(self, number: int, step: Step) -> None:
         """Report a step, after which ``number`` are made."""

@@ -3,16 +3,21 @@
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from training_runs import curve, recipe, text
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training_runs import curve, recipe, steps_made, text
 
 import ddlib as dd
 from recipes.console import make_console
-from recipes.data import open_prepared
+from recipes.data import open_prepared, wrap
 from recipes.embeddings.neighbours import stream
-from recipes.engine import train
+from recipes.engine import DivergedError, train
+from recipes.engine.divergence import DivergenceGuard
 from recipes.engine.parallel import World
 from recipes.engine.validation import references
 from recipes.evaluate import Options, evaluate
@@ -37,10 +42,10 @@ def by_hand(data):
     return float(-(counts / counts.sum()).log()[tokens.long()].mean())
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, wrap):
+@pytest.mark.parametrize("cut", [False, True])
+def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, cut):
     data = open_prepared(text(tmp_path / "data"))
-    data = wrap(data, 16) if wrap else data
+    data = wrap(data, 16) if cut else data
     length = max(len(document) for document in data.validation)
     process = dd.presets.mdlm(data.vocab_size)
     count = len(data.validation)
@@ -69,6 +74,39 @@ def test_training_and_evaluation_print_both_beside_the_bound(trained, capsys):
     assert re.search(rf"uniform model +│? *{record['uniform']:.4f}", shown)
     assert re.search(rf"unigram model +│? *{record['unigram']:.4f}", shown)
     assert "the bound is above the" in " ".join(shown.split())  # four steps teach nothing
+
+
+def test_a_run_that_diverges_for_a_while_stops_and_keeps_what_it_saved(tmp_path, monkeypatch):
+    made = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=40)
+    made = replace(made, optimizer=replace(made.optimizer, lr=1.0, warmup=0))
+    made = replace(made, output=replace(made.output, validate_every=2, save_every=2))
+    monkeypatch.setattr("recipes.engine.loop.DivergenceGuard", partial(DivergenceGuard, patience=3))
+    with pytest.raises(
+        DivergedError, match=r"step \d+: .* in all of the last 3 steps: training div"
+    ):
+        train(made)
+    steps = steps_made(tmp_path / "run")
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert 3 < steps < 40 and saved
+    assert not any(f"{steps:08d}" in name for name in saved)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.floats(0, 40), min_size=1, max_size=60), st.integers(1, 8))
+def test_a_run_stops_after_so_many_averages_above_the_limit(losses, patience):
+    """In float64 by hand; what was never below the limit stops nothing."""
+    guard = DivergenceGuard(8, 1e-3, patience)
+    average = losses[0]
+    above = []
+    for number, loss in enumerate(losses, start=1):
+        average = 0.95 * average + 0.05 * loss
+        above.append(average > 3 * math.log(8))
+        if not all(above) and len(above) >= patience and all(above[-patience:]):
+            with pytest.raises(DivergedError, match=f"all of the last {patience} steps"):
+                guard.add(number, loss)
+            return
+        message = guard.add(number, loss)
+        assert (message is not None) == (above[-1] and not any(above[:-1]))
 
 
 def test_a_run_that_diverges_reports_it_once(tmp_path, capsys):
