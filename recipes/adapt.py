@@ -438,10 +438,10 @@ def recipes_of(options: argparse.Namespace) -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes for the arguments, by name."""
     name = options.name or "FOLDER"
     weights = weights_of(name)
-    known = variants(name) if weights is None else of_run(name, weights)
+    recipes = variants(name) if weights is None else of_run(name, weights)
     if options.sft is None:
-        return known
-    return {variant: (about, for_answers(recipe)) for variant, (about, recipe) in known.items()}
+        return recipes
+    return {variant: (about, for_answers(recipe)) for variant, (about, recipe) in recipes.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -150,8 +150,8 @@ class ModelFiles:
         if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(
                 f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be "
-                "formatted: "
-                "runs keep none, also those of recipes.adapt"
+                "formatted: a run keeps one only if it was trained on conversations, as by "
+                "recipes.adapt --sft"
             )
         return self.tokenizer.format_chat(messages, answers)
 

@@ -95,12 +95,12 @@ def with_template(tokenizer: Tokenizer, template: str) -> TokenizerProtocol:
     """Return the tokenizer of a run with the chat template of its data."""
     from transformers import PreTrainedTokenizerFast  # local import: it takes seconds
 
-    speaking = PreTrainedTokenizerFast(
+    formatting = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         chat_template=template,
         clean_up_tokenization_spaces=False,
     )
-    return Talking(speaking, tokenizer.get_vocab_size())
+    return Talking(formatting, tokenizer.get_vocab_size())
 
 
 def find_foreign(

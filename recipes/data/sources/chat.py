@@ -94,22 +94,22 @@ class Chat:
     def load(self) -> Conversations:
         tokenizer = self._tokenizer()
         template = tokenizer.chat_template
-        read = [(place, one) for place, chat in self._read(tokenizer) for one in self._parts(chat)]
-        if not read:
+        chats = [(place, one) for place, chat in self._read(tokenizer) for one in self._parts(chat)]
+        if not chats:
             raise ValueError(f"files={self.files!r}: there is no conversation")
-        spans = list(_encode(tokenizer, read))
+        spans = list(_encode(tokenizer, chats))
         ends = {end for span in spans for end in span.ends}
         if len(ends) > 1:
             names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
             raise ValueError(f"template: answers end with {names}, must end with one token")
-        kept = [one for one in spans if self.longest is None or one.stop <= self.longest]
-        if not kept:
+        fitting = [one for one in spans if self.longest is None or one.stop <= self.longest]
+        if not fitting:
             shortest = min(one.stop for one in spans)
             raise ValueError(
                 f"longest={self.longest}: must be at least {shortest}, the shortest sequence"
             )
-        ids = [one.ids[: one.stop - 1] for one in kept]
-        given = [~self._learned(one)[: one.stop - 1] for one in kept]
+        ids = [one.ids[: one.stop - 1] for one in fitting]
+        given = [~self._learned(one)[: one.stop - 1] for one in fitting]
         backend = tokenizer.backend_tokenizer
         names = _names(backend, self.tokenizer)
         end = names[ends.pop()]
@@ -156,10 +156,10 @@ class Chat:
                     raise ValueError(f"{place}: is not JSON: {error}") from error
                 messages = check_conversation(value, place)
                 for index, message in enumerate(messages):
-                    found = pattern.search(message["content"]) if special else None
-                    if found is not None:
+                    match = pattern.search(message["content"]) if special else None
+                    if match is not None:
                         raise ValueError(
-                            f"{place}: messages[{index}] contains {found[0]!r}, a special token of "
+                            f"{place}: messages[{index}] contains {match[0]!r}, a special token of "
                             "the tokenizer, which only the template may write"
                         )
                 yield place, messages
@@ -178,13 +178,19 @@ class Chat:
             return one.written
         return one.written & (np.arange(len(one.ids)) >= one.last)
 
-    def _notes(self, made: Conversations, count: int) -> Iterator[str]:
-        """Yield remarks for the summary."""
-        ids = made.ragged
-        learned = len(ids) + sum(int((~row).sum()) for row in made.given or ())
+    def _notes(self, conversations: Conversations, count: int) -> Iterator[str]:
+        """Yield remarks for the summary.
+
+        Args:
+            conversations: the sequences.
+            count: number of sequences, with those that are left out.
+        """
+        ids = conversations.ragged
+        learned = len(ids) + sum(int((~row).sum()) for row in conversations.given or ())
         yield (
             f"answers={self.answers}: {learned:,} of {len(ids.values) + len(ids):,} tokens are "
-            f"learned; an answer ends with {made.end!r}, rows are filled with {made.pad!r}"
+            f"learned; an answer ends with {conversations.end!r}, rows are filled with "
+            f"{conversations.pad!r}"
         )
         if count > len(ids):
             yield (
@@ -245,9 +251,11 @@ def template_tokenizer(name: str, template: str | None = None, revision: str | N
 
     backend = load_tokenizer(name, revision)
     folder = Path(name)
-    run = folder / "symbols.json"
+    layout = folder / "symbols.json"  # of a run
     special: dict[str, Any] = {}
-    text = Layout.read(json.loads(run.read_text("utf-8"))).template if run.is_file() else ""
+    text = ""
+    if layout.is_file():
+        text = Layout.read(json.loads(layout.read_text(encoding="utf-8"))).template
     if not folder.exists() or (folder / "tokenizer_config.json").is_file():
         theirs = AutoTokenizer.from_pretrained(
             name, trust_remote_code=False, revision=revision or "main"
@@ -288,20 +296,20 @@ class Spans(NamedTuple):
     """Last tokens of all answers."""
 
 
-def _encode(tokenizer: Any, read: Sequence[tuple[str, list[Message]]]) -> Iterator[Spans]:
+def _encode(tokenizer: Any, chats: Sequence[tuple[str, list[Message]]]) -> Iterator[Spans]:
     """Yield the tokens of conversations with their places.
 
     Raises:
         ValueError: naming the place, see ``Chat``.
     """
-    remaining = iter(read)
+    remaining = iter(chats)
     while batch := list(islice(remaining, BATCH)):
-        places, chats = zip(*batch, strict=True)
-        whole = _format(tokenizer, places, chats, return_assistant_tokens_mask=True)
+        places, messages = zip(*batch, strict=True)
+        whole = _format(tokenizer, places, messages, return_assistant_tokens_mask=True)
         prompts = _format(
-            tokenizer, places, [chat[:-1] for chat in chats], add_generation_prompt=True
+            tokenizer, places, [chat[:-1] for chat in messages], add_generation_prompt=True
         )
-        columns = (chats, whole["input_ids"], whole["assistant_masks"], prompts["input_ids"])
+        columns = (messages, whole["input_ids"], whole["assistant_masks"], prompts["input_ids"])
         for place, chat, ids, mask, prompt in zip(places, *columns, strict=True):
             yield _spans(tokenizer, place, chat, np.array(ids), np.array(mask) > 0, prompt)
 
@@ -389,10 +397,10 @@ def _names(tokenizer: Tokenizer, name: str) -> tuple[str, ...]:
 
 def _complete(template: str, special: Mapping[str, Any]) -> str:
     """Return a template with the special tokens that it uses, as transformers would pass them."""
-    used = [
+    settings = [
         f"{{% set {role} = {json.dumps(token)} %}}"
         for role, token in special.items()
         if isinstance(token, str) and re.search(rf"\b{role}\b", template)
     ]
     # a template's environment drops the line break behind a tag
-    return "".join(used) + "\n" * bool(used) + template
+    return "".join(settings) + "\n" * bool(settings) + template
