@@ -17,7 +17,7 @@ from zoo.networks import KINDS
 import ddlib as dd
 from ddlib import paces, registry
 from ddlib.contrib import Automaton, Cache, Constraint, Daedal, Length, Psi, RhoEOS
-from ddlib.processes import Masked, RateMatrix
+from ddlib.processes import Masked, Product, RateMatrix
 from ddlib.processes.examples import four, special
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, Particles, Remask, UnsupportedError
 from ddlib.samplers.controls import (
@@ -53,9 +53,10 @@ PROCESSES = (
     | {
         "geometric": Masked(V, Geometric(0.2, 30.0)),
         "exchanged": RateMatrix(RATES - RATES.sum(1).diag(), Linear(), V),
+        "fields": Product({"a": Masked(V, Linear()), "b": Masked(3, Linear())}, ["a", "b"]),
     }
 )
-"""Processes of every kind; in the last, masks and two tokens that are exchanged."""
+"""Processes of every kind; then masks and two tokens that are exchanged, and two alphabets."""
 OFFERED_BY_PROCESS = {
     "masked": TREE,
     "tree": TREE,
@@ -69,10 +70,11 @@ OFFERED_BY_PROCESS = {
     "noisy": Needs.MASK,
     "geometric": FINAL,
     "exchanged": Needs.MASK,
+    "fields": TREE,
 }
 
 NOISY_ENDS = {"geometric"}
-WITH_LEVELS = {"masked", "tree", "levels", "xi", "geometric"}
+WITH_LEVELS = {"masked", "tree", "levels", "xi", "geometric", "fields"}
 RECORD = (
     Needs.INDEPENDENT_DRAWS
     | Needs.UNCHANGED_DRAWS
@@ -96,7 +98,7 @@ OFFERED_BY_NETWORK = {
     "guided, timed": Needs.ALIGNED_ROWS | Needs.NETWORK_TIMES,
     "dit": ALIGNED | Needs.NETWORK_TIMES | Needs.WINDOWS | Needs.MEMORY,
 }
-CHILDREN = {"masked", "tree", "levels", "geometric"}
+CHILDREN = {"masked", "tree", "levels", "geometric", "fields"}
 """Processes in which a guidance of the next state is one of children, so of tokens."""
 NETWORKS = {
     (kind, name): make(process)
@@ -152,6 +154,11 @@ def steers(sampler):
     return type(inner) is Ancestral and not inner.force_transition
 
 
+def needs_of_sampler(sampler):
+    needs = NONE if steers(sampler) else Needs.TOKEN_DRAWS
+    return needs | (Needs.ONE_ALPHABET if type(sampler).__name__ == "ThetaTrapezoidal" else NONE)
+
+
 ORDER = Needs.NETWORK_TIMES | Needs.TOKEN_DISTRIBUTIONS
 PACES = [
     (paces.Together(), Needs.NO_BLOCKS | Needs.ONE_TIME, NONE),
@@ -165,19 +172,22 @@ PACES = [
 
 HEATED = Truncation(lambda t: 1.0 + t)
 ANY = Automaton({0: dict.fromkeys(range(V), 0)}, 0, [0], V)
-LENGTHS = FINAL | Needs.ONE_SEQUENCE | Needs.ONE_TIME | Needs.TOKEN_DISTRIBUTIONS
+ALIKE = Needs.TOKEN_DISTRIBUTIONS | Needs.ONE_ALPHABET
+LENGTHS = (
+    FINAL | Needs.ONE_ALPHABET | Needs.ONE_SEQUENCE | Needs.ONE_TIME | Needs.TOKEN_DISTRIBUTIONS
+)
 CONTROLS = [
     (Truncation(0.7, 0.9), Needs.TOKEN_DISTRIBUTIONS),
     (HEATED, Needs.TOKEN_DISTRIBUTIONS),
-    (Forbidden([1]), Needs.TOKEN_DISTRIBUTIONS),
+    (Forbidden([1]), ALIKE),
     (Forbidden([]), NONE),
-    (RepetitionPenalty(2.0), Needs.TOKEN_DISTRIBUTIONS),
-    (EndOfText(1), Needs.ONE_SEQUENCE),
-    (EndOfText(2, least=1, fill=0), Needs.ONE_SEQUENCE | Needs.TOKEN_DISTRIBUTIONS),
+    (RepetitionPenalty(2.0), ALIKE),
+    (EndOfText(1), Needs.ONE_SEQUENCE | Needs.ONE_ALPHABET),
+    (EndOfText(2, least=1, fill=0), Needs.ONE_SEQUENCE | ALIKE),
     (Settled(), Needs.ONE_SEQUENCE | Needs.TOKEN_DISTRIBUTIONS),
     (
         Constraint(ANY),
-        Needs.MASKED_TREE | Needs.JOINT_DRAWS | Needs.TOKEN_DISTRIBUTIONS | Needs.FIXED_LENGTH,
+        Needs.MASKED_TREE | Needs.JOINT_DRAWS | ALIKE | Needs.FIXED_LENGTH,
     ),
     (
         Memory(),
@@ -248,7 +258,7 @@ class Call:
             | (TOKENS if process in CHILDREN else NONE)
             | offered_by_sampler(sampler)
             | of_pace
-            | Needs.ONE_ALPHABET
+            | (NONE if process == "fields" else Needs.ONE_ALPHABET)
             | Needs.FIXED_LENGTH
             | Needs.PART_BATCHES
         )
@@ -263,7 +273,7 @@ class Call:
         for control in self.controls:
             self.offered &= ~broken_by(control)
         self.needs = [
-            ("", sampler, NONE if steers(sampler) else Needs.TOKEN_DRAWS),
+            ("", sampler, needs_of_sampler(sampler)),
             ("steps is ", GRID.tolist(), NONE if steps is not GRID else Needs.TIMES),
             ("generator is ", SEEDS, NONE if seeds is None else Needs.ALIGNED_ROWS),
             ("pace is ", self.pace, needs_of_pace),
@@ -318,7 +328,7 @@ class Call:
 
     def offender(self, need):
         """Return the text by which a message names what does not meet a need."""
-        of_process = Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE
+        of_process = Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE | Needs.ONE_ALPHABET
         if need in of_process | Needs.UNCHANGED_DRAWS | Needs.NOISE_FREE_END:
             return repr(self.process)
         if need in TOKENS:
@@ -337,7 +347,7 @@ class Call:
 
 
 WITH_NEEDS = [
-    *(("sampler", one, NONE if steers(one) else Needs.TOKEN_DRAWS) for one in SAMPLERS),
+    *(("sampler", one, needs_of_sampler(one)) for one in SAMPLERS),
     ("steps", GRID, Needs.TIMES),
     ("seeds", SEEDS, Needs.ALIGNED_ROWS),
     *(("pace", one, one[2]) for one in PACES),
@@ -364,7 +374,11 @@ OTHERWISE = {
 }
 """Values of the arguments that a pair of parts does not fix; the first that fit are taken."""
 OFFERED_BY = {
-    "process": Needs.MASK | Needs.FINAL_TOKENS | Needs.MASKED_TREE | Needs.NOISE_FREE_END,
+    "process": Needs.MASK
+    | Needs.FINAL_TOKENS
+    | Needs.MASKED_TREE
+    | Needs.NOISE_FREE_END
+    | Needs.ONE_ALPHABET,
     "network": TOKENS | Needs.MEMORY | Needs.NETWORK_TIMES | Needs.WINDOWS | Needs.ALIGNED_ROWS,
     "sampler": Needs.ONE_SEQUENCE
     | Needs.JOINT_DRAWS
