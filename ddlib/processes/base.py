@@ -243,7 +243,7 @@ class ForwardProcess(Float64Module, Part):
         return z.clamp_max(self.vocab_size - 1)
 
     def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
-        """Return logits (B, L, V) with -inf at entries that are no tokens of the position.
+        """Return logits (B, L, V) with -inf at entries beyond the tokens of the position.
 
         The position is that of the state ``z``. Without fields all entries are tokens.
         """

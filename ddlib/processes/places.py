@@ -1,4 +1,4 @@
-"""Places of a batch that one call of a process serves, and how their results are put together."""
+"""Places of a batch that one call of a process evaluates, and the join of their results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

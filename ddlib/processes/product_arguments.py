@@ -76,7 +76,7 @@ def flatten(
     """Return the processes of nested products by name, and the field of each position.
 
     Args:
-        parts: the processes of each member, one of a process that is no product.
+        parts: the processes of each member, only itself for another process.
         inner: field of each of its positions, in their order; None where there is one field.
         numbers: member of each position; None for one member.
     """

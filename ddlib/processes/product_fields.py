@@ -104,6 +104,11 @@ class Fielded(ForwardProcess):
         return list(self.processes)  # type: ignore[arg-type] # processes
 
     @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Numbers of states and of tokens of each field, such as a network takes."""
+        return [(each.num_states, each.vocab_size) for each in self.every]
+
+    @property
     def components(self) -> tuple[Component, ...]:
         fields = zip(self.every, self._starts.tolist(), self.names, strict=True)
         return tuple(Component(each, first, f"field {name!r}, ") for each, first, name in fields)
