@@ -6,18 +6,21 @@ from pathlib import Path
 
 import torch
 from canvases import gemma
-from published import SENTENCES
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
     DiffusionGemmaForBlockDiffusion,
+    LlamaConfig,
     ModernBertConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
 )
+from zoo.runs import SENTENCES
+
+from recipes.data.text import train_tokenizer
 
 SPECIAL = dict(
     pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]"
@@ -29,6 +32,10 @@ CHAT = (
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SIZE |= dict(max_position_embeddings=96)
 
+
+SHORT = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+"""Sentences of the texts for the models of ``write_small``."""
+MARKS = ("[CLS]", "[SEP]", "[PAD]", "[MASK]")
 
 CAUSAL = AutoModelForCausalLM.from_config
 CLASSES = {"a2d": CAUSAL, "causal": CAUSAL, "gemma": DiffusionGemmaForBlockDiffusion}
@@ -92,4 +99,29 @@ def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
         path.write_text(
             path.read_text(encoding="utf-8").replace('"qwen3"', '"a2d-qwen3"'), encoding="utf-8"
         )
+    return folder
+
+
+def small_tokenizer(
+    sentences: tuple[str, ...] = SHORT, marks: tuple[str, ...] = MARKS
+) -> Tokenizer:
+    """At most 270 pieces of some sentences, and tokens that are not text."""
+    made = train_tokenizer("\n".join(sentences) * 3, 270)
+    made.add_special_tokens([AddedToken(name, normalized=False) for name in marks])
+    return made
+
+
+def write_small(folder, tokens: Tokenizer, kind: str = "bert", layers: int = 2, **named):
+    """A folder as transformers writes it: a BERT or a Llama whose table has six rows to spare, and
+    its tokenizer with these named tokens.
+    """
+    PreTrainedTokenizerFast(tokenizer_object=tokens, **named).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = SIZE | dict(vocab_size=tokens.get_vocab_size() + 6, num_hidden_layers=layers)
+    sizes |= dict(max_position_embeddings=24)
+    if kind == "bert":
+        network = AutoModelForMaskedLM.from_config(BertConfig(**sizes))
+    else:
+        network = CAUSAL(LlamaConfig(**sizes, tie_word_embeddings=True))
+    network.save_pretrained(folder)
     return folder

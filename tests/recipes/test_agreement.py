@@ -11,15 +11,12 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published import publish_tiny
+from pretrained_by_others import SHORT, small_tokenizer, write_small
 from tokenizers import AddedToken
 from transformers import (
-    AutoModelForMaskedLM,
-    BertConfig,
-    LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
 )
+from zoo.runs import ALONE, publish_tiny, write_texts
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from ddlib.vocabulary import fingerprint
@@ -27,45 +24,20 @@ from ddlib_models.io.manifest import read_facts, write_manifest
 from recipes import adapt, clusters, train
 from recipes.data import Layout, local, open_prepared, prepare
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
-from recipes.data.text import train_tokenizer
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.model_io import open_saved, publish
 
-ENGLISH = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
 OTHER = ("Quark jumps vex lazy kings by foggy moonlight,", "zebras quiz five dozen jovial wizards.")
-SIZE = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-ALONE = World(0, 1, torch.device("cpu"))
 
 
-def tokenizer(sentences, words=270, more=("[CLS]", "[SEP]", "[PAD]", "[MASK]")):
-    made = train_tokenizer("\n".join(sentences) * 4, words)
-    made.add_special_tokens([AddedToken(name, normalized=False) for name in more])
-    return made
-
-
-def model(folder, made, kind="bert"):
-    """A folder as transformers writes it; its table has rows to spare."""
-    PreTrainedTokenizerFast(
-        tokenizer_object=made, mask_token="[MASK]", eos_token="[SEP]"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    rows = made.get_vocab_size() + 6
-    if kind == "bert":
-        network = AutoModelForMaskedLM.from_config(
-            BertConfig(vocab_size=rows, **SIZE, max_position_embeddings=24)
-        )
-    else:
-        network = LlamaForCausalLM(LlamaConfig(vocab_size=rows, **SIZE, max_position_embeddings=24))
-    network.save_pretrained(folder)
-    return folder
+def model(folder, tokens, kind="bert"):
+    return write_small(folder, tokens, kind, layers=1, mask_token="[MASK]", eos_token="[SEP]")
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [json.dumps({"text": f"{number}. {ENGLISH[number % 3]}"}) for number in range(40)]
-    Path("text.jsonl").write_text("\n".join(rows) + "\n")
+    write_texts(Path("text.jsonl"), SHORT)
     return tmp_path
 
 
@@ -95,8 +67,8 @@ def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_bot
     here, kind
 ):
     """As many tokens, so that every size fits and only the ids mean other tokens."""
-    theirs = tokenizer(OTHER)
-    mine = tokenizer(ENGLISH)
+    theirs = small_tokenizer(OTHER)
+    mine = small_tokenizer()
     assert theirs.get_vocab_size() == mine.get_vocab_size()
     model("mine", mine, kind), model("theirs", theirs, kind)
     prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
@@ -148,7 +120,7 @@ def test_the_command_that_prepares_data_is_that_of_its_source():
 
 
 def test_padding_beyond_the_models_tokens_are_taken(here):
-    made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
+    made = small_tokenizer(marks=("[CLS]", "[SEP]", "[MASK]"))
     model("mine", made)
     prepared = prepare(local("text.jsonl", "mine", 8), Path("data"))
     assert prepared.pad_id == made.get_vocab_size(), (
@@ -166,7 +138,7 @@ def test_padding_beyond_the_models_tokens_are_taken(here):
 
 
 def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
-    made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
+    made = small_tokenizer(marks=("[CLS]", "[SEP]", "[MASK]"))
     Path("plain").mkdir()
     made.save("plain/tokenizer.json")
     prepare(local("text.jsonl", "plain", 8), Path("data"))
@@ -179,7 +151,7 @@ def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
 
 
 def test_weights_without_a_tokenizer_are_not_compared_and_the_output_names_that(here):
-    made = tokenizer(ENGLISH)
+    made = small_tokenizer()
     model("mine", made)
     prepare(local("text.jsonl", "mine", 8), Path("data"))
     for file in Path("mine").glob("tokenizer*"):
@@ -197,7 +169,7 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one").mkdir()
-    first = publish_tiny(tmp_path / "one", {"kind": "hdlm", "clusters": 4})
+    first = publish_tiny("clusters", tmp_path / "one", process={"kind": "hdlm", "clusters": 4})
     again = replace(open_saved(first.run).recipe, start=str(first.run))
     again = replace(
         again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4)
@@ -232,7 +204,7 @@ def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(
 
 
 def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(tmp_path):
-    first = publish_tiny(tmp_path)
+    first = publish_tiny("masks", tmp_path)
     again = replace(open_saved(first.run).recipe, start=str(first.run))
     again = replace(
         again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4)
@@ -251,7 +223,7 @@ def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(
 
 
 def test_weights_in_half_precision_are_trained_and_multiplied_in_float32(tmp_path):
-    first = publish_tiny(tmp_path)
+    first = publish_tiny("masks", tmp_path)
     saved = open_saved(first.run)
     publish(tmp_path / "half", saved.model.bfloat16(), saved.process, first.data, length=24)
     opened = open_saved(tmp_path / "half")
@@ -269,8 +241,8 @@ def test_weights_in_half_precision_are_trained_and_multiplied_in_float32(tmp_pat
 
 
 def test_embeddings_of_another_tokenizer_are_not_clustered(here):
-    mine = tokenizer(ENGLISH)
-    theirs = tokenizer(OTHER)
+    mine = small_tokenizer()
+    theirs = small_tokenizer(OTHER)
     model("mine", mine)
     theirs.save("theirs.json")
     prepare(local("text.jsonl", "theirs.json", 8), Path("data"))
@@ -288,7 +260,7 @@ def test_embeddings_of_another_tokenizer_are_not_clustered(here):
 
 
 def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
-    made = tokenizer(ENGLISH)
+    made = small_tokenizer()
     for name in ("mine", "second"):
         model(name, made, "llama")
     network = LlamaForCausalLM.from_pretrained("second")
@@ -308,7 +280,7 @@ def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
 
 def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a_state(tmp_path):
     """Added after words and tokens are compared, it would have the id of the mask."""
-    folder = publish_tiny(tmp_path).run / "weights"
+    folder = publish_tiny("masks", tmp_path).run / "weights"
     path = folder / "recipe.yaml"
     path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))
     write_manifest(folder, read_facts(folder))

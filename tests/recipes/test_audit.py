@@ -2,14 +2,12 @@
 it refuses.
 """
 
-import io
 import json
 
 import pytest
 import torch
-from published import publish_tiny
-from rich.console import Console
-from training_runs import recipe, text, trained
+from training_runs import trained
+from zoo.runs import publish_tiny, publishes, quiet, recipe_in
 
 import ddlib as dd
 from recipes.audit import Options, audit, judge, main
@@ -22,24 +20,14 @@ BOUND = "NELBO, times from 0, with ends"
 WITHOUT = "NELBO, times from 0.1, without ends"
 
 
-def quiet():
-    return Console(file=io.StringIO(), width=200)
-
-
 def options(published, tmp_path, **values):
     return Options(
         run=str(published.run), out=tmp_path / "audit.json", sequences=5, draws=3, **values
     )
 
 
-@pytest.fixture(scope="module")
-def masks(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("masks"))
-
-
-@pytest.fixture(scope="module")
-def wrong_clusters(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("xi"), dict(kind="hdlm", clusters=8, xi=0.9))
+masks = publishes("masks")
+wrong_clusters = publishes("clusters, xi")
 
 
 def by_name(result):
@@ -47,8 +35,7 @@ def by_name(result):
 
 
 def test_a_run_that_was_trained_is_audited(tmp_path):
-    data = text(tmp_path / "data")
-    run = trained(recipe(data, tmp_path / "run", process=dict(kind="mdlm"), steps=4))
+    run = trained(recipe_in(tmp_path, process=dict(kind="mdlm"), steps=4))
     result = audit(Options(run=str(run), sequences=3, draws=2, only=("chain, left",)), quiet())
     assert by_name(result)[FIXED]["verdict"] == "exact" and (run / "audit.json").exists()
 
@@ -99,7 +86,7 @@ def test_every_estimator_is_in_the_table_or_refused(masks, tmp_path):
 
 
 def test_the_numbers_are_those_of_the_library(tmp_path):
-    published = publish_tiny(tmp_path / "packed", packed=True)
+    published = publish_tiny("packed", tmp_path / "packed")
     result = audit(options(published, tmp_path, only=("least variance",)), quiet())
     saved = open_saved(published.run)
     data = open_prepared(published.data.folder)
@@ -142,7 +129,7 @@ def test_estimators_without_support_are_named_and_the_rest_is_printed(wrong_clus
 
 
 def test_a_run_by_blocks_is_audited_by_blocks(tmp_path):
-    published = publish_tiny(tmp_path / "blocks", pace="blocks:size=4")
+    published = publish_tiny("blocks", tmp_path / "blocks")
     result = audit(options(published, tmp_path, only=("from 0, with ends", "pseudo")), quiet())
     found = by_name(result)
     assert found[FIXED]["verdict"] == "exact" and found[BOUND]["verdict"] == "bound"

@@ -2,17 +2,14 @@
 
 import pytest
 import torch
-from published import publish_tiny
+from zoo.runs import publishes
 
 import ddlib as dd
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadOptions
 
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    # in a single layer keys and values depend on their own position alone, and every cache is exact
-    return publish_tiny(tmp_path_factory.mktemp("caches"), depth=2)
+# in a single layer keys and values depend on their own position alone, and every cache is exact
+published = publishes("two layers")
 
 
 def test_the_option_of_samples_is_that_of_dd_sample(published):

@@ -2,7 +2,6 @@
 ``--json-schema``.
 """
 
-import io
 import json
 import re
 import sys
@@ -11,16 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 from pretrained_by_others import write
-from published import LENGTH, publish_tiny
 from tokenizers import Tokenizer, decoders, models
+from zoo.runs import LENGTH, publish_tiny, publishes, quiet, read_lines
 
 import ddlib as dd
-from recipes.console import make_console
 from recipes.generate import Options, generate, main
 from recipes.generation.calls import network_calls
 from recipes.generation.constrained import Constraint, pieces
 from recipes.generation.sampling import NOISE, Sampling, draw
-from recipes.model_io import open_saved
 
 PATTERN = r"[0-9]{2}( [a-zé]+)+\."
 ORDERED = Sampling(steps=LENGTH, sampler="left_to_right")
@@ -29,40 +26,27 @@ SCHEMA = {
     "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yé"]}},
     "required": ["a", "b"],
 }
-LAYOUTS = {"packed": {"packed": True}, "padded": {}, "wrapped": {"wrap": True}}
+LAYOUTS = ("packed", "masks", "wrapped")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("packed"), packed=True).run
-
-
-@pytest.fixture(scope="module")
-def saved(run):
-    return open_saved(run)
+published = publishes("packed")
 
 
 def drawn(run, **options):
-    return generate(
-        Options(run=str(run), **({"sampling": ORDERED} | options)), make_console(io.StringIO())
-    )
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return generate(Options(run=str(run), **({"sampling": ORDERED} | options)), quiet())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sampler", ["left_to_right", "ancestral", "confidence"])
 def test_texts_match_the_pattern(tmp_path, layout, sampler):
-    run = publish_tiny(tmp_path, **LAYOUTS[layout]).run
+    run = publish_tiny(layout, tmp_path).run
     out = tmp_path / "texts.jsonl"
     sampling = Sampling(steps=9, sampler=sampler)
     texts = drawn(run, regex=PATTERN, samples=6, sampling=sampling, out=out)
     assert len(set(texts)) > 1 and all(re.fullmatch(PATTERN, text) for text in texts)
     assert all(
         line["protocol"]["regex"] == PATTERN and len(line["tokens"]) == LENGTH
-        for line in lines(out)
+        for line in read_lines(out)
     )
     assert drawn(run, regex=PATTERN, numbers=(4,), sampling=sampling) == [texts[4]]
     assert drawn(run, regex=PATTERN, samples=6, batch=4, sampling=sampling) == texts
@@ -94,7 +78,7 @@ def test_it_is_the_constraint_of_ddlib(run, saved, tmp_path):
     }
     automaton = Constraint(pattern).automaton(saved)
     letters = dd.contrib.Automaton(by_letters, 0, [4, 8, 12], saved.process.vocab_size, ends)
-    rows = torch.tensor([line["tokens"][1:] for line in lines(out)])
+    rows = torch.tensor([line["tokens"][1:] for line in read_lines(out)])
     assert bool(automaton.accepts(rows).all())
     spelled = [
         [tokens[letter] for letter in text] + [ends] * 4 for text in ("yesno", "nonono", "yes")
@@ -126,7 +110,7 @@ def test_a_json_schema(run, tmp_path):
     ):
         found = json.loads(text)
         assert type(found["a"]) is int and found["b"] in ("x", "yé") and len(found) == 2
-    assert all(line["protocol"]["json_schema"] == SCHEMA for line in lines(out))
+    assert all(line["protocol"]["json_schema"] == SCHEMA for line in read_lines(out))
 
 
 def test_a_json_text_does_not_end_within_a_string(saved, tmp_path):
@@ -318,7 +302,7 @@ BOTH = r"regex='a': not with json_schema=.*, give one of them"
 )
 def test_refused(run, options, message):
     with pytest.raises(ValueError, match=message):
-        generate(Options(run=str(run), **options), make_console(io.StringIO()))
+        generate(Options(run=str(run), **options), quiet())
 
 
 @pytest.mark.parametrize(
@@ -350,7 +334,7 @@ def test_the_package_is_named_where_it_is_missing(monkeypatch):
 
 
 def test_noise_without_masks_is_refused(tmp_path):
-    run = publish_tiny(tmp_path, process={"kind": "uniform", "schedule": "linear"}, packed=True).run
+    run = publish_tiny("uniform", tmp_path, packed=True).run
     with pytest.raises(
         ValueError,
         match=r"regex='a': controls holds Constraint.* which needs masks, clusters that keep",

@@ -1,6 +1,5 @@
 """Rows that are cut from the concatenation of all documents."""
 
-import io
 import json
 import shutil
 from dataclasses import replace
@@ -10,23 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from published import publish_tiny
 from refusals import refused_with
-from training_runs import curve, recipe, text
+from training_runs import curve
+from zoo.runs import ALONE, publish_tiny, quiet, recipe_in, text
 
 from recipes.config import Data
-from recipes.console import make_console
 from recipes.data import examples, open_prepared, prepare_ids, wrap
 from recipes.engine import train
 from recipes.engine.loop import CHECKPOINTS
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
 from recipes.generate import Options as GenerateOptions
 from recipes.generate import generate
 from recipes.model_io import WEIGHTS, open_saved
-
-ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +118,7 @@ def test_symbols_with_an_end_are_cut_too(tmp_path):
 
 
 def test_an_evaluation_measures_rows(tmp_path):
-    published = publish_tiny(tmp_path, wrap=True)
+    published = publish_tiny("wrapped", tmp_path)
     saved = open_saved(published.run)
     rows = wrap(published.data, 24).validation
     assert saved.rows == "wrapped" and saved.behind == saved.special.eos
@@ -147,7 +142,7 @@ def test_an_evaluation_measures_rows(tmp_path):
 
 
 def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch):
-    saved = open_saved(publish_tiny(tmp_path, wrap=True).run)
+    saved = open_saved(publish_tiny("wrapped", tmp_path).run)
     bos = saved.special.bos
     eos = saved.special.eos
     end = "<|endoftext|>"
@@ -171,7 +166,7 @@ def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch
     for prompt in ((), ("We must",)):
         out = tmp_path / "found.jsonl"
         options = GenerateOptions(run=str(tmp_path / "run"), prompt=prompt, samples=1, out=out)
-        texts = generate(options, make_console(io.StringIO()))
+        texts = generate(options, quiet())
         assert (
             texts
             == [f"We must act{end} The union is strong"]
@@ -180,7 +175,7 @@ def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch
 
 
 def test_a_run_trains_resumes_to_the_same_bits_and_is_evaluated(tmp_path):
-    one = recipe(text(tmp_path / "data"), tmp_path / "run", start="text")
+    one = recipe_in(tmp_path, start="text")
     one = replace(one, data=replace(one.data, wrap=True))
     train(one)
     folder = one.output.folder

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from published import publish_tiny, tiny_scorer
 from refusals import refused_with
 from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
+from zoo.runs import ALONE, publishes
 
 import ddlib as dd
 from recipes import evaluate as evaluation
@@ -22,7 +22,7 @@ from recipes.config import IN_STRATA, time_density
 from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
-from recipes.engine.parallel import World, join
+from recipes.engine.parallel import join
 from recipes.evaluate import (
     Estimate,
     Options,
@@ -40,12 +40,7 @@ from recipes.logging import METRICS, read_metrics
 from recipes.metrics import Terms, measure
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("evaluated"), dict(kind="hdlm", clusters=8, xi=0.9))
+published = publishes("clusters, xi")
 
 
 @pytest.fixture(scope="module")
@@ -308,11 +303,6 @@ def test_the_result_file_is_complete(options, published, scorer, capsys):
     shown = capsys.readouterr().out
     assert "generative entropy" in shown and f"{bound['nats_per_token']['value']:.4f}" in shown
     assert [path.name for path in published.run.iterdir() if path.name.startswith(".")] == []
-
-
-@pytest.fixture(scope="module")
-def scorer(tmp_path_factory, published):
-    return tiny_scorer(tmp_path_factory.mktemp("scorer"), published.data.tokenizer)
 
 
 def test_an_error_without_a_finite_variance_is_named(options):

@@ -5,8 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
-from published import publish_tiny
+from zoo.runs import ALONE, publish_tiny, publishes
 
 import ddlib as dd
 from recipes.console import make_console
@@ -16,18 +15,11 @@ from recipes.evaluate import Options, evaluate, main, show
 from recipes.evaluation.exact import exact
 from recipes.model_io import make_order, open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 ENTROPY = "confidence:score=entropy"
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("read"), dict(kind="hdlm", clusters=8))
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("packed"), packed=True)
+published = publishes("clusters")
+packed = publishes("packed")
 
 
 def options(published, **more):
@@ -130,9 +122,7 @@ def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     assert 0 < grouped["drawing_in_parallel"]["error"] < grouped["nats_per_token"]["error"]
 
 
-@pytest.fixture(scope="module")
-def blocked(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("blocks"), pace="blocks:size=4")
+blocked = publishes("blocks")
 
 
 def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkeypatch):
@@ -293,6 +283,6 @@ def test_models_without_a_likelihood_are_refused_before_anything_is_measured(
         evaluate(options(published, likelihood_group=25), ALONE)
     with pytest.raises(ValueError, match="likelihood='in_order:blocks:7': size is 7, must divide"):
         evaluate(replace(options(published), likelihood="in_order:blocks:7"), ALONE)
-    blurred = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8, xi=0.9))
+    blurred = publish_tiny("clusters, xi", tmp_path)
     with pytest.raises(SystemExit, match=r"error: likelihood='confidence': .*xi < 1"):
         main([str(blurred.run), "--scorer", "none", "--likelihood", "confidence"])

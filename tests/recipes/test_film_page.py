@@ -1,18 +1,16 @@
 """The page: its data, escaped content, and ``recipes.generate``, which writes it."""
 
-import io
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
-from published import LENGTH, publish_tiny
 from test_console import byte_level, word_pieces
+from zoo.runs import LENGTH, publishes, quiet
 
 import ddlib as dd
 from ddlib.contrib import Event, Film, Filmed, Frame, Mark
-from recipes.console import make_console
 from recipes.generate import FILMED, Options, generate, main
 from recipes.generation.sampling import Sampling
 from recipes.visualization.page import Spelt, pack, page, speller
@@ -54,14 +52,7 @@ class Reader(HTMLParser):
         return json.loads(self.scripts[0])
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    levels = dict(kind="hdlm_levels", clusters=[8, 4], xi=[0.9, 1.0])
-    return publish_tiny(tmp_path_factory.mktemp("film"), levels).run
-
-
-def quiet():
-    return make_console(io.StringIO())
+published = publishes("two levels")
 
 
 def test_states_are_spelt_once_and_only_changes_are_packed():

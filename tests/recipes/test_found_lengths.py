@@ -1,32 +1,23 @@
 """Lengths that a rule finds: ``--length auto:max=1024`` of ``recipes.generate``."""
 
 import io
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from ddlib_ragged import Margin
-from published import LENGTH, publish_tiny
+from zoo.runs import LENGTH, publishes, quiet, read_lines
 
 import ddlib as dd
 from recipes.console import make_console
 from recipes.generate import Options, generate, main
 from recipes.generation.lengths import FoundLength
 from recipes.generation.sampling import NOISE, Sampling
-from recipes.model_io import open_saved
 
 FEW = Sampling(steps=30, sampler="confidence:threshold=0.5")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("masks"), packed=True).run
-
-
-@pytest.fixture(scope="module")
-def saved(run):
-    return open_saved(run)
+published = publishes("packed")
 
 
 def drawn(run, tmp_path, **options):
@@ -34,9 +25,7 @@ def drawn(run, tmp_path, **options):
     out = tmp_path / "found.jsonl"
     printed = io.StringIO()
     generate(Options(run=str(run), sampling=FEW, out=out, **options), make_console(printed))
-    return [
-        json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()
-    ], printed.getvalue()
+    return read_lines(out), printed.getvalue()
 
 
 def test_a_rule_is_that_of_ddlib(run, saved, tmp_path):
@@ -163,7 +152,7 @@ def test_by_command(run, capsys):
 )
 def test_refused(run, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        generate(Options(run=str(run), **options), make_console(io.StringIO()))
+        generate(Options(run=str(run), **options), quiet())
 
 
 def test_a_model_without_an_end_needs_a_number(saved):

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 import torch
 from matplotlib.image import imread
-from published import publish_tiny, tiny_scorer
 from refusals import refused_with
+from zoo.runs import publish_tiny, publishes
 
 import ddlib as dd
 from ddlib_models import DiT
@@ -22,15 +22,7 @@ from recipes.generation.calls import network_calls
 from recipes.metrics.scoring import Scores, load_scorer, score
 from recipes.model_io import open_saved
 
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("frontier"), dict(kind="hdlm", clusters=8, xi=0.9))
-
-
-@pytest.fixture(scope="module")
-def scorer(tmp_path_factory, published):
-    return tiny_scorer(tmp_path_factory.mktemp("judge"), published.data.tokenizer)
+published = publishes("clusters, xi")
 
 
 @pytest.fixture
@@ -149,7 +141,7 @@ def test_mismatches_are_refused_before_any_work(options, published, tmp_path, mo
 
 
 def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path):
-    flat = publish_tiny(tmp_path, dict(kind="uniform", schedule="linear"))
+    flat = publish_tiny("uniform", tmp_path)
     changed = Options(run=str(flat.run), scorer="none", samples=2, calls=(2,))
     with pytest.raises(
         ValueError, match="samplers='confidence': Confidence needs a process with levels"
@@ -159,7 +151,7 @@ def test_a_sampler_of_levels_is_refused_by_name_and_left_out_by_default(tmp_path
 
 
 def test_blocks_share_the_calls(tmp_path):
-    blocks = publish_tiny(tmp_path, pace="blocks:size=8")
+    blocks = publish_tiny("masks", tmp_path, pace="blocks:size=8")
     found = run(
         Options(
             run=str(blocks.run), scorer="none", samples=2, calls=(2, 3, 9), samplers=("confidence",)

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from published import LENGTH, publish_tiny
 from refusals import refused_with, refuses
 from rich.console import Console
+from zoo.runs import LENGTH, publish_tiny, publishes, quiet, read_lines
 
 import ddlib as dd
 from recipes import evaluate
 from recipes import generate as generating
-from recipes.console import make_console
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.parallel import alone
 from recipes.evaluation.report import protocol_text
@@ -22,20 +21,7 @@ from recipes.generation.samples import protocol
 from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    levels = dict(kind="hdlm_levels", clusters=[8, 4], xi=[0.9, 1.0])
-    return publish_tiny(tmp_path_factory.mktemp("levels"), levels).run
-
-
-@pytest.fixture(scope="module")
-def saved(run):
-    return open_saved(run)
-
-
-def quiet():
-    return make_console(io.StringIO())
+published = publishes("two levels")
 
 
 def sampled(saved, **options):
@@ -136,7 +122,7 @@ def test_a_prompt_is_kept_and_the_following_positions_are_free(run, saved, tmp_p
     texts = generate(
         Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet()
     )
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(out)
     begin = [saved.special.bos, *saved.encode("The state of")]
     for line, text in zip(lines, texts, strict=True):
         assert line["tokens"][: len(begin)] == begin and len(line["tokens"]) == LENGTH
@@ -172,7 +158,7 @@ def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
 
 
 def test_a_model_of_packed_rows_gets_no_padding(tmp_path):
-    saved = open_saved(publish_tiny(tmp_path, packed=True).run)
+    saved = open_saved(publish_tiny("packed", tmp_path).run)
     states, _ = prompt_states(saved, "The [MASK:3]", LENGTH)
     assert states[-1] == saved.special.eos and saved.special.pad not in states
 
@@ -313,7 +299,7 @@ def test_several_prompts_are_read_from_a_file_and_kept_separate(run, tmp_path):
     given = dict(run=str(run), samples=1, sampling=sampling, new=4, out=out, html=page)
     generate(Options(prompts=tmp_path / "prompts.txt", **given), console)
     assert "prompt 1, sample 0" in console.file.getvalue()
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(out)
     assert [line["protocol"]["prompt"] for line in lines] == list(PROMPTS[:2])
     assert [line["protocol"]["length"] for line in lines] == [len(line["tokens"]) for line in lines]
     saved = open_saved(run)

@@ -10,24 +10,19 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.utils import make_table
-from published import LENGTH, publish_tiny
+from zoo.runs import LENGTH, publishes
 
 import ddlib as dd
 from recipes.generation.prompt import batches
 from recipes.generation.samples import until
 from recipes.harness import DiffusionLM, Row, key
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return str(
-        publish_tiny(tmp_path_factory.mktemp("harness"), dict(kind="hdlm", clusters=8, xi=0.8)).run
-    )
+published = publishes("clusters, xi")
 
 
 @pytest.fixture(scope="module")
 def model(run):
-    return DiffusionLM(run, samples=4, batch_size=3)
+    return DiffusionLM(str(run), samples=4, batch_size=3)
 
 
 def request(*arguments, doc=0, kind="loglikelihood"):
@@ -68,7 +63,7 @@ def test_scores_do_not_depend_on_batch_or_order(run, model):
         ("We", " pay for them"),
     ]
     expected = scores_of(model, *pairs)
-    assert scores_of(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
+    assert scores_of(DiffusionLM(str(run), samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
     assert scores_of(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
 
 
@@ -116,7 +111,9 @@ def test_scores_per_token(run, model):
     context = "The state of"
     completion = " our union"
     size = len(model.saved.encode(context + completion))
-    per_token = scores_of(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
+    per_token = scores_of(DiffusionLM(str(run), samples=4, per_token=True), (context, completion))[
+        0
+    ]
     assert per_token * size == pytest.approx(scores_of(model, (context, completion))[0], rel=1e-5)
 
 
@@ -125,7 +122,7 @@ def test_greedy_is_never_claimed(model):
 
 
 def test_the_conditional_score_leaves_the_context_clean(run, model):
-    conditional = DiffusionLM(run, samples=4, conditional=True)
+    conditional = DiffusionLM(str(run), samples=4, conditional=True)
     row = conditional._row("The state of ", "our union", 0)
     assert row.given == 1 + len(conditional.saved.encode("The state of"))
     assert model._row("The state of ", "our union", 0).given == 1
@@ -239,7 +236,7 @@ def test_batches_hold_sequences_of_like_length():
 @pytest.mark.parametrize("values", [{"samples": 0}, {"batch_size": "auto"}, {"sampler": "none"}])
 def test_bad_arguments_are_refused(run, values):
     with pytest.raises(ValueError, match=next(iter(values))):
-        DiffusionLM(run, **values)
+        DiffusionLM(str(run), **values)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile, record_function
-from training_runs import context, recipe, smoke_text, text
+from training_runs import context
+from zoo.runs import ALONE, recipe_in, smoke_text
 
 from recipes import owt
 from recipes.config import Hardware
 from recipes.engine import estimate, memory
-from recipes.engine.parallel import World, join
+from recipes.engine.parallel import join
 from recipes.engine.run import Run
 from recipes.engine.utilisation import operations
 
@@ -40,7 +41,7 @@ RUNS = {
 
 def given(tmp_path, name):
     changes = dict(RUNS[name])
-    run = recipe(text(tmp_path / "data"), tmp_path / "run", batch=16)
+    run = recipe_in(tmp_path, batch=16)
     network = dict(dim=96, depth=4, heads=4, cond_dim=64, pad_to=128) | changes.pop("model", {})
     run = replace(
         run,
@@ -170,9 +171,7 @@ def test_the_table_of_a_command(tmp_path, monkeypatch, capsys):
 
 
 def test_rows_along_an_order_and_the_logits_of_a_teacher_count(tmp_path):
-    run = replace(
-        recipe(text(tmp_path / "data"), tmp_path / "run", batch=16), process=dict(kind="mdlm")
-    )
+    run = replace(recipe_in(tmp_path, batch=16), process=dict(kind="mdlm"))
     losses = dict(), dict(kind="along_order", order="left_to_right"), dict(kind="consistency")
     plain, ordered, taught = (
         memory.layouts(replace(run, loss=loss), 1)[0].training for loss in losses
@@ -195,11 +194,7 @@ def test_unestimable_runs_are_refused(tmp_path):
 def test_the_estimate_has_the_operations_of_a_run_and_its_hours(tmp_path):
     run = replace(given(tmp_path, "masks"), steps=1000, hardware=Hardware(threads=1, peak=0.5))
     *_, last = estimate(run, 2).splitlines()
-    whole = (
-        operations(Run.prepare(run, World(0, 1, torch.device("cpu")), writes=False))
-        * run.batch
-        * run.steps
-    )
+    whole = operations(Run.prepare(run, ALONE, writes=False)) * run.batch * run.steps
     assert (
         f"{whole:.3g} FLOP in 1,000 steps; {whole / (0.4 * 0.5e12 * 2 * 3600):.3g} hours on 2 x "
         "this device" in last

@@ -1,6 +1,5 @@
 """Pretrained denoisers that no recipe trained, through the commands."""
 
-import io
 import json
 import shutil
 from dataclasses import replace
@@ -9,18 +8,16 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from pretrained_by_others import write
-from published import SENTENCES, publish_tiny
 from refusals import refused_with
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
+from zoo.runs import ALONE, SENTENCES, publish_tiny, quiet, read_lines
 
 import ddlib as dd
 from ddlib.utils.validation import UsageWarning
 from ddlib_models import hub
-from recipes.console import make_console
 from recipes.data import local, open_prepared, prepare
 from recipes.data.stream import examples
-from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
 from recipes.evaluation.generative import generate_and_judge
@@ -32,7 +29,6 @@ from recipes.harness import DiffusionLM
 from recipes.metrics.scoring import load_scorer
 from recipes.model_io import LoadOptions, open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
 EACH = pytest.mark.parametrize("kind", KINDS)
 
@@ -64,10 +60,6 @@ def data(folders, tmp_path_factory):
     ).folder
 
 
-def quiet():
-    return make_console(io.StringIO())
-
-
 def ids(folder, text):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     begin = [] if tokenizer.cls_token_id is None else [tokenizer.cls_token_id]
@@ -94,7 +86,7 @@ def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
         pace=dd.paces.Blocks(4),
         generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
     )
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(out)
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert all(text.startswith("We will") for text in texts) and special.mask not in expected
     assert len(lines[0]["protocol"]["checkpoint_sha256"]) == 64
@@ -150,9 +142,7 @@ def test_end_tokens_inside_a_prompt_end_nothing(folders, tmp_path):
             run=folders[kind], prompt=prompt, new=6, samples=4, sampling=sampling, out=out
         )
         texts = generate(Options(**values), quiet())
-        for line, text in zip(
-            map(json.loads, out.read_text(encoding="utf-8").splitlines()), texts, strict=True
-        ):
+        for line, text in zip(read_lines(out), texts, strict=True):
             words = line["tokens"]
             stood = len(ids(folders[kind], prompt.removesuffix(" [MASK:3]")))
             ends = [i for i in range(stood, len(words)) if words[i] in (0, 2)]  # padding and [SEP]
@@ -271,7 +261,7 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
         pace=dd.paces.Blocks(4),
         generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
     )
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(out)
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert (
         lines[0]["protocol"]["block_size"] == 4 and lines[0]["protocol"]["pace"] == "Blocks(size=4)"
@@ -394,7 +384,7 @@ def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     the = tokenizer.encode("The", add_special_tokens=False)
     ends = tokenizer.encode(" is", add_special_tokens=False)
-    for line in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+    for line in read_lines(out):
         words = line["tokens"]
         assert (
             words[: 1 + len(the)] == [tokenizer.cls_token_id, *the]
@@ -448,7 +438,7 @@ def test_the_prompt_of_an_encoder_precedes_its_canvas(folders, data, tmp_path):
     options = dict(run=folder, samples=2, new=6, sampling=Sampling(steps=3))
     generate(Options(**options, prompt=PROMPTS[:2], out=out), quiet())
     process, denoiser, tokenizer, special = hub.load(folder)
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    lines = read_lines(out)
     for place, prompt in enumerate(PROMPTS[:2]):
         words = torch.tensor(
             [[special.bos, *tokenizer.encode(prompt, add_special_tokens=False)]] * 2
@@ -545,7 +535,7 @@ def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
 
 
 def test_text_of_other_tokens_and_unnamed_text_are_refused(folders, data, tmp_path):
-    other = publish_tiny(tmp_path).data.folder
+    other = publish_tiny("masks", tmp_path).data.folder
     options = EvaluateOptions(model=folders["bert"], scorer="none")
     refused_with(data=data, options=options, other=other)(r"""
         evaluate(options, ALONE)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from published import publish_tiny
-from training_runs import curve, loss_of, losses, objective, recipe, text
+from training_runs import curve, loss_of, losses, objective
+from zoo.calls import seeded
+from zoo.runs import ALONE, batch_of, publishes, recipe, recipe_in, text
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
@@ -17,10 +18,9 @@ from ddlib.utils.validation import UsageWarning
 from ddlib_models import DiT
 from recipes.config import Output, at_once, read_recipe, recipe_yaml
 from recipes.console import make_console
-from recipes.data import Batch, examples
+from recipes.data import examples
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.engine.validation import validate
 from recipes.evaluate import Options, evaluate
@@ -30,14 +30,11 @@ from recipes.generation.samples import protocol
 from recipes.generation.sampling import NOISE, Sampling, draw
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 VOCAB = 7
 
 
 def batch(rows=4, length=8):
-    x = torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
-    every = torch.ones_like(x, dtype=torch.bool)
-    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
+    return batch_of(torch.randint(VOCAB, (rows, length), generator=seeded(1)))
 
 
 def network(process, block):
@@ -230,7 +227,7 @@ def test_networks_without_times_per_position_are_refused(tmp_path):
     ],
 )
 def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", pace=pace)
+    given = recipe_in(tmp_path, pace=pace)
     given = replace(given, hardware=replace(given.hardware, micro_batch=4))
     train(given)
     # the recipe has the pace as a part, and reads as it was written
@@ -285,9 +282,7 @@ def test_a_block_recipe_begins_at_the_weights_of_another(tiny, tmp_path):
         Run.prepare(replace(whole, start="runs/none"), ALONE)
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("pace"), pace="blocks:size=4")
+tiny = publishes("blocks")
 
 
 def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 from refusals import refused_with, refuses
-from training_runs import loss, objective, smoke_text  # noqa: F401 # objective: in a table
+from training_runs import loss, objective  # noqa: F401 # objective: in a table
+from zoo.runs import read_lines, smoke_text
 
 from ddlib import registry
 from recipes import adapt, lm1b, mnist, owt
@@ -67,7 +68,7 @@ def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
     MODULES[module].main([name, "--smoke", "--output.folder", f"runs/{module}-{name}"])
     run = here / "runs" / f"{module}-{name}"
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = read_lines(run / "metrics.jsonl")
     assert sum(record["kind"] == "train" for record in records) == 20
     assert records[-1]["step"] == 20 and {"train", "bound", "weights"} == {
         record["kind"] for record in records

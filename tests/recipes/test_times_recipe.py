@@ -7,20 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from published import publish_tiny
-from training_runs import curve, loss, loss_of, losses, objective, recipe, text
+from training_runs import curve, loss, loss_of, losses, objective
+from zoo.runs import ALONE, batch_of, publish_tiny, recipe_in
 
 import ddlib as dd
 from recipes import evaluate as evaluation
 from recipes.config import Output, read_recipe, recipe_yaml, time_density
-from recipes.data import Batch
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise
-from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
 from recipes.metrics import Terms
-
-ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +64,7 @@ def test_kinds_of_time_densities():
 
 
 def batch(rows=8, length=5):
-    x = torch.arange(rows * length).view(rows, length) % 8
-    every = torch.ones_like(x, dtype=torch.bool)
-    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
+    return batch_of(torch.arange(rows * length).view(rows, length) % 8)
 
 
 class Still(torch.nn.Module):
@@ -104,7 +98,7 @@ def test_a_training_loss_is_divided_by_the_density_or_names_that_it_is_not(proce
 
 
 def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "uniform", steps=2, process={"kind": "mdlm"})
+    given = recipe_in(tmp_path, "uniform", steps=2, process={"kind": "mdlm"})
     runs = {}
     for name, values in (
         ("uniform", loss(weighting="clip:2", times="uniform")),
@@ -155,7 +149,7 @@ def test_terms_keep_every_draw_and_its_time():
 
 
 def test_an_evaluation_names_the_density_of_its_times(tmp_path, capsys):
-    published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
+    published = publish_tiny("clusters", tmp_path)
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
     uniform = evaluate(replace(options, times="uniform"), ALONE)
     own = evaluate(options, ALONE)

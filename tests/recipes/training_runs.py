@@ -1,6 +1,5 @@
-"""Runs of the engine for its tests: tiny recipes, in processes that can be killed."""
+"""Runs of the engine for its tests, in processes that can be killed, and what they wrote."""
 
-import functools
 import json
 import multiprocessing
 import os
@@ -8,66 +7,19 @@ import shutil
 import socket
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import torch
+from zoo.runs import recipe, text  # noqa: F401  # two tests import them from here
 
 import ddlib as dd
-from recipes.config import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config import Recipe
 from recipes.config.recipe import read_part
-from recipes.data import prepare, speeches
+from recipes.engine import checkpoint, train
 from recipes.engine.network import Network
 from recipes.logging import TIMING, read_metrics
-
-
-@functools.cache
-def text(folder: Path, words: int = 300, held_out: int = 60) -> Path:
-    """A folder of prepared text of a few words: a copy, since its preparation takes as long as
-    fifty steps.
-    """
-    shutil.copytree(_made(words, held_out).name, folder)
-    return folder
-
-
-def smoke_text(folder: Path) -> None:
-    """The text of ``--smoke`` where a command in this folder looks for it."""
-    text(folder / "runs" / "smoke" / "data", 1024, 1000)
-
-
-@functools.cache
-def _made(words: int, held_out: int) -> TemporaryDirectory:
-    made = TemporaryDirectory()
-    prepare(speeches(words=words, held_out=held_out), Path(made.name))
-    return made
-
-
-def recipe(data: Path, folder: Path, **changes) -> Recipe:
-    """Twenty steps that take a second."""
-    given = Recipe(
-        data=Data(corpus=speeches(words=300, held_out=60), folder=data, length=16),
-        process=dict(kind="hdlm", clusters=6, xi=0.9),
-        model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, dropout=0.1),
-        optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9),
-        hardware=Hardware(threads=1),
-        output=Output(
-            folder=folder,
-            log_every=1,
-            validate_every=10,
-            validate_sequences=24,
-            sample_every=20,
-            sample_steps=4,
-            samples=2,
-            save_every=4,
-            keep=2,
-            tensorboard=False,
-        ),
-        batch=8,
-        steps=20,
-    )
-    return replace(given, **changes)
+from recipes.model_io import open_saved
 
 
 def context():
@@ -107,6 +59,45 @@ def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     codes = finish(start(given, size, accept_changes))
     assert codes == [0] * size, f"exit codes {codes}:\n{output_of(given)}"
     return given.output.folder
+
+
+def train_in(run: Recipe, size: int) -> None:
+    """Train to the end, here or in as many processes."""
+    if size > 1:
+        trained(run, size)
+    else:
+        train(run)
+
+
+def check_layout(run: Recipe, size: int, whole: Recipe) -> None:
+    """Train in as many processes; the losses must be those of the whole run."""
+    train_in(run, size)
+    values, wanted = (torch.tensor(losses(one.output.folder)) for one in (run, whole))
+    torch.testing.assert_close(values, wanted, rtol=0, atol=1e-5)
+
+
+def check_resumption(whole: Recipe, again: Recipe, last: int, before: int) -> dict:
+    """Train again from the last checkpoint but one; records and weights must be those of the whole
+    run, to the bit.
+
+    Args:
+        whole: a run that was trained.
+        again: the same in a folder that does not exist.
+        last: the step of its last checkpoint.
+        before: that of the one before, from which the other goes on.
+
+    Returns:
+        the weights.
+    """
+    shutil.copytree(whole.output.folder, again.output.folder)
+    newest, older = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
+    assert (newest.name, older.name) == (f"step_{last:08d}", f"step_{before:08d}")
+    shutil.rmtree(newest)
+    assert train(again)
+    assert curve(again.output.folder) == curve(whole.output.folder)
+    one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    return one
 
 
 def output_of(given: Recipe) -> str:
@@ -156,8 +147,6 @@ def _work(given: Recipe, rank: int, size: int, port: int, accept_changes: bool, 
     if size > 1:
         os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
         os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    from recipes.engine import train
-
     train(given, accept_changes)
 
 
