@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 from refusals import refuses
-from training_runs import curve, losses, objective, recipe, text, trained  # noqa: F401
+from training_runs import check_layout, check_resumption, curve, trained
+from zoo.runs import ALONE, exact, recipe_in
 
 from recipes.config import Hardware
 from recipes.data import Batch
 from recipes.engine import checkpoint, train
 from recipes.engine.objectives.along_order import _spread
 from recipes.engine.objectives.noising import add_noise
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
-from recipes.model_io import open_saved
 
 ORDER = dict(
     kind="along_order", order="confidence:temperature=0.1", per_step=3, share=0.75, mode="edges"
@@ -23,22 +22,13 @@ ORDER = dict(
 LEFT = dict(kind="along_order", order="left_to_right")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("along an order")
-
-
-def given(folder, name, loss=ORDER, **changes):
-    base = recipe(text(folder / "data"), folder / name)
-    model = base.model | {"dropout": 0.0}
-    return replace(
-        base, model=model, optimizer=replace(base.optimizer, eps=1e-6), loss=loss, **changes
-    )
+def order_run(folder, name, loss=ORDER, **changes):
+    return exact(recipe_in(folder, name, loss=loss, **changes))
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    run = given(folder, "whole")
+    run = order_run(folder, "whole")
     assert train(run)
     return run
 
@@ -51,7 +41,7 @@ def test_rows_at_random_noise_are_a_share_evenly_spread(share):
 
 
 def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
-    run = Run.prepare(given(folder, "times"), World(0, 1, torch.device("cpu")))
+    run = Run.prepare(order_run(folder, "times"), ALONE)
     batches = next(run.batches())
     [batch], [noisy] = batches, run.state.objective.prepare(batches, 0)
     random = _spread(8, 1 - ORDER["share"])
@@ -63,15 +53,7 @@ def test_rows_at_random_noise_have_the_times_of_their_noise(folder):
 
 
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
-    again = given(folder, "again")
-    shutil.copytree(whole.output.folder, again.output.folder)
-    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
-    assert (newest.name, before.name) == ("step_00000020", "step_00000016")
-    shutil.rmtree(newest)
-    assert train(again)
-    assert curve(again.output.folder) == curve(whole.output.folder)
-    one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    check_resumption(whole, order_run(folder, "again"), 20, 16)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +70,9 @@ def test_a_run_resumes_with_the_same_numbers(folder, whole):
 )
 def test_the_layout_changes_no_number(folder, whole, size, hardware):
     run = replace(
-        given(folder, f"{size}-{hardware.shard}-{hardware.micro_batch}"), hardware=hardware
+        order_run(folder, f"{size}-{hardware.shard}-{hardware.micro_batch}"), hardware=hardware
     )
-    found, wanted = (
-        torch.tensor(losses(path)) for path in (trained(run, size), whole.output.folder)
-    )
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    check_layout(run, size, whole)
     shutil.rmtree(checkpoint.list_checkpoints(run.output.folder / "checkpoints")[0])
     before = curve(run.output.folder)
     assert curve(trained(run, size)) == before
@@ -116,7 +95,7 @@ def test_the_layout_changes_no_number(folder, whole, size, hardware):
 )
 def test_options_without_an_order_are_refused_before_training(folder, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(given(folder, "refused", **(dict(loss=LEFT) | changes)))
+        train(order_run(folder, "refused", **(dict(loss=LEFT) | changes)))
 
 
 test_bad_values_are_refused_with_their_name = refuses(r"""

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from training_runs import loss_of
+from zoo.runs import batch_of
 
 import ddlib as dd
 from ddlib_models import DiT, sizes
 from recipes import lm1b, owt
 from recipes.config.paces import make_pace
-from recipes.data import Batch
 from recipes.engine.objectives.noising import add_noise
 
 
@@ -36,10 +36,8 @@ def test_the_loss_is_cross_entropy_of_each_token_given_those_on_its_left(module)
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     x = torch.randint(vocab, (32, length))
-    every = torch.ones_like(x, dtype=torch.bool)
-    batch = Batch(x, every, every, torch.arange(32))
     noisy = add_noise(
-        process, batch, 0, 0, recipe.objective(), None, make_pace(recipe.pace), at_once=True
+        process, batch_of(x), 0, 0, recipe.objective(), None, make_pace(recipe.pace), at_once=True
     )
     _, losses = loss_of(recipe.objective(), network.eval(), process, noisy, torch.tensor(1.0))
     masked = noisy.z == vocab

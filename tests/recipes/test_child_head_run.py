@@ -5,17 +5,15 @@ layout.
 from dataclasses import replace
 
 import pytest
-import torch
-from training_runs import losses, recipe, text, trained
+from training_runs import check_layout, losses, trained
+from zoo.runs import ALONE, exact, recipe, recipe_in
 
 import ddlib as dd
 from recipes.config import Hardware
-from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
 from recipes.generate import main as generate
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 TINY = dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children")
 NOISE = {
     "mdlm": (dict(kind="mdlm"), dict(clusters=[9, 3])),
@@ -25,16 +23,9 @@ NOISE = {
 }
 
 
-def given(folder, name, **changes):
+def child_run(folder, name):
     process, model = NOISE[name]
-    base = recipe(text(folder / "data"), folder / name)
-    return replace(
-        base,
-        process=process,
-        model=TINY | model,
-        optimizer=replace(base.optimizer, eps=1e-6),
-        **changes,
-    )
+    return replace(exact(recipe_in(folder, name)), process=process, model=TINY | model)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +36,7 @@ def given(folder, name, **changes):
     ],
 )
 def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
-    run = given(tmp_path, name)
+    run = child_run(tmp_path, name)
     folder = trained(run)
     assert losses(folder)[-1] < losses(folder)[0]
     saved = open_saved(folder)
@@ -74,9 +65,9 @@ def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     ],
 )
 def test_the_layout_changes_no_number(name, hardware, tmp_path):
-    alone = losses(trained(given(tmp_path, name)))
-    two = losses(trained(replace(given(tmp_path / "two", name), hardware=hardware), 2))
-    assert torch.allclose(torch.tensor(two), torch.tensor(alone), rtol=0, atol=1e-5)
+    alone = child_run(tmp_path, name)
+    trained(alone)
+    check_layout(replace(child_run(tmp_path / "two", name), hardware=hardware), 2, alone)
 
 
 def test_the_head_is_a_value_of_the_model(tmp_path):

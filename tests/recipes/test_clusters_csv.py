@@ -3,11 +3,10 @@ clusters.
 """
 
 import csv
-from dataclasses import replace
 
 import pytest
 import torch
-import training_runs as runs
+from zoo.runs import recipe_in, text
 
 from ddlib.hierarchies import csv_parents
 from recipes.data import open_prepared
@@ -15,49 +14,44 @@ from recipes.engine import train
 from recipes.model_io import open_saved
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return runs.text(tmp_path_factory.mktemp("text of a table") / "data")
-
-
-@pytest.fixture
-def table(tmp_path, folder):
-    """Every token in one of five groups, and these in two."""
-    path = tmp_path / "x.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        for token, index in open_prepared(folder).tokenizer.get_vocab().items():
-            rows.writerow([token, f"group{index % 5}", f"half{index % 5 % 2}"])
-    return path
-
-
-def given(tmp_path, folder, clusters):
+def tabled(tmp_path, clusters):
     noise = dict(
         kind="hierarchical",
         hierarchy=dict(kind="tree", clusters=str(clusters), xi=0.9),
         schedule="linear",
     )
-    return replace(runs.recipe(folder, tmp_path / "run"), process=noise, steps=2)
+    return recipe_in(tmp_path, process=noise, steps=2)
 
 
-def test_a_csv_file_is_read_as_python_reads_it(tmp_path, folder, table, capsys):
-    vocabulary = open_prepared(folder).tokenizer.get_vocab()
-    train(given(tmp_path, folder, table))
+@pytest.fixture
+def table(tmp_path):
+    """Every token in one of five groups, and these in two."""
+    path = tmp_path / "x.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        for token, index in open_prepared(text(tmp_path / "data")).tokenizer.get_vocab().items():
+            rows.writerow([token, f"group{index % 5}", f"half{index % 5 % 2}"])
+    return path
+
+
+def test_a_csv_file_is_read_as_python_reads_it(tmp_path, table, capsys):
+    vocabulary = open_prepared(text(tmp_path / "data")).tokenizer.get_vocab()
+    train(tabled(tmp_path, table))
     tree = open_saved(tmp_path / "run" / "weights").process.hierarchy
     want, _ = csv_parents(table, vocabulary)
     assert [edge.parents.tolist() for edge in tree.maps[:-1]] == [level.tolist() for level in want]
     assert tree.levels == (len(vocabulary), 5, 2, 1)
 
 
-def test_a_csv_file_without_a_token_and_a_path_without_files_are_refused(tmp_path, folder, table):
+def test_a_csv_file_without_a_token_and_a_path_without_files_are_refused(tmp_path, table):
     lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
     table.write_text("".join(lines[1:]), encoding="utf-8")
     with pytest.raises(ValueError, match="table lacks 1 tokens of vocabulary"):
-        train(given(tmp_path, folder, table))
+        train(tabled(tmp_path, table))
     with pytest.raises(
         FileNotFoundError, match=r"clusters is '.*nowhere', must be the path of .*nowhere\.json"
     ):
-        train(given(tmp_path, folder, tmp_path / "nowhere"))
+        train(tabled(tmp_path, tmp_path / "nowhere"))
 
 
 def test_given_clusters_have_the_centroids_of_their_words():

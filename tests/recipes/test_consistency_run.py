@@ -2,7 +2,6 @@
 run; refusals.
 """
 
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,11 +9,12 @@ import pytest
 import torch
 from refusals import refuses
 from test_engine_reliability import killed_and_finished
-from training_runs import curve, losses, objective, recipe, text, trained
+from training_runs import check_layout, check_resumption, curve, losses, objective, trained
+from zoo.runs import batch_of, exact, recipe, recipe_in
 
 import ddlib as dd
 from recipes.config import Hardware
-from recipes.data import Batch, local, prepare
+from recipes.data import local, prepare
 from recipes.engine import train
 from recipes.engine.objectives import consistency
 from recipes.engine.objectives.consistency import earlier
@@ -25,38 +25,22 @@ CONSISTENT = dict(kind="consistency", weight=0.5)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("consistency")
-
-
-@pytest.fixture(scope="module")
 def whole(folder):
     """The run that nothing happened to."""
-    train(given(folder, "whole"))
+    train(consistent_run(folder, "whole"))
     return folder / "whole"
 
 
-def given(folder, name, **changes):
-    return recipe(text(folder / "data"), folder / name, **dict(loss=CONSISTENT, steps=8) | changes)
-
-
-def without_dropout(run, **changes):
-    return replace(
-        run,
-        model=run.model | {"dropout": 0.0},
-        optimizer=replace(run.optimizer, eps=1e-6),
-        **changes,
-    )
+def consistent_run(folder, name, **changes):
+    return recipe_in(folder, name, **dict(loss=CONSISTENT, steps=8) | changes)
 
 
 def test_it_adds_to_the_loss_and_goes_on_from_a_checkpoint(folder, whole):
-    shutil.copytree(whole, folder / "again")
-    shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
-    train(given(folder, "again"))
-    assert curve(folder / "again") == curve(whole) and len(losses(whole)) == 8
-    train(given(folder, "doubled", loss=CONSISTENT | dict(weight=1.0), steps=1))
-    train(given(folder, "half", steps=1))
-    train(given(folder, "tiny", loss=CONSISTENT | dict(weight=1e-9), steps=1))
+    check_resumption(consistent_run(folder, "whole"), consistent_run(folder, "again"), 8, 4)
+    assert len(losses(whole)) == 8
+    train(consistent_run(folder, "doubled", loss=CONSISTENT | dict(weight=1.0), steps=1))
+    train(consistent_run(folder, "half", steps=1))
+    train(consistent_run(folder, "tiny", loss=CONSISTENT | dict(weight=1e-9), steps=1))
     one, half, none = (losses(folder / name)[0] for name in ("doubled", "half", "tiny"))
     assert one - half == pytest.approx(half - none, rel=1e-4) and half - none > 0.05
 
@@ -66,8 +50,8 @@ def test_killed_and_started_again_it_makes_the_same_run(folder, whole, size):
     hardware = Hardware(threads=1, shard=size == 2)
     untouched = whole
     if size == 2:
-        untouched = trained(given(folder, "pair", hardware=hardware), 2)
-    run = given(folder, f"killed-{size}", hardware=hardware)
+        untouched = trained(consistent_run(folder, "pair", hardware=hardware), 2)
+    run = consistent_run(folder, f"killed-{size}", hardware=hardware)
     assert killed_and_finished(run, size, 5, in_a_save=False) > 0
     assert curve(run.output.folder) == curve(untouched)
 
@@ -82,16 +66,12 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, name):
-    plain = without_dropout(given(folder, "plain"))
+    plain = exact(consistent_run(folder, "plain"))
     if not plain.output.folder.exists():
         train(plain)
     size, hardware = LAYOUTS[name]
-    run = without_dropout(given(folder, name.replace(", ", "-")), hardware=hardware)
-    if size == 1:
-        train(run)
-    else:
-        trained(run, size)
-    assert losses(run.output.folder) == pytest.approx(losses(plain.output.folder), rel=0, abs=1e-5)
+    run = exact(consistent_run(folder, name.replace(", ", "-"), hardware=hardware))
+    check_layout(run, size, plain)
     weights, wanted = (open_saved(each.output.folder).model.state_dict() for each in (run, plain))
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
@@ -99,7 +79,7 @@ def test_the_layout_changes_no_number(folder, name):
 @pytest.mark.parametrize("chunk", [1, 2 * 16 * 302])
 def test_some_sequences_at_a_time_change_no_number(folder, whole, monkeypatch, chunk):
     monkeypatch.setattr(consistency, "CHUNK", chunk)
-    train(given(folder, f"chunks-{chunk}"))
+    train(consistent_run(folder, f"chunks-{chunk}"))
     made = losses(folder / f"chunks-{chunk}")
     wanted = losses(whole)
     assert torch.allclose(torch.tensor(made), torch.tensor(wanted), rtol=0, atol=1e-5)
@@ -124,14 +104,14 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_any_process_head_and_pace(folder, name):
-    train(given(folder, f"kind-{name}", steps=2, **KINDS[name]))
+    train(consistent_run(folder, f"kind-{name}", steps=2, **KINDS[name]))
     made = losses(folder / f"kind-{name}")
     assert len(made) == 2 and all(0 < loss < 60 for loss in made)
 
 
 def test_packed_rows(folder):
-    run = given(folder, "packed", steps=6)
-    run = without_dropout(replace(run, data=replace(run.data, packed=True, length=48)))
+    run = consistent_run(folder, "packed", steps=6)
+    run = exact(replace(run, data=replace(run.data, packed=True, length=48)))
     train(run)
     again = replace(
         run,
@@ -147,9 +127,9 @@ def test_packed_rows(folder):
 
 
 def test_a_start_from_a_trained_run(folder):
-    before = given(folder, "before", loss=dict())
+    before = consistent_run(folder, "before", loss=dict())
     train(before)
-    after = given(folder, "after", start=str(before.output.folder), steps=4)
+    after = consistent_run(folder, "after", start=str(before.output.folder), steps=4)
     train(after)
     first = losses(before.output.folder)[0]
     last = losses(after.output.folder)[-1]
@@ -159,9 +139,7 @@ def test_a_start_from_a_trained_run(folder):
 def drawn(process, rows, pace=None, seed=0):
     torch.manual_seed(0)
     x = torch.randint(process.vocab_size, (8, 6))
-    index = torch.arange(8)[rows]
-    every = torch.ones_like(x[rows], dtype=torch.bool)
-    batch = Batch(x[rows], every, every, index)
+    batch = batch_of(x[rows], torch.arange(8)[rows])
     given = objective(**CONSISTENT)
     given.setting = SimpleNamespace(process=process, recipe=SimpleNamespace(seed=seed))
     late = given.bridge(add_noise(process, batch, seed, 3, given, None, pace), batch, 3)
@@ -216,7 +194,7 @@ test_bad_values = refuses(r"""
 
 
 def test_without_an_average_there_is_no_teacher(folder):
-    run = given(folder, "none")
+    run = consistent_run(folder, "none")
     with pytest.raises(
         ValueError, match=r"loss.kind=consistency: its teacher is the average .* optimizer.ema=0"
     ):
@@ -224,7 +202,7 @@ def test_without_an_average_there_is_no_teacher(folder):
 
 
 def test_a_start_from_another_vocabulary_is_refused(folder, tmp_path):
-    before = given(folder, "before-other", loss=dict(), steps=1)
+    before = consistent_run(folder, "before-other", loss=dict(), steps=1)
     train(before)
     (tmp_path / "text.txt").write_text(
         "\n".join(f"{number}. The state of the union" for number in range(40))

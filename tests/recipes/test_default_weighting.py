@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from training_runs import curve, loss, recipe, text
+from training_runs import curve, loss
+from zoo.runs import ALONE, recipe_in
 
 import ddlib as dd
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
@@ -13,14 +14,12 @@ from recipes.config.command import choose
 from recipes.data import prepare_ids
 from recipes.engine import train
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.model_io import RECIPE
 from recipes.papers import smoke
 
 CLIPPED, BOUND = ({"kind": "clip", "high": high, "low": 0.0} for high in (2.0, None))
 EVENTS = 10
-ALONE = World(0, 1, torch.device("cpu"))
 
 
 class Paper(dd.processes.Uniform):
@@ -76,9 +75,7 @@ def test_another_process_on_the_command_line_has_its_own_default(tmp_path):
 
 
 def test_the_file_of_a_run_has_every_value(tmp_path):
-    given = recipe(
-        text(tmp_path / "data"), tmp_path / "run", process={"kind": "uniform", "schedule": "linear"}
-    )
+    given = recipe_in(tmp_path, process={"kind": "uniform", "schedule": "linear"})
     run = Run.prepare(given, ALONE)
     assert run.recipe.loss == loss(weighting="clip", times="optimal")
     assert run.state.objective.density is not None
@@ -151,9 +148,8 @@ def test_a_process_of_ones_own_is_trained_better_by_default_than_with_the_clip_o
 def test_a_run_whose_weights_are_mostly_clipped_prints_their_share_once(
     tmp_path, capsys, limit, clipped
 ):
-    given = recipe(
-        text(tmp_path / "data"),
-        tmp_path / "run",
+    given = recipe_in(
+        tmp_path,
         process="mdlm",
         loss=dict(weighting=limit),
         steps=3,

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training_runs import curve, losses, recipe, text, trained
+from training_runs import check_layout, curve, losses, trained
+from zoo.runs import exact, recipe_in
 
 from recipes.config import Hardware
 from recipes.model_io import open_saved
@@ -23,46 +24,30 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def plain(folder):
-    return given(folder, "plain"), trained(given(folder, "plain"))
-
-
-def given(folder, name):
-    # dropout is drawn by process, and the last bits of a sum may decide which way Adam goes where a
-    # gradient is 0
-    base = recipe(text(folder / "data"), folder / name)
-    return replace(
-        base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6)
-    )
+    run = exact(recipe_in(folder, "plain"))
+    trained(run)
+    return run
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, plain, name):
     size, hardware = LAYOUTS[name]
-    run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
-    other = trained(run, size)
-    assert len(losses(other)) == 20
-    assert torch.allclose(
-        torch.tensor(losses(other)), torch.tensor(losses(plain[1])), rtol=0, atol=1e-5
-    )
-    bounds, before = (
-        [r for r in curve(path) if r["kind"] == "bound"] for path in (other, plain[1])
-    )
+    run = replace(exact(recipe_in(folder, name.replace(", ", "-"))), hardware=hardware)
+    check_layout(run, size, plain)
+    folders = (run.output.folder, plain.output.folder)
+    assert len(losses(folders[0])) == 20
+    bounds, before = ([r for r in curve(path) if r["kind"] == "bound"] for path in folders)
     for one, two in zip(bounds, before, strict=True):
         assert one["sequences"] == two["sequences"] == 24
         assert abs(one["nats_per_token"] - two["nats_per_token"]) < 1e-4
-    weights, wanted = (open_saved(path).model.state_dict() for path in (other, plain[1]))
+    weights, wanted = (open_saved(path).model.state_dict() for path in folders)
     assert weights.keys() == wanted.keys()
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
 
 def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
-    run = given(folder, "grown")
+    run = exact(recipe_in(folder, "grown"))
     half = replace(run, output=replace(run.output, save_every=10))
     stopped = trained(replace(half, steps=10), 2)
     assert len(losses(stopped)) == 10
@@ -71,6 +56,9 @@ def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
     )  # the number of steps changed too, and with it the learning rate
     assert len(losses(stopped)) == 20
     assert torch.allclose(
-        torch.tensor(losses(stopped)[:4]), torch.tensor(losses(plain[1])[:4]), rtol=0, atol=1e-5
+        torch.tensor(losses(stopped)[:4]),
+        torch.tensor(losses(plain.output.folder)[:4]),
+        rtol=0,
+        atol=1e-5,
     )
     assert [r["tokens"] for r in curve(stopped) if r["kind"] == "train"] == [8 * 16] * 20

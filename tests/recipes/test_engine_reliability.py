@@ -14,7 +14,8 @@ from importlib.metadata import version
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from training_runs import curve, finish, losses, output_of, recipe, start, steps_made, text, trained
+from training_runs import curve, finish, losses, output_of, start, steps_made, trained
+from zoo.runs import ALONE, recipe_in
 
 from ddlib_models.io.manifest import check_manifest
 from recipes.config import Hardware, Optimizer, Output
@@ -30,19 +31,13 @@ LOSSES = {
     "whole": dict(),
     "ordered": dict(kind="along_order", order="confidence:temperature=0.1", per_step=3, share=0.75),
 }
-ALONE = World(0, 1, torch.device("cpu"))
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("reliability")
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
     """The run that nothing happened to."""
-    run = given(folder, "whole")
+    run = recipe_in(folder, "whole")
     train(run)
     return run.output.folder
 
@@ -50,13 +45,9 @@ def whole(folder):
 @pytest.fixture(scope="module")
 def ordered(folder):
     """The same along an order, whose rows are half-way down at every checkpoint."""
-    run = given(folder, "ordered", loss=LOSSES["ordered"])
+    run = recipe_in(folder, "ordered", loss=LOSSES["ordered"])
     train(run)
     return run.output.folder
-
-
-def given(folder, name, **changes):
-    return recipe(text(folder / "data"), folder / name, **changes)
 
 
 def copied(whole, folder, name):
@@ -117,14 +108,14 @@ def killed_and_finished(run, size, seed, in_a_save):
 )
 def test_killed_and_started_again_it_makes_the_same_run(folder, request, untouched, in_a_save):
     wanted = curve(request.getfixturevalue(untouched))
-    run = given(folder, f"{untouched}-killed-{in_a_save}", loss=LOSSES[untouched])
+    run = recipe_in(folder, f"{untouched}-killed-{in_a_save}", loss=LOSSES[untouched])
     assert killed_and_finished(run, 1, 3, in_a_save) > 0
     assert curve(run.output.folder) == wanted
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_twenty_kills(folder, whole, seed):
-    run = given(folder, f"trial-{seed}")
+    run = recipe_in(folder, f"trial-{seed}")
     assert killed_and_finished(run, 1, seed, in_a_save=seed % 3 == 0) > 0
     assert curve(run.output.folder) == curve(whole)
 
@@ -133,10 +124,10 @@ def test_twenty_kills(folder, whole, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_one_of_two_ranks_is_killed(folder, shard, seed):
     hardware = Hardware(shard=shard, threads=1)
-    untouched = given(folder, f"pair-{shard}", hardware=hardware)
+    untouched = recipe_in(folder, f"pair-{shard}", hardware=hardware)
     if not untouched.output.folder.exists():
         trained(untouched, 2)
-    run = given(folder, f"pair-{shard}-{seed}", hardware=hardware)
+    run = recipe_in(folder, f"pair-{shard}-{seed}", hardware=hardware)
     assert killed_and_finished(run, 2, seed, in_a_save=seed == 0) > 0
     assert curve(run.output.folder) == curve(untouched.output.folder)
 
@@ -145,11 +136,11 @@ def test_a_process_that_fails_before_its_log_hides_nothing(folder, monkeypatch):
     monkeypatch.setattr("training_runs.finish", lambda processes: [1])
     monkeypatch.setattr("training_runs.start", lambda *arguments: [])
     with pytest.raises(AssertionError, match=r"exit codes \[1\]:\nno log"):
-        trained(given(folder, "never"))
+        trained(recipe_in(folder, "never"))
 
 
 def test_on_a_stop_signal_a_run_saves_and_can_be_resumed(folder, whole):
-    run = given(folder, "stopped")
+    run = recipe_in(folder, "stopped")
     processes = start(run)
     until(lambda: steps_made(run.output.folder) >= 6)
     os.kill(processes[0].pid, signal.SIGTERM)
@@ -200,7 +191,7 @@ def cut(path):
 @pytest.mark.parametrize("damage", [flip, cut, os.remove], ids=["flipped", "truncated", "missing"])
 @pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata"])
 def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
-    run = given(folder, f"damaged-{damage.__name__}{file}")
+    run = recipe_in(folder, f"damaged-{damage.__name__}{file}")
     copied(whole, folder, run.output.folder.name)
     damage(run.output.folder / "checkpoints" / "step_00000020" / file)
     train(run)
@@ -208,7 +199,7 @@ def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
 
 
 def test_skipped_checkpoints_are_printed(folder, whole, capsys):
-    run = given(folder, "skipped")
+    run = recipe_in(folder, "skipped")
     copied(whole, folder, "skipped")
     flip(run.output.folder / "checkpoints" / "step_00000020" / "__0_0.distcp")
     train(run)
@@ -240,7 +231,7 @@ def test_a_resume_names_the_packages_that_changed(tmp_path):
 
 def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
     copied(whole, folder, "finished")
-    train(given(folder, "finished"))
+    train(recipe_in(folder, "finished"))
     assert "20 steps are done already: nothing to do" in capsys.readouterr().out
     assert curve(folder / "finished") == curve(whole)
 
@@ -254,7 +245,7 @@ def test_a_finished_run_prints_that_it_is_finished(folder, whole, capsys):
     ],
 )
 def test_another_recipe_is_refused_by_name(tmp_path, whole, folder, change, message):
-    run = given(folder, tmp_path / "changed", **change)
+    run = recipe_in(folder, tmp_path / "changed", **change)
     before = (copied(whole, tmp_path, "changed") / "metrics.jsonl").read_bytes()
     with pytest.raises(ValueError, match=message):
         train(run)
@@ -263,19 +254,19 @@ def test_another_recipe_is_refused_by_name(tmp_path, whole, folder, change, mess
 
 def test_another_recipe_is_accepted_on_request(folder, whole):
     copied(whole, folder, "longer")
-    train(given(folder, "longer", steps=22), accept_changes=True)
+    train(recipe_in(folder, "longer", steps=22), accept_changes=True)
     assert len(losses(folder / "longer")) == 22 and losses(folder / "longer")[:20] == losses(whole)
 
 
 def test_another_number_of_processes_is_refused(folder, whole):
     copied(whole, folder, "two")
-    run = given(folder, "two", steps=20)
+    run = recipe_in(folder, "two", steps=20)
     assert finish(start(run, 2)) != [0, 0]
     assert "processes are 2, were 1" in output_of(run)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, whole, monkeypatch):
-    run = given(folder, "infinite")
+    run = recipe_in(folder, "infinite")
     from recipes.engine import run as engine
 
     make = engine.make_model
@@ -311,7 +302,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, who
 
 
 def test_a_folder_that_cannot_be_written_to(folder):
-    run = given(folder, "x")
+    run = recipe_in(folder, "x")
     blocked = folder / "file"
     blocked.write_text("in the way")
     with pytest.raises(OSError, match="cannot be written"):
@@ -323,11 +314,11 @@ def test_a_disk_that_is_too_small(folder, monkeypatch):
     with pytest.raises(
         OSError, match=r"0\.0 MB are free there, the checkpoints need \d\.\d MB more"
     ):
-        train(given(folder, "small"))
+        train(recipe_in(folder, "small"))
 
 
 def test_the_disk_of_a_resumed_run_holds_its_checkpoints_already(folder, whole, monkeypatch):
-    run = given(folder, "resumed")
+    run = recipe_in(folder, "resumed")
     one = 1_000_000
     model = torch.nn.Linear(
         500, 500, bias=False
@@ -368,7 +359,7 @@ def test_the_best_checkpoint_is_the_one_whose_bound_was_measured(tmp_path):
 
 
 def test_a_run_that_ends_while_it_publishes_publishes_when_it_is_started_again(folder, monkeypatch):
-    run = given(folder, "unpublished", steps=1)
+    run = recipe_in(folder, "unpublished", steps=1)
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -409,7 +400,7 @@ def test_damaged_checkpoints_keep_no_place_from_new_ones(tmp_path):
     ids=["muon", "order", "network"],
 )
 def test_changes_without_saved_state_are_refused_by_name(tmp_path, folder, whole, change, message):
-    run = given(folder, tmp_path / "changed", steps=22, **change)
+    run = recipe_in(folder, tmp_path / "changed", steps=22, **change)
     before = (copied(whole, tmp_path, "changed") / "recipe.yaml").read_bytes()
     with pytest.raises(
         ValueError, match=rf"step_00000020 cannot continue with the changed recipe.* {message}"
@@ -419,7 +410,7 @@ def test_changes_without_saved_state_are_refused_by_name(tmp_path, folder, whole
 
 
 def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys):
-    run = given(folder, "unaveraged", steps=2)
+    run = recipe_in(folder, "unaveraged", steps=2)
     without = replace(run, optimizer=replace(run.optimizer, ema=0.0))
     train(without)
     train(replace(run, steps=3), accept_changes=True)
@@ -435,7 +426,7 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
 
 
 def test_more_processes_than_documents_for_validation_are_refused_before_training(folder):
-    run = given(folder, "crowd", batch=64)
+    run = recipe_in(folder, "crowd", batch=64)
     with pytest.raises(
         ValueError, match="holds 60 documents for validation, must hold at least 64, one for each"
     ):
@@ -445,7 +436,7 @@ def test_more_processes_than_documents_for_validation_are_refused_before_trainin
 @pytest.mark.parametrize("start", ["another run", "text"])
 def test_a_run_resumes_without_the_weights_that_it_started_from(folder, whole, start, monkeypatch):
     first = copied(whole, folder, "first")
-    run = given(
+    run = recipe_in(
         folder, f"from-{start[:4]}", steps=4, start=str(first) if start == "another run" else start
     )
     train(run)
@@ -464,14 +455,14 @@ def test_a_run_resumes_without_the_weights_that_it_started_from(folder, whole, s
 
 @pytest.mark.parametrize(("warmup", "named"), [(2, True), (1, False)])
 def test_a_learning_rate_that_only_rises_is_named(folder, warmup, named, capsys):
-    run = given(folder, f"warmup-{warmup}", steps=2)
+    run = recipe_in(folder, f"warmup-{warmup}", steps=2)
     run = replace(run, optimizer=replace(run.optimizer, warmup=warmup))
     train(replace(run, output=replace(run.output, sample_every=100, validate_every=100)))
     assert ("optimizer.warmup=2: not below steps=2" in capsys.readouterr().out) is named
 
 
 def test_a_batch_that_does_not_divide(folder):
-    run = given(folder, "odd", hardware=Hardware(micro_batch=3, threads=1))
+    run = recipe_in(folder, "odd", hardware=Hardware(micro_batch=3, threads=1))
     with pytest.raises(
         ValueError,
         match=r"batch=8: must be a multiple of 1 processes times hardware\.micro_batch=3",
@@ -481,7 +472,7 @@ def test_a_batch_that_does_not_divide(folder):
 
 @pytest.mark.parametrize("process", OTHERS, ids=["mdlm", "gidd"])
 def test_other_processes(folder, process):
-    run = given(folder, process["kind"], process=process, steps=6)
+    run = recipe_in(folder, process["kind"], process=process, steps=6)
     train(replace(run, output=replace(run.output, save_every=3)))
     assert (
         all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
@@ -490,7 +481,7 @@ def test_other_processes(folder, process):
 
 
 def test_packed_rows(folder):
-    run = given(folder, "packed", steps=6)
+    run = recipe_in(folder, "packed", steps=6)
     run = replace(
         run,
         data=replace(run.data, packed=True, length=48),
@@ -507,7 +498,7 @@ def test_packed_rows(folder):
 
 
 def test_muon_goes_on_from_a_checkpoint(folder):
-    run = given(folder, "muon", steps=8)
+    run = recipe_in(folder, "muon", steps=8)
     run = replace(run, optimizer=replace(run.optimizer, muon=True))
     train(run)
     copied(folder / "muon", folder, "muon-again")
@@ -521,13 +512,13 @@ def test_muon_goes_on_from_a_checkpoint(folder):
 @pytest.mark.parametrize("process", ["mdlm", "gidd:p_uniform=0.1", "hdlm:clusters=6"])
 def test_a_start_from_the_text_is_lower(folder, tmp_path, process):
     for name in ("random", "text"):
-        train(given(folder, tmp_path / name, process=process, steps=1, start=name))
+        train(recipe_in(folder, tmp_path / name, process=process, steps=1, start=name))
     assert losses(tmp_path / "text")[0] < 0.9 * losses(tmp_path / "random")[0]
 
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
 def test_the_auxiliary_head(folder, mode):
-    run = given(folder, f"auxiliary-{mode}", steps=4, loss=dict(kind="auxiliary", mode=mode))
+    run = recipe_in(folder, f"auxiliary-{mode}", steps=4, loss=dict(kind="auxiliary", mode=mode))
     train(run)
     assert len(losses(run.output.folder)) == 4
     assert open_saved(run.output.folder).model.cluster_head.linear.out_features == 6

@@ -1,6 +1,5 @@
 """Given tokens in recipes: in prepared data, in batches, at random by ``loss.infill``, resumed."""
 
-import shutil
 from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
@@ -10,8 +9,9 @@ import pyarrow as pa
 import pytest
 import torch
 from refusals import refuses
-from training_runs import curve, losses, objective, recipe, text, trained
+from training_runs import check_layout, check_resumption, losses, objective
 from zoo.networks import with_own_times
+from zoo.runs import exact, recipe_in
 
 import ddlib as dd
 from recipes.config import Hardware
@@ -19,18 +19,13 @@ from recipes.data import Batch, Documents, examples, open_prepared
 from recipes.data.sequences import Sequences
 from recipes.data.symbols import InMemory, SymbolCorpus, _prepare
 from recipes.data.wrapping import Wrapped
-from recipes.engine import checkpoint, train
+from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise, infill
 from recipes.metrics.bound import measure
 from recipes.metrics.likelihood import read
 from recipes.metrics.references import unigram
 
 LENGTH = 8
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("given")
 
 
 def documents(lengths, marked=True):
@@ -300,9 +295,7 @@ def test_bound_likelihood_and_unigram_are_of_the_tokens_that_are_not_given():
 
 def run_of(folder, name, **changes):
     loss = dict(infill=0.3, weighting="clip", times="uniform")
-    base = recipe(text(folder / "data"), folder / name, steps=8, loss=loss, **changes)
-    optimizer = replace(base.optimizer, eps=1e-6)  # near 0 Adam divides by its rounding errors
-    return replace(base, model=base.model | {"dropout": 0.0}, optimizer=optimizer)
+    return exact(recipe_in(folder, name, steps=8, loss=loss, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -313,11 +306,7 @@ def whole(folder):
 
 
 def test_a_run_with_infill_resumes_with_the_same_numbers(folder, whole):
-    again = run_of(folder, "again")
-    shutil.copytree(whole.output.folder, again.output.folder)
-    shutil.rmtree(checkpoint.list_checkpoints(again.output.folder / "checkpoints")[0])
-    assert train(again)
-    assert curve(again.output.folder) == curve(whole.output.folder)
+    check_resumption(whole, run_of(folder, "again"), 8, 4)
     plain = replace(run_of(folder, "plain"), loss=dict(weighting="clip", times="uniform"))
     assert train(plain)
     assert losses(plain.output.folder) != losses(whole.output.folder)
@@ -334,9 +323,7 @@ LAYOUTS = {
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
     run = replace(run_of(folder, name), hardware=hardware)
-    trained(run, size) if size > 1 else train(run)
-    made, wanted = (torch.tensor(losses(one.output.folder)) for one in (run, whole))
-    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-5)
+    check_layout(run, size, whole)
 
 
 @pytest.mark.parametrize("options", [dict(packed=True, length=48), dict(wrap=True)], ids=str)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import losses, recipe, text
+from training_runs import losses
+from zoo.runs import recipe_in, text
 
 from ddlib.hierarchies import random_parents, save_clusters
 from ddlib.hierarchies.clusters import Clusters
@@ -37,11 +38,6 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("golden")
-
-
 def fixed_clusters(data, counts):
     """Clusters where the run would look for its own: those come from matrices that processors
     multiply otherwise.
@@ -67,9 +63,9 @@ def run(folder, name):
     data = text(folder / "data")
     for counts in ([6], [24, 4]):
         fixed_clusters(data, counts)
-    given = recipe(data, folder / name.replace(", ", "-"), steps=10, **RUNS[name])
-    train(given)
-    return losses(given.output.folder)
+    tiny = recipe_in(folder, name.replace(", ", "-"), steps=10, **RUNS[name])
+    train(tiny)
+    return losses(tiny.output.folder)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from training_runs import text
+from zoo.runs import text
 
 from recipes import hdlm_tables, owt
 from recipes.console import make_console

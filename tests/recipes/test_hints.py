@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from training_runs import recipe, text
+from zoo.runs import recipe_in
 
 from recipes import owt, train
 from recipes.config import read_recipe
@@ -111,7 +111,7 @@ def test_a_place_is_named_once(tmp_path):
         "schedule": "linear",
     }
     with pytest.raises(ValueError, match=r"^process\.hierarchy\.parents: num_clusters is 5000"):
-        run_of(recipe(text(tmp_path / "data"), tmp_path / "run", process=process))
+        run_of(recipe_in(tmp_path, process=process))
 
 
 def test_the_name_of_a_file_in_place_of_a_module(mine):
@@ -121,7 +121,7 @@ def test_the_name_of_a_file_in_place_of_a_module(mine):
 
 
 def test_a_run_begins_with_what_it_trains(tmp_path, capsys):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=1)
+    given = recipe_in(tmp_path, process="mdlm", steps=1)
     run_of(given)
     first = capsys.readouterr().out.splitlines()[0]
     form = (

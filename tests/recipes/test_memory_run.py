@@ -3,21 +3,20 @@ refusals.
 """
 
 import io
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
-from training_runs import curve, loss_of, losses, objective, recipe, text, trained
+from training_runs import check_layout, check_resumption, loss_of, losses, objective
+from zoo.runs import batch_of, exact, recipe_in, text
 
 import ddlib as dd
 from ddlib_models import DiT
 from recipes import frontier
 from recipes.config import Hardware
-from recipes.data import Batch
-from recipes.engine import checkpoint, train
+from recipes.engine import train
 from recipes.engine.memory import estimate
 from recipes.engine.objectives.noising import add_noise
 from recipes.evaluation import frontier as quality
@@ -28,28 +27,21 @@ from recipes.model_io import open_saved, publish
 HALF = dict(kind="memory", share=0.5)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("memory")
-
-
-def given(folder, name, loss=HALF, model=None, **changes):
-    base = recipe(text(folder / "data"), folder / name, steps=8, loss=loss, **changes)
-    model = base.model | (dict(memory=True, dropout=0.0) if model is None else model)
-    return replace(base, model=model, optimizer=replace(base.optimizer, eps=1e-6))
+def memory_run(folder, name, loss=HALF, model=None, **changes):
+    run = exact(recipe_in(folder, name, steps=8, loss=loss, **changes))
+    return replace(run, model=run.model | (dict(memory=True) if model is None else model))
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    run = given(folder, "whole")
+    run = memory_run(folder, "whole")
     assert train(run)
     return run
 
 
 def batch(rows=slice(0, 64), length=6):
     x = torch.arange(64 * length).view(64, length) % 5
-    every = torch.ones_like(x[rows], dtype=torch.bool)
-    return Batch(x[rows], every, every, torch.arange(64)[rows])
+    return batch_of(x[rows], torch.arange(64)[rows])
 
 
 def remembering(share, noisy, part, step=0):
@@ -137,8 +129,7 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
     saved = open_saved(whole.output.folder)
     model = saved.model.train()
     x = torch.randint(saved.process.vocab_size, (8, 16))
-    every = torch.ones_like(x, dtype=torch.bool)
-    part = Batch(x, every, every, torch.arange(8))
+    part = batch_of(x)
     given, noisy = remembering(0.5, add_noise(saved.process, part, 0, 0), part)
     loss_of(given, model, saved.process, noisy, torch.tensor(1.0), half)[0].backward()
     lacking = [name for name, weight in model.named_parameters() if weight.grad is None]
@@ -146,18 +137,8 @@ def test_all_weights_get_a_gradient_after_the_first_pass(folder, whole, half):
 
 
 def test_a_run_resumes_with_the_same_numbers(folder, whole):
-    again = given(folder, "again")
-    shutil.copytree(whole.output.folder, again.output.folder)
-    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
-    assert (newest.name, before.name) == ("step_00000008", "step_00000004")
-    shutil.rmtree(newest)
-    assert train(again)
-    assert curve(again.output.folder) == curve(whole.output.folder)
-    one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
-    assert (
-        all(torch.equal(one[name], other[name]) for name in one)
-        and one["memory.weight"].abs().max() > 0
-    )
+    weights = check_resumption(whole, memory_run(folder, "again"), 8, 4)
+    assert weights["memory.weight"].abs().max() > 0
 
 
 LAYOUTS = {
@@ -170,10 +151,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, whole, name):
     size, hardware = LAYOUTS[name]
-    run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
-    trained(run, size) if size > 1 else train(run)
-    found, wanted = (torch.tensor(losses(each.output.folder)) for each in (run, whole))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    run = replace(memory_run(folder, name.replace(", ", "-")), hardware=hardware)
+    check_layout(run, size, whole)
 
 
 PLAIN = dict(memory=True, dropout=0.0)
@@ -187,13 +166,13 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_memory_trains_with_other_losses(folder, name):
-    train(given(folder, f"kind-{name}", **KINDS[name]))
+    train(memory_run(folder, f"kind-{name}", **KINDS[name]))
     made = losses(folder / f"kind-{name}")
     assert len(made) == 8 and all(0 < loss < 60 for loss in made)
 
 
 def test_packed_rows(folder):
-    run = given(folder, "packed")
+    run = memory_run(folder, "packed")
     run = replace(run, data=replace(run.data, packed=True, length=48))
     train(run)
     again = replace(
@@ -254,16 +233,16 @@ def test_a_run_with_memory_starts_from_weights_without(folder):
     A start in the other direction is refused.
     """
     plain = dict(memory=False, dropout=0.0)
-    before = given(folder, "before", {}, plain)
+    before = memory_run(folder, "before", {}, plain)
     assert train(replace(before, steps=2))
     start = dict(start=str(before.output.folder), steps=1)
     runs = (
-        replace(given(folder, "with"), **start),
-        replace(given(folder, "plain", {}, plain), **start),
+        replace(memory_run(folder, "with"), **start),
+        replace(memory_run(folder, "plain", {}, plain), **start),
     )
     assert all(map(train, runs)) and losses(runs[0].output.folder) == losses(runs[1].output.folder)
     with pytest.raises(ValueError, match="the model has no memory"):
-        train(given(folder, "back", {}, plain, start=str(runs[0].output.folder)))
+        train(memory_run(folder, "back", {}, plain, start=str(runs[0].output.folder)))
 
 
 def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
@@ -309,7 +288,7 @@ def test_generate_writes_the_option_down(whole, tmp_path):
 
 
 def test_the_estimate_includes_the_first_pass(folder):
-    assert "peak of a training step" in estimate(given(folder, "estimated"))
+    assert "peak of a training step" in estimate(memory_run(folder, "estimated"))
 
 
 def test_the_description_of_the_loss_names_the_option():
@@ -330,7 +309,7 @@ def test_the_description_of_the_loss_names_the_option():
 )
 def test_mismatches_are_refused_before_training(folder, changes, message):
     with pytest.raises(ValueError, match=message):
-        train(given(folder, "refused", **changes))
+        train(memory_run(folder, "refused", **changes))
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.0, 1.5])
@@ -340,7 +319,7 @@ def test_a_share_is_a_probability(share):
 
 
 def test_sampling_that_has_no_memory_is_refused(folder, whole):
-    other = given(folder, "without", loss={}, model={})
+    other = memory_run(folder, "without", loss={}, model={})
     train(replace(other, steps=1))
     index = torch.arange(2)
     with pytest.raises(

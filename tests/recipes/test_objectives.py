@@ -1,21 +1,18 @@
 """The contract of training objectives, for every one that is registered."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from training_runs import curve, loss, recipe, text
+from training_runs import check_resumption, curve, loss
+from zoo.runs import ALONE, read_lines, recipe_in
 
 from ddlib import registry
 from recipes.engine import checkpoint, train
 from recipes.engine.objectives.bound import Bound
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
-from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 KEYS = {
     "along_order": dict(order="confidence", per_step=3),
     "reward": dict(reward="rewards_for_runs:share_of_low", group=2, sampling_steps=4),
@@ -25,16 +22,11 @@ NETWORKS = {"memory": dict(memory=True)}
 """Arguments of networks that an objective requires."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("objectives")
-
-
 def keys_of(folder, kind):
     """Keys without a default, and files that they name."""
     if kind != "preference":
         return KEYS.get(kind, {})
-    reference = given(folder, "bound", "reference")
+    reference = run_of(folder, "bound", "reference")
     if not reference.output.folder.exists():
         assert train(reference)
     pairs = folder / "pairs.jsonl"
@@ -42,8 +34,8 @@ def keys_of(folder, kind):
     return dict(pairs=str(pairs), reference=str(reference.output.folder))
 
 
-def given(folder, kind, name=None, **changes):
-    base = recipe(text(folder / "data"), folder / (name or kind), steps=4, **changes)
+def run_of(folder, kind, name=None, **changes):
+    base = recipe_in(folder, name or kind, steps=4, **changes)
     values = loss(kind=kind, **keys_of(folder, kind))
     output = replace(base.output, save_every=2, validate_every=4)
     model = base.model | NETWORKS.get(kind, {})
@@ -53,17 +45,10 @@ def given(folder, kind, name=None, **changes):
 
 @pytest.mark.parametrize("kind", registry.available("objectives"))
 def test_a_run_resumes_to_the_bit(folder, kind):
-    run = given(folder, kind)
+    run = run_of(folder, kind)
     assert train(run)
-    again = given(folder, kind, f"{kind}-again")
-    shutil.copytree(run.output.folder, again.output.folder)
-    newest, before = checkpoint.list_checkpoints(again.output.folder / "checkpoints")[:2]
-    assert (newest.name, before.name) == ("step_00000004", "step_00000002")
-    shutil.rmtree(newest)
-    assert train(again)
-    assert curve(again.output.folder) == curve(run.output.folder)
-    one, other = (open_saved(each.output.folder).model.state_dict() for each in (run, again))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    again = run_of(folder, kind, f"{kind}-again")
+    check_resumption(run, again, 4, 2)
     steps = [record for record in curve(run.output.folder) if record["kind"] == "train"]
     assert len(steps) == 4 and all(-1 <= record["loss"] < 60 for record in steps)
 
@@ -73,7 +58,7 @@ def test_micro_batches_and_averages_are_those_of_the_engine(folder, kind):
     changes = dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1)
     found = []
     for micro in (8, 2):
-        run = given(folder, kind, f"{kind}-micro", model=changes)
+        run = run_of(folder, kind, f"{kind}-micro", model=changes)
         run = replace(run, hardware=replace(run.hardware, micro_batch=micro))
         prepared = Run.prepare(run, ALONE, writes=False)
         step = prepared.step(next(prepared.batches()), stop=False)
@@ -105,12 +90,12 @@ class Counting(Bound):
 
 
 def test_an_objective_from_outside_has_its_state_and_its_numbers_in_the_log(folder):
-    run = given(folder, f"{__name__}:Counting", "counting")
+    run = run_of(folder, f"{__name__}:Counting", "counting")
     assert train(run)
     shutil.rmtree(checkpoint.list_checkpoints(run.output.folder / "checkpoints")[0])
     assert train(run)
-    lines = (run.output.folder / "metrics.jsonl").read_text().splitlines()
-    records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    lines = read_lines(run.output.folder / "metrics.jsonl")
+    records = [record for record in lines if record["kind"] == "train"]
     assert [record["counted"] for record in records] == [0.0, 1.0, 2.0, 3.0]
 
 

@@ -5,7 +5,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from training_runs import curve, losses, recipe, text
+from training_runs import curve, losses
+from zoo.runs import recipe_in
 
 from recipes import owt
 from recipes.config import Output
@@ -13,7 +14,7 @@ from recipes.engine import train
 
 
 def given(tmp_path, name, **output):
-    made = recipe(text(tmp_path / "data"), tmp_path / name, steps=8)
+    made = recipe_in(tmp_path, name, steps=8)
     return replace(made, output=replace(made.output, **output))
 
 

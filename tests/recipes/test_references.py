@@ -10,7 +10,8 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_runs import curve, recipe, steps_made, text
+from training_runs import curve, steps_made
+from zoo.runs import ALONE, recipe_in, text
 
 import ddlib as dd
 from recipes.console import make_console
@@ -18,21 +19,17 @@ from recipes.data import open_prepared, wrap
 from recipes.embeddings.neighbours import stream
 from recipes.engine import DivergedError, train
 from recipes.engine.divergence import DivergenceGuard
-from recipes.engine.parallel import World
 from recipes.engine.validation import references
 from recipes.evaluate import Options, evaluate
 from recipes.evaluation.report import show
 from recipes.metrics import References
 
-ALONE = World(0, 1, torch.device("cpu"))
-
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("references")
-    given = recipe(text(folder / "data"), folder / "run", process="mdlm", steps=4)
-    assert train(replace(given, output=replace(given.output, validate_every=4, sample_every=4)))
-    return given
+def trained(folder):
+    run = recipe_in(folder, process="mdlm", steps=4)
+    assert train(replace(run, output=replace(run.output, validate_every=4, sample_every=4)))
+    return run
 
 
 def by_hand(data):
@@ -77,7 +74,7 @@ def test_training_and_evaluation_print_both_beside_the_bound(trained, capsys):
 
 
 def test_a_run_that_diverges_for_a_while_stops_and_keeps_what_it_saved(tmp_path, monkeypatch):
-    made = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=40)
+    made = recipe_in(tmp_path, process="mdlm", steps=40)
     made = replace(made, optimizer=replace(made.optimizer, lr=1.0, warmup=0))
     made = replace(made, output=replace(made.output, validate_every=2, save_every=2))
     monkeypatch.setattr("recipes.engine.loop.DivergenceGuard", partial(DivergenceGuard, patience=3))
@@ -110,7 +107,7 @@ def test_a_run_stops_after_so_many_averages_above_the_limit(losses, patience):
 
 
 def test_a_run_that_diverges_reports_it_once(tmp_path, capsys):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", process="mdlm", steps=20)
+    given = recipe_in(tmp_path, process="mdlm", steps=20)
     train(replace(given, optimizer=replace(given.optimizer, lr=1.0, warmup=0)))
     shown = capsys.readouterr().out
     assert (

@@ -6,26 +6,19 @@ import signal
 import socket
 
 import pytest
-import torch
 from test_engine_reliability import until
-from training_runs import finish, output_of, recipe, start, steps_made, text
+from training_runs import finish, output_of, start, steps_made
+from zoo.runs import ALONE, recipe, recipe_in
 
 from recipes.config import Hardware, Output
 from recipes.engine import train
 from recipes.engine.folder import LOCK, OWNER, hold
-from recipes.engine.parallel import World
 from recipes.model_io import open_saved
-
-ALONE = World(0, 1, torch.device("cpu"))
-
-
-def given(folder, **changes):
-    return recipe(text(folder / "data"), folder / "run", **changes)
 
 
 def test_a_folder_that_another_run_holds_is_refused_by_its_owner(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    run = given(tmp_path)
+    run = recipe_in(tmp_path)
     with hold(run.output.folder, ALONE):
         owner = rf"process {os.getpid()} on {socket.gethostname()}, job 4711, since 20.*{LOCK}"
         with pytest.raises(
@@ -40,7 +33,7 @@ def test_a_folder_that_another_run_holds_is_refused_by_its_owner(tmp_path, monke
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path, size):
-    run = given(tmp_path, steps=100_000)
+    run = recipe_in(tmp_path, steps=100_000)
     first = start(run, size)
     until(lambda: steps_made(run.output.folder) >= 2)
     owner = json.loads((run.output.folder / OWNER).read_text())
@@ -54,14 +47,14 @@ def test_a_second_run_in_the_folder_is_refused_until_the_first_is_dead(tmp_path,
     for process in first:
         os.kill(process.pid, signal.SIGKILL)
     finish(first)
-    last = given(tmp_path, steps=steps_made(run.output.folder) + 1)
+    last = recipe_in(tmp_path, steps=steps_made(run.output.folder) + 1)
     codes = finish(start(last, size, accept_changes=True))
     assert codes == [0] * size, output_of(last)
     assert not (run.output.folder / OWNER).exists() and not (run.output.folder / LOCK).exists()
 
 
 def test_every_rank_of_a_second_run_is_refused(tmp_path):
-    run = given(tmp_path, steps=100_000)
+    run = recipe_in(tmp_path, steps=100_000)
     first = start(run)
     until(lambda: steps_made(run.output.folder) >= 2)
     second = start(run, 2)
@@ -72,7 +65,7 @@ def test_every_rank_of_a_second_run_is_refused(tmp_path):
 
 
 def test_a_refused_run_leaves_the_folder_free(tmp_path):
-    run = given(tmp_path, model=dict(kind="dit", dim=15, depth=1, heads=2))
+    run = recipe_in(tmp_path, model=dict(kind="dit", dim=15, depth=1, heads=2))
     for _ in range(2):
         with pytest.raises(ValueError, match="dim=15"):
             train(run)
@@ -80,7 +73,7 @@ def test_a_refused_run_leaves_the_folder_free(tmp_path):
 
 
 def test_a_folder_of_data_or_of_weights_is_no_folder_of_a_run(tmp_path):
-    run = given(tmp_path)
+    run = recipe_in(tmp_path)
     before = sorted(run.data.folder.rglob("*"))
     with pytest.raises(
         ValueError,
@@ -96,7 +89,7 @@ def test_a_folder_of_data_or_of_weights_is_no_folder_of_a_run(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_save_has_not_saved(tmp_path):
-    run = given(
+    run = recipe_in(
         tmp_path, output=Output(folder=tmp_path / "run", save_every=1000, log_every=1), steps=1000
     )
     processes = start(run)
@@ -108,7 +101,7 @@ def test_a_run_that_was_killed_before_its_first_save_has_not_saved(tmp_path):
 
 
 def test_shards_on_one_process_are_warned_of(tmp_path, capsys):
-    run = given(tmp_path, hardware=Hardware(threads=1, shard=True), steps=1)
+    run = recipe_in(tmp_path, hardware=Hardware(threads=1, shard=True), steps=1)
     train(run)
     assert (
         capsys.readouterr().out.count(

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from training_runs import loss_of, losses, objective, recipe, text
+from training_runs import loss_of, losses, objective
+from zoo.calls import seeded
+from zoo.runs import batch_of, recipe_in
 
 import ddlib as dd
-from recipes.data import Batch
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise
 from recipes.engine.validation import quietest
@@ -17,9 +18,7 @@ PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
 
 
 def batch(rows=8, length=6):
-    x = torch.randint(6, (rows, length), generator=torch.Generator().manual_seed(0))
-    every = torch.ones_like(x, dtype=torch.bool)
-    return Batch(x=x, mask=every, free=every, index=torch.arange(rows))
+    return batch_of(torch.randint(6, (rows, length), generator=seeded()))
 
 
 class Split(nn.Module):
@@ -92,7 +91,7 @@ def test_a_balanced_batch_weighs_its_texts(network):
 
 
 def test_a_run_with_balanced_levels_trains(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=dict(levels="balanced"))
+    given = recipe_in(tmp_path, steps=4, loss=dict(levels="balanced"))
     train(given)
     assert len(losses(given.output.folder)) == 4
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from test_engine_reliability import until
-from training_runs import recipe, steps_made, text
+from training_runs import steps_made
+from zoo.runs import recipe_in
 
 from recipes.config import Hardware, recipe_yaml
 from recipes.engine import checkpoint
@@ -53,9 +54,8 @@ def torchrun(folder):
 
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 def test_a_sigterm_to_torchrun_saves_in_every_process(tmp_path, shard):
-    given = recipe(
-        text(tmp_path / "data"),
-        tmp_path / "run",
+    given = recipe_in(
+        tmp_path,
         steps=5000,
         hardware=Hardware(threads=1, shard=shard),
     )

@@ -4,19 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training_runs import curve, recipe, text
+from training_runs import curve
+from zoo.runs import ALONE, recipe_in
 
 from recipes.config import Hardware
 from recipes.engine import train, utilisation
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.logging import read_metrics
 
-ALONE = World(0, 1, torch.device("cpu"))
-
 
 def prepared(tmp_path, **changes):
-    return Run.prepare(recipe(text(tmp_path / "data"), tmp_path / "run", **changes), ALONE)
+    return Run.prepare(recipe_in(tmp_path, **changes), ALONE)
 
 
 def by_hand(run, rows=1, clean=False):
@@ -81,7 +79,7 @@ def test_seconds_at_the_peak(tmp_path):
 
 
 def test_a_run_records_the_utilisation_and_has_the_same_losses(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4)
+    given = recipe_in(tmp_path, steps=4)
     train(given)
     changed = replace(
         given,
