@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from refusals import refused_with
@@ -15,10 +14,7 @@ IMAGE = pytest.importorskip("PIL.Image")
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
-    datasets.disable_progress_bars()
+def files(here):
     for number, name in enumerate("abc"):
         write(f"texts/{name}.txt", number * 100, 100)
     write("other.txt", 300, 40)

@@ -39,10 +39,7 @@ WORDS = ["the", "a", "cat", "dog", "sat", "here", "ü"]
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
-    datasets.disable_progress_bars()
+def files(here):
     word_level(["[UNK]", "[CLS]", "[SEP]", *WORDS]).save("words.json")
     write("texts.txt", TEXT)
 

@@ -16,11 +16,7 @@ from recipes.data.making import twentieth
 LINES = ["one", "zwei ü", "three"]
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def write(name, lines=LINES, column="text"):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused_with
+from zoo.runs import ALONE
 
 import ddlib as dd
 from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import make_console
 from recipes.data import open_prepared, prepare_ids
 from recipes.engine import train
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
 from recipes.evaluation.report import show
@@ -23,7 +23,6 @@ from recipes.generation.sampling import Sampling, draw
 from recipes.metrics.conditioned import with_label
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 CLASSES = ("even", "odd")
 
 

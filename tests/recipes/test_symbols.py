@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from refusals import refused_with, refuses
+from zoo.runs import ALONE
 
 import ddlib as dd
 from recipes import evaluate, generate, owt
@@ -40,18 +41,10 @@ from recipes.data.sources.lines import Lines
 from recipes.domains.pictures.images import Images
 from recipes.domains.proteins.fasta import Fasta
 from recipes.engine import train
-from recipes.engine.parallel import World
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
+pytestmark = pytest.mark.usefixtures("here")
 MOLECULES = ["CCO", "c1ccccc1", "CC(=O)O", "CCl", "CBr", "C[nH]C", "CC(C)O", "OCC"]
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
-    datasets.disable_progress_bars()
 
 
 def pictures(count=40, seed=0):

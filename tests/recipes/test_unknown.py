@@ -5,7 +5,6 @@ prompts.
 from dataclasses import replace
 from types import SimpleNamespace
 
-import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,14 +103,6 @@ def test_symbols_that_cannot_be_printed_are_named_by_code_point():
         and show_symbol("\x00") == "U+0000"
     )
     assert show_symbol("x" * 99) == repr("x" * 40 + "...")
-
-
-@pytest.fixture
-def here(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
-    datasets.disable_progress_bars()
-    return tmp_path
 
 
 def corpus(tokenizer, lines):

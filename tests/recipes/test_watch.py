@@ -1,6 +1,5 @@
 """Output of a run: the bar, metrics.jsonl, the boards and the samples' files."""
 
-import json
 import math
 import os
 import sys
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_runs import loss, objective
+from zoo.runs import read_lines
 
 from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import TrainingBar
@@ -72,9 +72,7 @@ def feed(watch: Watch, numbers) -> None:
 
 
 def records(folder: Path) -> list[dict]:
-    return [
-        json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()
-    ]
+    return read_lines(folder / METRICS)
 
 
 def untimed(folder: Path) -> list[dict]:
