@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from pretrained_by_others import SHORT, SIZE, small_tokenizer, write_small
 from safetensors.torch import load_file
-from tokenizers import AddedToken
 from training_runs import curve
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    LlamaConfig,
     PreTrainedTokenizerFast,
 )
 
@@ -26,17 +24,10 @@ import ddlib as dd
 from recipes import adapt, evaluate, generate, owt, train
 from recipes import prepare as prepare_command
 from recipes.data import Source, prepare
-from recipes.data.text import train_tokenizer
 from recipes.data.tokens import load_tokenizer
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
-SENTENCES = (
-    "The state of our union is strong.",
-    "We will build roads, schools and bridges.",
-    "No.",
-)
-SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SMALL = [
     "--data.length",
     "16",
@@ -62,31 +53,23 @@ SMALL += ["--output.no-tensorboard"]
 
 
 def write_tokenizer(folder: Path, *more: str) -> int:
-    tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
-    tokenizer.add_special_tokens(
-        [AddedToken(name, normalized=False) for name in ("<|endoftext|>", *more)]
-    )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(
+    tokens = small_tokenizer(marks=("<|endoftext|>", *more))
+    PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="<|endoftext|>").save_pretrained(
         folder
     )
-    return tokenizer.get_vocab_size()
+    return tokens.get_vocab_size()
 
 
 @pytest.fixture
 def llama(tmp_path, monkeypatch) -> Path:
     """A folder with a tiny Llama whose table has rows beyond its tokenizer, and text beside it."""
     monkeypatch.chdir(tmp_path)
-    lines = [f"{number}. {SENTENCES[number % 3]} {SENTENCES[0]}" for number in range(60)]
+    lines = [f"{number}. {SHORT[number % 3]} {SHORT[0]}" for number in range(60)]
     Path("texts").mkdir()
     Path("texts/mine.txt").write_text("\n\n".join(lines) + "\n")
-    Path("one.jsonl").write_text(json.dumps({"text": SENTENCES[1]}) + "\n")
-    words = write_tokenizer(Path("llama"))
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained("llama")
-    return Path("llama")
+    Path("one.jsonl").write_text(json.dumps({"text": SHORT[1]}) + "\n")
+    end = "<|endoftext|>"
+    return write_small(Path("llama"), small_tokenizer(marks=(end,)), "llama", eos_token=end)
 
 
 def run(*words: str) -> None:
@@ -274,7 +257,7 @@ def test_arguments_of_the_preparation_are_refused_for_prepared_text(llama, flag)
 
 def test_a_second_text_for_one_model_is_answered_by_the_flags_that_it_needs(llama):
     run("mdlm", "--steps", "1")
-    Path("other.txt").write_text("\n".join(f"{number}. {SENTENCES[1]}" for number in range(60)))
+    Path("other.txt").write_text("\n".join(f"{number}. {SHORT[1]}" for number in range(60)))
     words = ["mdlm", "--from", "llama", *SMALL, "--steps", "1", "--text", "other.txt"]
     with pytest.raises(
         SystemExit, match=r"contains other data.* A second text requires separate folders"

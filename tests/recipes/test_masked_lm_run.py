@@ -1,45 +1,27 @@
 """A masked language model of Hugging Face's as the network of a run, clusters and all."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from tokenizers import AddedToken
+from pretrained_by_others import SHORT, small_tokenizer, write_small
 from training_runs import curve
-from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
+from zoo.runs import write_texts
 
 import ddlib as dd
 from recipes import train
 from recipes.data import local, prepare
-from recipes.data.text import train_tokenizer
 from recipes.model_io import open_saved
-
-SENTENCES = (
-    "The state of our union is strong.",
-    "We will build roads, schools and bridges.",
-    "No.",
-)
-SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-SIZE |= dict(max_position_embeddings=24)
 
 
 @pytest.fixture
 def bert(tmp_path, monkeypatch):
     """A folder with a tiny BERT and its tokenizer, and text in its tokens."""
     monkeypatch.chdir(tmp_path)
-    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % 3]}"}) for number in range(40)]
-    Path("text.jsonl").write_text("\n".join(lines) + "\n")
-    tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
-    tokenizer.add_special_tokens(
-        [AddedToken(name, normalized=False) for name in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")]
-    )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained("bert")
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=tokenizer.get_vocab_size() + 6, **SIZE)
-    AutoModelForMaskedLM.from_config(config).save_pretrained("bert")
+    write_texts(Path("text.jsonl"), SHORT)
+    write_small("bert", small_tokenizer(), mask_token="[MASK]")
     prepare(local("text.jsonl", "bert", held_out=10), Path("data"))
     return Path("bert")
 
