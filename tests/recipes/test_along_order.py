@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from refusals import refuses
-from training_runs import check_layout, check_resumption, curve, trained
+from training_runs import (
+    check_layout,
+    check_resumption,
+    curve,
+    objective,  # noqa: F401  # in a table
+    trained,
+    trains,
+)
 from zoo.runs import ALONE, exact, recipe_in
 
 from recipes.config import Hardware
@@ -26,11 +33,7 @@ def order_run(folder, name, loss=ORDER, **changes):
     return exact(recipe_in(folder, name, loss=loss, **changes))
 
 
-@pytest.fixture(scope="module")
-def whole(folder):
-    run = order_run(folder, "whole")
-    assert train(run)
-    return run
+whole = trains(order_run)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 1.0])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from refusals import refuses
-from training_runs import check_layout, check_resumption, losses, objective
+from training_runs import check_layout, check_resumption, losses, objective, trains
 from zoo.networks import with_own_times
 from zoo.runs import exact, recipe_in
 
@@ -298,11 +298,7 @@ def run_of(folder, name, **changes):
     return exact(recipe_in(folder, name, steps=8, loss=loss, **changes))
 
 
-@pytest.fixture(scope="module")
-def whole(folder):
-    run = run_of(folder, "whole")
-    assert train(run)
-    return run
+whole = trains(run_of)
 
 
 def test_a_run_with_infill_resumes_with_the_same_numbers(folder, whole):

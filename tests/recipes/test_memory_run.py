@@ -2,15 +2,13 @@
 refusals.
 """
 
-import io
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
-from training_runs import check_layout, check_resumption, loss_of, losses, objective
-from zoo.runs import batch_of, exact, recipe_in, text
+from training_runs import check_layout, check_resumption, loss_of, losses, objective, trains
+from zoo.runs import batch_of, exact, quiet, recipe_in, text
 
 import ddlib as dd
 from ddlib_models import DiT
@@ -32,11 +30,7 @@ def memory_run(folder, name, loss=HALF, model=None, **changes):
     return replace(run, model=run.model | (dict(memory=True) if model is None else model))
 
 
-@pytest.fixture(scope="module")
-def whole(folder):
-    run = memory_run(folder, "whole")
-    assert train(run)
-    return run
+whole = trains(memory_run)
 
 
 def batch(rows=slice(0, 64), length=6):
@@ -261,7 +255,7 @@ def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     )
     for memory in (False, True):
         given = replace(asked, memory=memory, out=tmp_path / f"{memory}.json")
-        found[memory] = frontier.frontier(given, Console(file=io.StringIO()))
+        found[memory] = frontier.frontier(given, quiet())
     saved = open_saved(whole.output.folder)
     drawn = draw(saved, Sampling(steps=4, memory=True), 0, torch.arange(8), 16).tolist()
     assert found[True]["protocol"]["memory"] and not found[False]["protocol"]["memory"]
@@ -272,9 +266,7 @@ def test_the_frontier_draws_with_memory_on_request(whole, folder, tmp_path):
     plain = DiT(process.num_states, process.vocab_size, 16, 1, 2)
     publish(tmp_path / "plain", plain, process, text(folder / "data"), length=16)
     with pytest.raises(ValueError, match="memory=True"):
-        frontier.frontier(
-            replace(asked, run=str(tmp_path / "plain"), memory=True), Console(file=io.StringIO())
-        )
+        frontier.frontier(replace(asked, run=str(tmp_path / "plain"), memory=True), quiet())
 
 
 def test_generate_writes_the_option_down(whole, tmp_path):
@@ -282,7 +274,7 @@ def test_generate_writes_the_option_down(whole, tmp_path):
     out = tmp_path / "x.jsonl"
     generate(
         Options(run=str(whole.output.folder), samples=2, sampling=sampling, out=out),
-        Console(file=io.StringIO()),
+        quiet(),
     )
     assert '"memory": true' in out.read_text()
 

@@ -2,7 +2,6 @@
 before any work.
 """
 
-import io
 import math
 from dataclasses import replace
 
@@ -10,14 +9,13 @@ import pytest
 import torch
 from training_runs import curve, loss_of, losses, objective
 from zoo.calls import seeded
-from zoo.runs import ALONE, batch_of, publishes, recipe, recipe_in, text
+from zoo.runs import ALONE, batch_of, publishes, quiet, recipe, recipe_in, text
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
 from ddlib.utils.validation import UsageWarning
 from ddlib_models import DiT
 from recipes.config import Output, at_once, read_recipe, recipe_yaml
-from recipes.console import make_console
 from recipes.data import examples
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise
@@ -245,7 +243,7 @@ def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
     assert (
         evaluate(replace(options, sampling=Sampling(pace="blocks:8")), ALONE)["validation"] is None
     )
-    console = make_console(io.StringIO())
+    console = quiet()
     lines = generate(
         GenerateOptions(run=str(given.output.folder), samples=2, sampling=Sampling(steps=4)),
         console,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from zoo.runs import recipe, text  # noqa: F401  # two tests import them from here
 
@@ -59,6 +60,18 @@ def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     codes = finish(start(given, size, accept_changes))
     assert codes == [0] * size, f"exit codes {codes}:\n{output_of(given)}"
     return given.output.folder
+
+
+def trains(make):
+    """Return the fixture ``whole`` of a module: the run ``make(folder, "whole")``, trained."""
+
+    @pytest.fixture(scope="module")
+    def whole(folder):
+        run = make(folder, "whole")
+        assert train(run)
+        return run
+
+    return whole
 
 
 def train_in(run: Recipe, size: int) -> None:
