@@ -1,18 +1,15 @@
 """From text to text in Python: the same as the commands, and for each text the same as alone."""
 
-import io
-import json
 import math
 import shutil
 
 import pytest
 import torch
 from pretrained_by_others import write
-from published import LENGTH, SENTENCES, publish_tiny
+from zoo.runs import LENGTH, SENTENCES, publishes, quiet, read_lines
 
 import ddlib as dd
 import recipes
-from recipes.console import make_console
 from recipes.engine.parallel import alone
 from recipes.evaluation.samples import draw_samples
 from recipes.generate import Options, generate
@@ -24,9 +21,7 @@ from recipes.generation.steps import follow
 PROMPTS = ["The state of", "We", None, "The [MASK:3] of our[MASK]"]
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("run"), depth=2)
+published = publishes("two layers")
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +42,10 @@ def test_texts_are_those_of_the_command(published, pipe, tmp_path):
         options = dict(samples=3, seed=5, sampling=Sampling(steps=4, temperature=0.7), out=out)
         texts = generate(
             Options(run=str(published.run), prompt=prompt or (), **options),
-            make_console(io.StringIO()),
+            quiet(),
         )
         found = pipe.generate(prompt, num_return_sequences=3, seed=5, steps=4, temperature=0.7)
-        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        lines = read_lines(out)
         assert [one.text for one in found] == texts
         assert [list(one.tokens) for one in found] == [line["tokens"] for line in lines]
 
