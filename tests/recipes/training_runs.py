@@ -30,14 +30,14 @@ def context():
     return chosen
 
 
-def start(given: Recipe, size: int = 1, accept_changes: bool = False) -> list:
+def start(run: Recipe, size: int = 1, accept_changes: bool = False) -> list:
     """Trains in separate processes; their output goes to a file beside the run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = given.output.folder.with_suffix(".log")
+    log = run.output.folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    arguments = [(given, rank, size, port, accept_changes, log) for rank in range(size)]
+    arguments = [(run, rank, size, port, accept_changes, log) for rank in range(size)]
     processes = [context().Process(target=_work, args=each, daemon=True) for each in arguments]
     for process in processes:
         process.start()
@@ -55,11 +55,11 @@ def finish(processes: list, seconds: float = 120) -> list[int]:
     return codes
 
 
-def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
+def trained(run: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     """Trains to the end and returns the run's folder."""
-    codes = finish(start(given, size, accept_changes))
-    assert codes == [0] * size, f"exit codes {codes}:\n{output_of(given)}"
-    return given.output.folder
+    codes = finish(start(run, size, accept_changes))
+    assert codes == [0] * size, f"exit codes {codes}:\n{output_of(run)}"
+    return run.output.folder
 
 
 def trains(make):
@@ -113,9 +113,9 @@ def check_resumption(whole: Recipe, again: Recipe, last: int, before: int) -> di
     return one
 
 
-def output_of(given: Recipe) -> str:
+def output_of(run: Recipe) -> str:
     """Output of the processes, if they came that far."""
-    log = given.output.folder.with_suffix(".log")
+    log = run.output.folder.with_suffix(".log")
     return (
         log.read_text(encoding="utf-8")
         if log.exists()
@@ -150,7 +150,7 @@ def steps_made(folder: Path) -> int:
     return 0
 
 
-def _work(given: Recipe, rank: int, size: int, port: int, accept_changes: bool, log: Path) -> None:
+def _work(run: Recipe, rank: int, size: int, port: int, accept_changes: bool, log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -160,7 +160,7 @@ def _work(given: Recipe, rank: int, size: int, port: int, accept_changes: bool, 
     if size > 1:
         os.environ |= dict(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
         os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    train(given, accept_changes)
+    train(run, accept_changes)
 
 
 def loss(**keys) -> dict:
@@ -173,8 +173,8 @@ def objective(**keys):
     return dd.build("objectives", loss(**keys), place="loss")
 
 
-def loss_of(given, model, process, noisy, scale, half=False):
+def loss_of(goal, model, process, noisy, scale, half=False):
     """What an objective returns for a noisy batch and a network."""
-    network = Network(model, given.parameterization, half)
-    given.setting = SimpleNamespace(process=process, network=network)
-    return given.loss(noisy, network, scale)
+    network = Network(model, goal.parameterization, half)
+    goal.setting = SimpleNamespace(process=process, network=network)
+    return goal.loss(noisy, network, scale)
