@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from pretrained_by_others import write
-from zoo.runs import LENGTH, SENTENCES, publishes, quiet, read_lines
+from zoo.runs import LENGTH, SENTENCES, publish_tiny, publishes, quiet, read_lines
 
 import ddlib as dd
 import recipes
@@ -295,8 +295,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_files_show_is_refused_before_the_network_is_loaded(case, tmp_path, monkeypatch):
-    process = dict(kind="uniform", schedule="linear") if "uniform" in case else None
-    pipe = recipes.pipeline(publish_tiny(tmp_path, process).run, device="cpu")
+    name = "uniform" if "uniform" in case else "masks"
+    pipe = recipes.pipeline(publish_tiny(name, tmp_path).run, device="cpu")
     monkeypatch.setattr(
         "recipes.model_io.opening.load_network", lambda *_: pytest.fail("the network was loaded")
     )
