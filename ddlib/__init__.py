@@ -24,7 +24,7 @@ from ddlib import (
 from ddlib.config import registry
 from ddlib.config.building import build
 from ddlib.config.plain import values
-from ddlib.kernels import Hidden
+from ddlib.kernels import Hidden, PlannedLoss
 from ddlib.objective.bound import Bound, bound, reconstruction
 from ddlib.objective.given import hold_given
 from ddlib.objective.metrics import Measure, Tally
@@ -63,6 +63,7 @@ __all__ = [
     "KeyedGenerator",
     "Likelihood",
     "Measure",
+    "PlannedLoss",
     "Tally",
     "bound",
     "bound_log_ratio",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels.dispatch import plan
+from ddlib.kernels.dispatch import LossPlan, plan
 from ddlib.kernels.fused import (
     Block,
     FlatBatch,
@@ -17,6 +17,7 @@ from ddlib.kernels.fused import (
     PerTokenLoss,
     SummedLoss,
 )
+from ddlib.kernels.planned import PlannedLoss
 from ddlib.objective.training import LossInputs, Output
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
 from ddlib.parameterization.tree_softmax import Children, has_tree
@@ -70,6 +71,8 @@ class Hidden(Output):
     batch, and their probabilities over these columns, which it must not change. It is not called
     for rows that other kernels compute: those of child logits, and on CUDA.
     """
+    planned: PlannedLoss | None = None
+    """What of the loss was computed before the network ran; None to compute it with the loss."""
 
     @staticmethod
     def layer(
@@ -89,7 +92,7 @@ class Hidden(Output):
     @disable_compile
     def losses(self, inputs: LossInputs) -> PerToken:
         rows, layer, dtype = self._batch(inputs)
-        blocks, scale = plan(inputs.process, rows, inputs.options, dtype or layer.hidden.dtype)
+        blocks, scale = self._plan(inputs, rows, dtype or layer.hidden.dtype)
         values: Tensor = PerTokenLoss.apply(blocks, rows, self.chunk, dtype, *layer)
         values = values * scale.to(values.dtype)
         if inputs.weight is not None:
@@ -116,7 +119,7 @@ class Hidden(Output):
         self, inputs: LossInputs, factor: Callable[[Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], PerToken]:
         rows, layer, dtype = self._batch(inputs)
-        parts, weight = plan(inputs.process, rows, inputs.options, dtype or layer.hidden.dtype)
+        parts, weight = self._plan(inputs, rows, dtype or layer.hidden.dtype)
         blocks: list[LossPart] = [
             replace(part, observe=self.observe) if isinstance(part, Block) else part
             for part in parts
@@ -127,6 +130,11 @@ class Hidden(Output):
             weight = torch.where(inputs.mask.flatten(), weight, 0.0)
         result, values = SummedLoss.apply(blocks, rows, self.chunk, dtype, factor(weight), *layer)
         return result, (values * weight.to(values.dtype)).view_as(inputs.x)
+
+    def _plan(self, inputs: LossInputs, rows: FlatBatch, dtype: torch.dtype) -> LossPlan:
+        if self.planned is not None and self.planned.fits(inputs, dtype):
+            return self.planned.parts
+        return plan(inputs.process, rows, inputs.options, dtype)
 
     def _batch(self, inputs: LossInputs) -> tuple[FlatBatch, Layer, torch.dtype | None]:
         """Check the states and the layer, and flatten the batch.

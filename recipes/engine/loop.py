@@ -4,7 +4,7 @@ A run that is killed at any moment resumes with identical results.
 """
 
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import takewhile
 from types import FrameType, TracebackType
@@ -111,8 +111,9 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             draw_samples(run, watch)
         trace = stack.enter_context(profile_steps(recipe, world, watch.aside))
         report = Report(run, watch)
-        for batches in run.batches():
-            report.add(run.launch(batches, signals.requested))
+        inputs = stack.enter_context(closing(run.inputs(recipe.steps)))
+        for parts in inputs:
+            report.add(run.launch(parts, signals.requested))
             trace()
             if report.stop or due(run):
                 report.finish()

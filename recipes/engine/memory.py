@@ -272,8 +272,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
             run.recipe, batch=rows, output=replace(run.recipe.output, validate_sequences=rows)
         )
         objective.begin(run.setting)
-        batches = [batch.to(run.world.device) for batch in next(run.batches())]
-        (prepared,) = objective.prepare(batches, 0)
+        (prepared,) = objective.prepare(run.ready(next(run.batches()), 0), 0)
         run.network.zero_grad()
         passed = [measure_growth(lambda prepared=prepared: train_once(prepared)) for _ in range(2)]
         run.network.zero_grad()

@@ -53,14 +53,23 @@ class Network(nn.Module):
         """Return the features of a split network for a noisy batch, the logits of any other."""
         return self.call(self.model.features if self.split else self.model, noisy, **options)
 
-    def output(self, raw: Tensor, observe: Any = None) -> Tensor | dd.Hidden:
+    def output(self, raw: Tensor, **options: Any) -> Tensor | dd.Hidden:
         """Return a result of ``evaluate`` as losses take it.
 
         With the output layer in the loss only the logits that it depends on are computed.
+
+        Args:
+            raw: the result.
+            options: further fields of ``ddlib.Hidden``.
         """
         if not self.split:
             return raw
-        return dd.Hidden(raw, *dd.Hidden.layer(self.model, self.parameterization), observe=observe)
+        return dd.Hidden(raw, *dd.Hidden.layer(self.model, self.parameterization), **options)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the features as the output layer multiplies them."""
+        return torch.bfloat16 if self.half else next(self.parameters()).dtype
 
     def lost(self, raw: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return NaN with NaN gradients, in place of a loss, if an output is not finite.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrap
 from recipes.data.agreement import check_lengths
+from recipes.engine.ahead import read_ahead, worker_for
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
 from recipes.engine.distribution import accumulating, gather_again, spread
 from recipes.engine.launched import HostCopy, Launched
@@ -185,19 +187,45 @@ class Run:
         steps = iter(lambda: list(islice(stream, count)), [])
         return self.state.objective.batches(steps)
 
+    def inputs(self, last: int) -> Iterator[list[Any]]:
+        """Return what ``launch`` takes in each step from the next one up to step ``last``, computed
+        one step ahead.
+
+        Close the iterator before the end of the run.
+        """
+        first = self.facts.step
+        _ = self.network.parameterization  # found before another thread reads it
+        batches = islice(self.batches(), last - first)
+        return read_ahead(batches, self.ready, first, worker_for(self.world.device))
+
+    def ready(self, batches: list[Batch], number: int) -> list[Any]:
+        """Return the micro-batches of a step on the device, with what the network does not change.
+
+        Args:
+            batches: micro-batches of this process.
+            number: of the step.
+        """
+        with record_function("noise"):
+            on_device = [batch.to(self.world.device) for batch in batches]
+            return self.state.objective.ahead(on_device, number)
+
     def step(self, batches: list[Batch], stop: bool) -> Step:
-        """Take one optimizer step and wait for it.
+        """Take one optimizer step, nothing of it ahead, and wait for it.
 
         Raises:
             NonFiniteError: as ``finish``.
         """
-        return self.finish(self.launch(batches, stop))
+        return self.finish(self.launch(self.ready(batches, self.facts.step), stop))
 
-    def launch(self, batches: list[Batch], stop: bool) -> Launched:
+    def launch(self, parts: list[Any], stop: bool) -> Launched:
         """Launch one optimizer step without waiting for the device.
 
         A loss or gradient that is not finite leaves weights, optimizers and averages as they are,
         in this step and in all further ones: ``finish`` raises the error.
+
+        Args:
+            parts: micro-batches, the result of ``ready``.
+            stop: whether this process received a signal to stop.
         """
         recipe = self.recipe
         world = self.world
@@ -207,9 +235,7 @@ class Run:
         world.seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if implements(self.network.model, Steps):
             self.network.model.at_step(number)
-        with record_function("noise"):
-            batches = [batch.to(world.device) for batch in batches]
-            noisy = objective.prepare(batches, number)
+        noisy = objective.prepare(parts, number)
         total = world.sum(torch.stack([part.mask.sum() for part in noisy]).sum())
         sums = 0.0
         loss = torch.zeros((), dtype=torch.float64, device=world.device)

@@ -240,7 +240,7 @@ def test_padding_that_counts_is_not_given(counted):
     part.density = None
     part.at_once = False
     batch = batch_of()
-    (noisy,) = part.prepare([batch], 3)
+    noisy = part.noise(part.mark(batch, 3), 3)
     given = ~infill(batch, 0, 3, 0.5).free
     want = ~given if counted else batch.mask & ~given
     assert torch.equal(noisy.mask, want) and torch.equal(noisy.z[given], batch.x[given])
@@ -255,7 +255,7 @@ def test_both_times_of_a_path_hold_given_tokens(pace):
     part.density = None
     part.at_once = False
     batch = batch_of()
-    (late,) = part.prepare([batch], 3)
+    late = part.noise(part.mark(batch, 3), 3)
     given = ~infill(batch, 0, 3, 0.5).free
     for noisy in (late, late.early):
         assert torch.equal(noisy.z[given], batch.x[given])

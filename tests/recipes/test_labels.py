@@ -221,7 +221,7 @@ def test_the_rest_of_a_packed_row_has_no_label_and_counts_in_no_loss(prepared):
     )
     batch = next(run.batches())[0]
     assert bool((batch.labels == -1).any())
-    [noisy] = run.state.objective.prepare([batch], 0)
+    [noisy] = run.state.objective.ahead([batch], 0)
     assert torch.equal(noisy.mask, batch.mask.view(-1, 1)) and not noisy.mask.all()
 
 

@@ -50,9 +50,9 @@ def test_a_nan_changes_nothing_and_is_raised_when_the_step_is_read(muon, tmp_pat
     before = state_of(trained)
     weight = next(trained.network.parameters())
     hook = weight.register_hook(lambda gradient: gradient * torch.nan)
-    broken = trained.launch(given[1], False)
+    broken = trained.launch(trained.ready(given[1], 1), False)
     hook.remove()
-    trained.launch(given[2], False)
+    trained.launch(trained.ready(given[2], 2), False)
     for now, then in zip(tensors(state_of(trained)), tensors(before), strict=True):
         assert torch.equal(now, then)
     with pytest.raises(
@@ -66,7 +66,7 @@ def test_launched_steps_are_those_that_are_waited_for():
     stream = batches(late)
     given = [[next(stream)] for _ in range(3)]
     stream.close()
-    launched = [late.launch(batch, False) for batch in given]
+    launched = [late.launch(late.ready(batch, number), False) for number, batch in enumerate(given)]
     results = [early.step(batch, False) for batch in given]
     for one, other in zip(launched, results, strict=True):
         read = late.finish(one)

@@ -23,7 +23,7 @@ def waits(trained):
     with Pretended():  # computes the tables of the hierarchy
         trained.step(given[:1], False)
     with Pretended() as pretended:
-        launched = trained.launch(given[1:], False)
+        launched = trained.launch(trained.ready(given[1:], 1), False)
     with Pretended() as later:
         trained.finish(launched)
     # the tensor of the levels is one of the host

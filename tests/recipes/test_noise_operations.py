@@ -63,11 +63,12 @@ def test_noise_takes_few_operations(kind, monkeypatch):
     stream = batches(trained)
     batch = next(stream)
     stream.close()
-    (expected,) = trained.state.objective.prepare([batch], 3)
+    objective = trained.state.objective
+    expected = objective.noise(objective.mark(batch, 3), 3)
     operations = Operations()
     with monkeypatch.context() as patch, Pretended(), operations:
         patch.setattr(random, "_keyed_on", lambda device: Kernels(operations))
-        (noisy,) = trained.state.objective.prepare([batch], 3)
+        noisy = objective.noise(objective.mark(batch, 3), 3)
     assert operations.names["uniforms"] >= 2
     assert operations.names["scramble"] == 1
     assert operations.names.total() <= LARGEST[kind], operations.names

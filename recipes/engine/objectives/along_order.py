@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -109,7 +110,11 @@ class AlongOrder(Bound):
         while True:
             yield [part.batch for part in self._parts]
 
-    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
+    def ahead(self, batches: list[Batch], step: int) -> list[Any]:
+        """Return the micro-batches: the states of a step are those to which the one before led."""
+        return batches
+
+    def prepare(self, batches: list[Any], step: int) -> list[NoisyBatch]:
         """Return the states of the next step, a part for each micro-batch."""
         return [part.noisy(step) for part in self._parts]
 
@@ -118,7 +123,7 @@ class AlongOrder(Bound):
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(noisy, InRows)
         rows = noisy.rows
-        output = network.output(raw, rows.observe)
+        output = network.output(raw, observe=rows.observe)
         # every edge counts 1, the rest of the weights is in the measure of the rows
         mode = rows.loss_options(self.mode)["mode"] if self.mode == "edges" else self.mode
         loss = self.total(output, noisy, network, scale, dd.weightings.Constant(), mode)

@@ -40,10 +40,10 @@ class Objective(dd.parts.Part):
     """Training objective of a recipe, ``loss.kind``; its arguments are the other keys of ``loss``.
 
     A subclass implements ``prepare`` and ``loss``. The engine calls ``check`` when the recipe is
-    built, ``check_network`` before any work, ``begin`` once, and in each step ``prepare``, for each
-    micro-batch ``before`` and ``loss``, and ``after``. The total of ``loss`` is what is minimised;
-    engine, optimizer, average of the weights, distribution and checkpoints are the same for all
-    objectives.
+    built, ``check_network`` before any work, ``begin`` once, and in each step ``ahead``,
+    ``prepare``, for each micro-batch ``before`` and ``loss``, and ``after``. The total of ``loss``
+    is what is minimised; engine, optimizer, average of the weights, distribution and checkpoints
+    are the same for all objectives.
     """
 
     unit: ClassVar[str] = "nats/token"
@@ -78,9 +78,23 @@ class Objective(dd.parts.Part):
         """Return the micro-batches of each step from those of the text."""
         return stream
 
+    def ahead(self, batches: list[Batch], step: int) -> list[Any]:
+        """Return the micro-batches of a step with what depends on (seed, step, example) alone.
+
+        The engine calls it one step ahead, while the network computes the step before: with CUDA
+        from another thread, on another stream. So it must neither read the network's weights nor
+        what earlier steps change, nor change what others read; that is what ``prepare`` is for.
+
+        Args:
+            batches: micro-batches of the text, on the device.
+            step: number of the step.
+        """
+        return batches
+
     @abstractmethod
-    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
-        """Return the micro-batches of a step as the network takes them.
+    def prepare(self, batches: list[Any], step: int) -> list[NoisyBatch]:
+        """Return the micro-batches of a step, from the result of ``ahead``, as the network takes
+        them.
 
         Random numbers depend on (seed, step, example) alone, not on the layout of the run.
         """

@@ -1,6 +1,7 @@
 """The bound as a training objective, with other weights and modes."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -96,7 +97,7 @@ class Bound(Objective):
         times = values["times"] or (OPTIMAL if optimal else UNIFORM)
         return values | {"weighting": weighting, "times": times}
 
-    @property
+    @cached_property
     def rule(self) -> Weighting:
         """The weighting; that of the bound where none is set."""
         return Clip() if self.weighting is None else self.weighting
@@ -167,8 +168,28 @@ class Bound(Objective):
                     "that ends with it (chat --answers each or last)"
                 )
 
-    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
-        return [self.noise(self.mark(batch, step), step) for batch in batches]
+    def ahead(self, batches: list[Batch], step: int) -> list[Any]:
+        return [self.plan(self.noise(self.mark(batch, step), step)) for batch in batches]
+
+    def prepare(self, batches: list[Any], step: int) -> list[NoisyBatch]:
+        return batches
+
+    def plan(self, noisy: NoisyBatch) -> NoisyBatch:
+        """Return a micro-batch with the plan of its loss, which the network does not change."""
+        network = self.setting.network
+        if not network.split:
+            return noisy
+        planned = dd.PlannedLoss.of(
+            self.setting.process,
+            noisy.x,
+            noisy.z,
+            noisy.t,
+            self.rule,
+            self.mode,
+            parameterization=network.parameterization,
+            dtype=network.dtype,
+        )
+        return replace(noisy, planned=planned)
 
     def mark(self, batch: Batch, step: int) -> Batch:
         """Return a micro-batch with the given tokens of ``infill``, and with a mask that has
@@ -197,7 +218,8 @@ class Bound(Objective):
         self, raw: Tensor, noisy: NoisyBatch, network: Network, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Compute the result of ``loss`` from that of ``network.evaluate``."""
-        return self.total(network.output(raw), noisy, network, scale, self.rule, self.mode)
+        output = network.output(raw, planned=noisy.planned)
+        return self.total(output, noisy, network, scale, self.rule, self.mode)
 
     def total(
         self, output: Any, noisy: NoisyBatch, network: Network, scale: Tensor, *how: Any

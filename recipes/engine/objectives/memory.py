@@ -3,6 +3,7 @@ call.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -60,8 +61,8 @@ class Memory(Bound):
                 "again"
             )
 
-    def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
-        noisy = super().prepare(batches, step)
+    def ahead(self, batches: list[Batch], step: int) -> list[Any]:
+        noisy = super().ahead(batches, step)
         return [self.recalling(*each, step) for each in zip(noisy, batches, strict=True)]
 
     def recalling(self, noisy: NoisyBatch, batch: Batch, step: int) -> Recalling:

@@ -36,6 +36,8 @@ class NoisyBatch:
     """
     labels: Int[Tensor, " N"] | None = None
     """Class of each sequence, or of each packed document."""
+    planned: dd.PlannedLoss | None = None
+    """What of the loss was computed before the network ran; None for nothing."""
 
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
