@@ -239,6 +239,22 @@ def test_words_under_a_member_are_neighbours(process):
             )
 
 
+@every
+def test_a_planned_loss_is_the_loss(process, monkeypatch):
+    layer, noisy = batch(process)
+    planned = dd.PlannedLoss.of(process, *noisy)
+
+    def loss(planned):
+        value = dd.training_loss(process, dd.Hidden(*layer, planned=planned), *noisy)
+        return [value, *torch.autograd.grad(value, layer)]
+
+    expected = loss(None)
+    monkeypatch.setattr("ddlib.kernels.api.plan", None)
+    assert all(map(torch.equal, loss(planned), expected))
+    monkeypatch.setattr(Order, "segments", None)  # read when the loss was planned
+    assert all(map(torch.equal, loss(planned), expected))
+
+
 def test_the_order_is_computed_once_for_a_hierarchy_and_device():
     process = copy.deepcopy(MANY["clusters"])
     hierarchy = process.hierarchy
