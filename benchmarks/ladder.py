@@ -19,7 +19,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +35,7 @@ from benchmarks.gpu_losses import Sizes as LossSizes
 from benchmarks.measuring import require_equal, require_gpu
 from benchmarks.peer import Peer
 from benchmarks.priorities import Item, Results, climb, is_failure
-from benchmarks.profile import TINY_PROFILE, Size, batches, run
+from benchmarks.profile import TINY_PROFILE, Size, launching, run
 from benchmarks.training import Step
 from benchmarks.utilisation import SIZES, share_over_times, throughput, windows
 from recipes.engine.utilisation import peak
@@ -161,11 +160,7 @@ def rung(
     expected = first["losses"] if compares and first is not None else None
     # a test of the rungs on a CPU does not wait for a compiler
     stance = "default" if setting.backend == GPU.backend else "force_eager"
-    with closing(batches(trained)) as stream, torch.compiler.set_stance(stance):
-
-        def step() -> float:
-            return trained.step([next(stream)], False).loss
-
+    with launching(trained) as step, torch.compiler.set_stance(stance):
         measurement = measure_step(step, setting.count, setting.device, expected)
     # with logits of children fewer than 1 % of those over tokens are computed
     logits = share_over_times(size, trained.process) if compares else 0.0

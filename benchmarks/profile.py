@@ -13,8 +13,9 @@ record of the same steps, as a Chrome trace with the names of the parts.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -40,6 +41,7 @@ from recipes.config.recipe import with_parts
 from recipes.data import Batch, Prepared, examples
 from recipes.data.prepared import Documents
 from recipes.engine import run as engine
+from recipes.engine.launched import Launched
 from recipes.engine.objectives import bound as objective
 from recipes.engine.parallel import World
 from recipes.engine.profiling import activities
@@ -163,6 +165,26 @@ def batches(trained: engine.Run) -> Iterator[Batch]:
         seed=0,
         threads=threads,
     )
+
+
+class Loss:
+    """Loss of a step that was launched, which is waited for when it is read."""
+
+    def __init__(self, trained: engine.Run, launched: Launched) -> None:
+        self._trained = trained
+        self._launched = launched
+
+    def __float__(self) -> float:
+        return self._trained.finish(self._launched).loss
+
+
+@contextmanager
+def launching(trained: engine.Run) -> Iterator[Callable[[], Loss]]:
+    """Yield a function that launches the next step, as a run does: its data are computed ahead, and
+    nothing waits for its numbers.
+    """
+    with closing(trained.inputs(sys.maxsize)) as inputs:
+        yield lambda: Loss(trained, trained.launch(next(inputs), False))
 
 
 def training(size: Size, steps: int) -> dict[str, float]:

@@ -15,14 +15,13 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.measuring import REPEATS, now, require_gpu
-from benchmarks.profile import Size, batches, run
+from benchmarks.profile import Size, launching, run
 from ddlib.processes import Hierarchical
 from ddlib_models import sizes
 from recipes.engine.utilisation import PEAKS, peak
@@ -127,10 +126,10 @@ def measure(
             "--peak"
         )
     trained = run(size)
-    with closing(batches(trained)) as stream:
+    with launching(trained) as step:
         for _ in range(warm_up):  # compilation
-            trained.step([next(stream)], False)
-        timings = windows(lambda: trained.step([next(stream)], False), steps, size.device)
+            step()
+        timings = windows(step, steps, size.device)
     return {
         **throughput(
             size,
