@@ -3,6 +3,8 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
+PROPERTIES = SimpleNamespace(multi_processor_count=132)
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 READS = {
@@ -57,6 +60,15 @@ class Pretended(TorchFunctionMode):
     def __init__(self):
         super().__init__()
         self.waits = Counter()
+        self._properties = patch("torch.cuda.get_device_properties", lambda device: PROPERTIES)
+
+    def __enter__(self):
+        self._properties.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._properties.stop()
+        return super().__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
