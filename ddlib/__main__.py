@@ -39,6 +39,10 @@ constructor.
 """
 
 
+DRAWN = frozenset(("processes", "schedules", "hierarchies", "presets"))
+"""Kinds of parts that ``show`` has tables and pictures of."""
+
+
 def table() -> str:
     """Format a table of all registered classes by kind, with arguments and the first line of the
     docstring.
@@ -133,6 +137,12 @@ def _look_up(name: str) -> Any:
         paths = " or ".join(registry.available(kind)[plain].value for kind in kinds)
         raise ValueError(
             f"{name!r} is in {' and '.join(kinds)}, must be one of them: write {paths}"
+        )
+    others = [kind for kind in registry.GROUPS if plain in registry.available(kind)]
+    if not kinds and others:
+        raise ValueError(
+            f"{name!r} is in {' and '.join(others)}, must be in {', '.join(registry.PROVED)} or "
+            f"presets: there is no mathematics of it to check; ddlib show {name} describes it"
         )
     if not kinds:
         names = {
@@ -272,7 +282,7 @@ def _add_object(command: argparse.ArgumentParser) -> None:
 
 
 def _add_show(commands: Any) -> argparse.ArgumentParser:
-    text = "print a process, schedule or hierarchy, and draw it with --out"
+    text = "print a process, schedule or hierarchy, and draw it with --out; or describe a part"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
     command.add_argument(
         "--out",
@@ -311,7 +321,31 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
     return command
 
 
+def describe_parts(name: str) -> str:
+    """Describe the registered parts of a name that have no tables: arguments and docstring of each.
+
+    The result is empty for a process, a schedule, a hierarchy or a preset, and for other names.
+    """
+    plain = name.replace("-", "_")
+    kinds = [kind for kind in registry.GROUPS if plain in registry.available(kind)]
+    if not DRAWN.isdisjoint(kinds):
+        return ""
+    described = []
+    for kind in kinds:
+        part = registry.get(kind, plain)
+        heading = f"{kind} {plain}: {registry.available(kind)[plain].value}"
+        described.append(
+            f"{heading}{inspect.signature(part)}\n\n{inspect.getdoc(part) or 'no description'}"
+        )
+    return "\n\n".join(described)
+
+
 def _show(options: argparse.Namespace) -> int:
+    if description := describe_parts(options.object):
+        if options.out is not None:
+            raise ValueError(f"--out {options.out}: {options.object} has no picture")
+        print(description)
+        return 0
     subject = load(options.object)
     print(inspection.describe(subject, options.tokens))
     print(f"\nverify it:  python -m ddlib verify {options.object}")

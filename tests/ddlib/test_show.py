@@ -11,7 +11,8 @@ from zoo.processes import EVERY_KIND, F64
 from zoo.trees import XI_TREE
 
 import ddlib as dd
-from ddlib.__main__ import load, main
+from ddlib.__main__ import DRAWN, load, main
+from ddlib.config import registry
 from ddlib.plot import inspection as show
 from ddlib.processes import GIDD, Hierarchical
 from ddlib.schedules import Cosine, Linear
@@ -168,6 +169,24 @@ def test_registered_names_are_loaded():
     assert isinstance(load("first-hitting"), dd.samplers.FirstHitting)
     assert isinstance(load("rate_matrix"), dd.processes.RateMatrix), "its first example"
     assert isinstance(load("ddlib.processes:GIDD"), GIDD)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in registry.GROUPS if kind not in DRAWN])
+def test_every_registered_name_is_shown(kind, capsys):
+    for name, point in registry.available(kind).items():
+        if all(name not in registry.available(other) for other in DRAWN):
+            assert main(["show", name]) == 0
+            shown = capsys.readouterr().out
+            assert f"{kind} {name}: {point.value}(" in shown
+
+
+def test_what_cannot_be_verified_is_named_by_its_kind(capsys):
+    with pytest.raises(SystemExit):
+        main(["verify", "dit"])
+    assert "'dit' is in backbones, must be in " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["show", "ancestral", "--out", "x.png"])
+    assert "--out x.png: ancestral has no picture" in capsys.readouterr().err
 
 
 def test_an_unknown_command_is_answered_with_all_commands(capsys):
