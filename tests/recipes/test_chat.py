@@ -188,10 +188,12 @@ def test_the_column_given_is_the_tokens_outside_of_the_spans(source, answers):
     assert next(rows, None) is None
 
 
-def test_the_folder_has_the_marks_and_learns_the_end(source, tokenizer):
+def test_the_folder_has_the_marks_and_learns_the_end(source, tokenizer, capsys):
     source(conversations(30))
     arguments = ["chat", "--files", "chats.jsonl", "--tokenizer", str(tokenizer)]
     command.main([*arguments, "--held-out", "5", "--out", "data/chats"])
+    advice = f"python -m recipes.adapt mdlm --from {tokenizer} --data.folder data/chats"
+    assert advice in capsys.readouterr().out
     data = open_prepared(Path("data/chats"))
     read = data.tokenizer
     ends = (read.token_to_id("<end>"), read.token_to_id("<fill>"))

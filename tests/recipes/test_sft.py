@@ -135,6 +135,7 @@ def test_blocks_take_one_answer_at_the_end_of_a_sequence(place):
     blocks = ["--pace", "blocks:size=4", "--model.anneal", "0"]
     run("--steps", "4", *blocks)
     assert open_saved("run").model.block_size == 4 and bounds()[-1][1] < bounds()[0][1]
+    generate.main(["run", "--chat", "--prompt", "So?", "--samples", "1", "--steps", "4"])
     shutil.rmtree("run")
     with pytest.raises(SystemExit, match=r"given tokens in a later block .*--answers each or last"):
         run("--answers", "all", "--data.folder", "data/all", *blocks)
@@ -162,3 +163,5 @@ def test_a_run_needs_conversations(trained):
     refused("base: is a run of ddlib, must come with conversations", variant="run", name=trained)
     with pytest.raises(SystemExit, match="must be a variant, one of run"):
         adapt.main(["mdlm", "--from", trained, *SFT])
+    (Path(trained) / "weights" / "counts.safetensors").touch()
+    refused("has the frequencies of the tokens of its text", *SFT, variant="run", name=trained)
