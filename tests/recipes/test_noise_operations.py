@@ -1,7 +1,7 @@
 """Number of operations that times and noise of a training batch take on a device.
 
-Every operation of torch counts, views and allocations too; a draw or a scrambling of keyed numbers
-counts as one kernel and its allocation, as ``ddlib.utils.philox_kernel`` has them.
+Every operation of torch counts, views and allocations too. A draw or a scrambling of keyed numbers
+has the cost of one kernel and its allocation, as ``ddlib.utils.philox_kernel`` has them.
 """
 
 from collections import Counter
