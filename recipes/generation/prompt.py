@@ -348,7 +348,12 @@ def mask_row(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
 
 
 def together(
-    saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
+    saved: LoadedModel,
+    rows: Sequence[Row],
+    block: int | None,
+    sampler: Sampler,
+    size: int,
+    padding: bool = True,
 ) -> Iterator[list[int]]:
     """Yield indices of rows that can be drawn in one batch, at most ``size``, with the same result
     as each alone.
@@ -363,10 +368,11 @@ def together(
         block: positions of a block of the pace, None for no blocks.
         sampler: the sampler.
         size: size of a batch.
+        padding: whether rows of several lengths may share a batch.
     """
     states = [mask_row(saved, row) for row in rows]
     # a sampler that replaces a row by several sequences does not use the row's index
-    pads = saved.leaves_out and has_mask(saved) and sampler.guarantees.supports_stopping
+    pads = padding and saved.leaves_out and has_mask(saved) and sampler.guarantees.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
         row_length = rows[number].length

@@ -133,11 +133,13 @@ def batched(
         size: largest size of a batch.
         constrained: whether there is a constraint on the text.
     """
-    # a window with a cache takes no padding, and a constraint begins at one position
-    grouped = alike if constrained or sampling.keep is not None else together
     rows = [sample.row for sample in samples]
     sampler = make_sampler(saved, sampling.sampler)
-    yield from grouped(saved, rows, sampling.pace_of(saved).block, sampler, size)
+    block = sampling.pace_of(saved).block
+    if constrained:  # a constraint begins at one position
+        yield from alike(saved, rows, block, sampler, size)
+    else:  # a window with a cache takes no padding, but prompts of any length
+        yield from together(saved, rows, block, sampler, size, padding=sampling.keep is None)
 
 
 def draw_batch(

@@ -1,15 +1,35 @@
 """The option of approximate caches: samples with it are those of ``dd.sample``."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from zoo.runs import publishes
 
 import ddlib as dd
+import recipes
+from recipes.generation.pipeline import TextOptions
+from recipes.generation.samples import batched
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadOptions
 
 # in a single layer keys and values depend on their own position alone, and every cache is exact
 published = publishes("two layers")
+
+
+@pytest.mark.parametrize("keep", ["dual", "prefix", "dual:refresh=2"])
+@pytest.mark.parametrize("sampler", ["confidence", "confidence:threshold=0.1", "ancestral"])
+def test_prompts_of_several_lengths_share_the_calls_of_a_cache(published, keep, sampler):
+    """Rows of one length: their prompts end in different blocks, at different positions."""
+    pipe = recipes.pipeline(published.run, device="cpu")
+    prompts = ["The", "The state of our union", "We will [MASK:2] roads", None, "No."]
+    ways = dict(pace="blocks:6", keep=keep, sampler=sampler, steps=4, num_return_sequences=2)
+    alone = [one for prompt in prompts for one in pipe.generate(prompt, **ways)]
+    several = [replace(one, prompt=0) for one in pipe.generate(prompts, **ways)]
+    assert several == alone
+    rows = pipe.samples(prompts, TextOptions.of(ways).request)
+    groups = list(batched(pipe.model, rows, TextOptions.of(ways).sampling, 16))
+    assert max(map(len, groups)) >= 8
 
 
 def test_the_option_of_samples_is_that_of_dd_sample(published):
