@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ddlib as dd
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, Product
 from ddlib.samplers import Corrector, Sampler
 
 PAGE = Path(__file__).parent / "samplers.md"
@@ -56,21 +56,26 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
     return f"{count} <sup>{numbers}</sup>" if numbers else count
 
 
+def kinds() -> list[str]:
+    """Names of the processes; a product supports what its fields support."""
+    every = dd.registry.built_in("processes")
+    return [name for name in every if dd.registry.get("processes", name) is not Product]
+
+
 def row(sampler: Sampler, notes: list[str]) -> str:
     """Row of the table; appends new errors to the notes."""
-    kinds = (
-        dd.registry.get("processes", name).examples() for name in dd.registry.built_in("processes")
-    )
+    every = (dd.registry.get("processes", name).examples() for name in kinds())
     return (
         f"| `{short(sampler)}` | "
-        f"{' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
+        f"{' | '.join(cell(sampler, examples, notes) for examples in every)} |"
     )
 
 
 def table() -> str:
     """Table with its notes, as Markdown."""
-    kinds, notes = dd.registry.built_in("processes"), list[str]()
-    lines = [f"| sampler | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
+    names = kinds()
+    notes = list[str]()
+    lines = [f"| sampler | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
     for name in dd.registry.built_in("samplers"):
         lines += [row(sampler, notes) for sampler in dd.registry.get("samplers", name).examples()]
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, Product, RateMatrix, Uniform
 
 V = 300
 CLUSTERS = torch.arange(V) % 40
@@ -30,6 +30,7 @@ LARGE = {
     ),
     "per_word": lambda: PerWord(dd.schedules.Linear(), torch.linspace(0.4, 3.0, V).tolist()),
     "rate_matrix": lambda: RateMatrix(gaussian(V, 3.0), dd.schedules.Linear()),
+    "product": lambda: Product({"tokens": Uniform(V, dd.schedules.Linear())}),
 }
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess
 from ddlib.rewards import log_prob
+from ddlib.samplers.requirements import noise_free_end
 from ddlib.samplers.sampling import sample
 from ddlib.samplers.trajectory import Trajectory
 from ddlib.verification.framework.cases import Case, at_length, needs
@@ -58,6 +59,8 @@ def _no_path(run: Case) -> str:
     forced = getattr(run.subject, "force_transition", False)
     if forced and not isinstance(run.process, LevelProcess):
         return "with forced transitions it records paths of processes with levels alone"
+    if not noise_free_end(run.process):
+        return "paths are of processes without noise at t = 0"
     return _declared(run)
 
 
