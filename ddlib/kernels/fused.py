@@ -230,7 +230,7 @@ class Budget(NamedTuple):
             return fitting // self.wave * self.wave
         return self.wave if self.wave * columns <= self.most else fitting
 
-    def space(self, hidden: Tensor, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
+    def space(self, hidden: Tensor, rows: int, columns: int) -> Float[Tensor, "n K"]:
         """Return memory for a chunk."""
         padded = -(-columns // self.aligned) * self.aligned
         return hidden.new_empty(rows, padded)[:, :columns]

@@ -235,9 +235,7 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
     return density.inverse(unit).clamp(*interval)
 
 
-def round_times(
-    time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None
-) -> Float[Tensor, "*n"]:
+def round_times(time: Float[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
     """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may
     be infinite.
     """
