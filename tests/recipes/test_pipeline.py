@@ -1,5 +1,6 @@
 """From text to text in Python: the same as the commands, and for each text the same as alone."""
 
+import json
 import math
 import shutil
 
@@ -328,3 +329,28 @@ def test_weights_of_the_hub_are_downloaded_once_a_request_is_possible(tmp_path, 
     assert calls == [True]
     one = pipe.generate("We will", max_new_tokens=4, steps=2)[0]
     assert calls == [True, False] and one.text.startswith("We will")
+
+
+def test_rules_and_constraints_are_those_of_the_command(published, pipe, tmp_path):
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema), encoding="utf-8")
+    sampling = dict(steps=LENGTH, sampler="left_to_right")
+    cases = {
+        "length": (dict(length="auto:max=20"), dict(max_length="auto:max=20"), {"steps": 4}),
+        "regex": (dict(regex=" [a-z]{2,4}"), dict(regex=" [a-z]{2,4}"), sampling),
+        "schema": (dict(json_schema=file), dict(json_schema=schema), sampling),
+    }
+    for flags, options, ways in cases.values():
+        texts = generate(
+            Options(
+                run=str(published.run), prompt="We", samples=3, sampling=Sampling(**ways), **flags
+            ),
+            quiet(),
+        )
+        mine = pipe.generate("We", num_return_sequences=3, **options, **ways)
+        assert [one.text for one in mine] == texts
+    assert all(json.loads(one.text.removeprefix("We"))["a"] in (1, 2) for one in mine)
+    assert [one.text for one in pipe.generate("We", json_schema=str(file), **sampling)] == texts[:1]
+    with pytest.raises(ValueError, match="regex='a': not with json_schema"):
+        pipe.generate("We", regex="a", json_schema=schema)
