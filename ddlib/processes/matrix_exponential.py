@@ -73,7 +73,7 @@ class MatrixExponential(Float64Module):
     def __init__(self, matrix: Sequence[Sequence[float]] | Tensor) -> None:
         super().__init__()
         self.matrix = check_rates("matrix", matrix)
-        self._derived: _Derived | None = None
+        self._derived: dict[int, _Derived] = {}
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         r"""Compute exp(sigma G) for every duration.
@@ -88,8 +88,11 @@ class MatrixExponential(Float64Module):
             return self.matrix.new_zeros(*sigma.shape, *self.matrix.shape)
         # a matrix made in inference mode could not be used in a later call that needs gradients
         with torch.inference_mode(False), torch.no_grad():
-            derived = self._derived or _Derived(self.matrix)
-            self._derived = derived
+            # each stream of a GPU has its own: results of another one may not be complete
+            stream = torch.cuda.current_stream(self.matrix.device) if self.matrix.is_cuda else None
+            key = 0 if stream is None else stream.cuda_stream
+            derived = self._derived.get(key) or _Derived(self.matrix)
+            self._derived = self._derived | {key: derived}
             matrices = [derived.at(value) for value in sigma.detach().double().flatten().tolist()]
         result = torch.stack(matrices).view(*sigma.shape, *self.matrix.shape)
         if sigma.requires_grad:  # d exp(sigma G) / d sigma = exp(sigma G) G
@@ -103,11 +106,11 @@ class MatrixExponential(Float64Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        self._derived = None
+        self._derived = {}
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_derived": None}
+        return self.__dict__ | {"_derived": {}}
 
 
 class _Derived:

@@ -5,6 +5,7 @@ noise has.
 import copy
 import math
 import pickle
+from types import SimpleNamespace
 
 import mpmath
 import pytest
@@ -222,13 +223,32 @@ def test_recent_results_are_few_and_no_part_of_a_copy():
     exponential(sigma[:3])
     for part in sigma.split(20):
         exponential(part)
-    recent = exponential._derived.recent
+    (derived,) = exponential._derived.values()
+    recent = derived.recent
     assert sum(m.numel() * 8 for m in recent.values()) <= 2**27 and len(recent) <= 64
     for twin in (copy.deepcopy(exponential), pickle.loads(pickle.dumps(exponential))):
-        assert twin._derived is None
+        assert not twin._derived
         assert torch.equal(twin(sigma[:2]), exponential(sigma[:2]))
     assert len(pickle.dumps(exponential)) < 2 * 300 * 300 * 8
     assert not exponential.state_dict()
+
+
+def test_each_stream_of_a_gpu_computes_its_own_results(monkeypatch):
+    class OnDevice(torch.Tensor):
+        is_cuda = True
+
+    exponential = MatrixExponential(walk(5, 1.0))
+    sigma = torch.tensor([0.5, 0.5, 7.0], dtype=F64)
+    expected = exponential(sigma)
+    exponential.matrix = exponential.matrix.as_subclass(OnDevice)
+    current = SimpleNamespace(cuda_stream=1)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda device: current)
+    for stream in (1, 2, 1):
+        current.cuda_stream = stream
+        assert torch.equal(exponential(sigma).as_subclass(torch.Tensor), expected)
+    of_one, of_two = (exponential._derived[stream] for stream in (1, 2))
+    assert of_one.recent.keys() == of_two.recent.keys() == {0.5, 7.0}
+    assert of_one.recent[7.0] is not of_two.recent[7.0]
 
 
 def test_results_made_in_inference_mode_serve_a_training_step():
