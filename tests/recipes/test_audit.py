@@ -11,7 +11,6 @@ from zoo.runs import publish_tiny, publishes, quiet, recipe_in
 
 import ddlib as dd
 from recipes.audit import Options, audit, judge, main
-from recipes.data import examples, open_prepared
 from recipes.estimators import ESTIMATORS, FIXED, Model, find
 from recipes.metrics import measure
 from recipes.model_io import open_saved
@@ -89,14 +88,7 @@ def test_the_numbers_are_those_of_the_library(tmp_path):
     published = publish_tiny("packed", tmp_path / "packed")
     result = audit(options(published, tmp_path, only=("least variance",)), quiet())
     saved = open_saved(published.run)
-    data = open_prepared(published.data.folder)
-    batches = [
-        next(
-            examples(
-                data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0
-            )
-        )
-    ]
+    batches = [published.held_out(5)]
     x = batches[0].x
     mask = batches[0].mask
     rows = [x[i : i + 1, : int(mask[i].sum())] for i in range(5)]

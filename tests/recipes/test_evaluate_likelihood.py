@@ -9,7 +9,7 @@ from zoo.runs import ALONE, publish_tiny, publishes
 
 import ddlib as dd
 from recipes.console import make_console
-from recipes.data import examples, open_prepared
+from recipes.data import open_prepared
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate, main, show
 from recipes.evaluation.exact import exact
@@ -42,11 +42,7 @@ def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=AL
 def test_it_is_that_of_ddlib_with_the_padding_given(published):
     likely = found(published, sequences=5)
     saved = open_saved(published.run)
-    data = published.data
-    stream = examples(
-        data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0
-    )
-    batch = next(stream)
+    batch = published.held_out(5)
     order = dd.samplers.Confidence("entropy")
     own = dd.likelihood(
         saved.process,
@@ -91,9 +87,7 @@ def test_costs_are_those_of_ddlib_with_errors_of_the_differences(published):
     saved = open_saved(published.run)
     data = published.data
     grouped = exact(saved, data, make_order(saved, ENTROPY, group=4), None, 5, 4, ALONE, group=4)
-    batch = next(
-        examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
-    )
+    batch = published.held_out(5)
     costs = dd.contrib.order_costs(
         saved.process,
         saved.denoiser,
@@ -131,9 +125,7 @@ def test_a_network_of_blocks_is_evaluated_by_blocks_with_a_cache(blocked, monkey
     pace = dd.paces.Blocks(4)
     order = make_order(saved, "left_to_right", 24, 2, pace)
     likely = exact(saved, data, order, None, 3, 3, ALONE, 24, 2, pace)
-    batch = next(
-        examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
-    )
+    batch = blocked.held_out(3)
     own = dd.likelihood(
         saved.process,
         saved.denoiser,

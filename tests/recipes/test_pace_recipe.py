@@ -16,7 +16,6 @@ from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
 from ddlib.utils.validation import UsageWarning
 from ddlib_models import DiT
 from recipes.config import Output, at_once, read_recipe, recipe_yaml
-from recipes.data import examples
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise
 from recipes.engine.run import Run
@@ -301,10 +300,7 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
             parameterization=saved.parameterization,
             pace=pace,
         )
-        stream = examples(
-            tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0
-        )
-        part = next(iter(stream))
+        part = tiny.held_out(wanted)
         noise = dd.KeyedGenerator(5, 1, part.index)
         levels = "independent" if pace.block else "balanced"
         with torch.no_grad():

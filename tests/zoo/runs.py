@@ -17,7 +17,7 @@ from rich.console import Console
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from recipes.config import Data, Hardware, ModelContext, Optimizer, Output, Recipe
 from recipes.console import make_console
-from recipes.data import Batch, Corpus, Prepared, local, open_prepared, prepare, speeches
+from recipes.data import Batch, Corpus, Prepared, examples, local, open_prepared, prepare, speeches
 from recipes.engine.parallel import World
 from recipes.engine.setup import FromText, make_model, make_process
 from recipes.model_io import WEIGHTS
@@ -138,6 +138,11 @@ class Published:
 
     run: Path
     data: Prepared
+
+    def held_out(self, rows: int) -> Batch:
+        """The first rows of the text for validation."""
+        whole = dict(length=LENGTH, pad_id=self.data.pad_id, seed=0, threads=0)
+        return next(examples(self.data.validation, batch_size=rows, **whole))
 
 
 @functools.cache
