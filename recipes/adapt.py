@@ -274,8 +274,6 @@ def check(name: str, recipe: Recipe) -> None:
     """Raise for a model, or recipe values for it, that are not supported, before any text is
     prepared.
 
-    Warn of a chat template, which a run on a text does not keep.
-
     Raises:
         ModuleNotFoundError: adapters are requested and peft is not installed.
         OSError: no such model; a folder with weights in a pickle alone.
@@ -283,7 +281,6 @@ def check(name: str, recipe: Recipe) -> None:
             see ``CausalLM``.
     """
     import torch
-    from transformers import AutoTokenizer
 
     from ddlib_models.hf.base import hub_options, plain, transformers_config
     from ddlib_models.hf.causal_lm import CausalLM
@@ -301,15 +298,6 @@ def check(name: str, recipe: Recipe) -> None:
             f"--from {name}: its tokenizer has {size} tokens, must have at most {rows}, the rows "
             "of its embedding. "
             "Added tokens require rows first (resize_token_embeddings of transformers)"
-        )
-    templates = AutoTokenizer.from_pretrained(
-        name, trust_remote_code=False, revision=revision or "main"
-    ).chat_template
-    if templates and not isinstance(recipe.data.corpus, SymbolCorpus):
-        print(
-            f"warning: --from {name}: its chat template is not kept, so --chat does not take the "
-            "run; with conversations (--sft) it is",
-            file=sys.stderr,
         )
     if recipe.model["kind"] == "causal_lm":
         if Path(name).is_dir() and not any(Path(name).glob(f"{WHOLE}*")):
@@ -363,6 +351,20 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
             )
     check_pretrained(recipe, loaded)
     return loaded
+
+
+def keep_template(name: str, recipe: Recipe, data: Prepared) -> None:
+    """Write the chat template of a model beside the text, from where its run publishes it."""
+    from transformers import AutoTokenizer
+
+    from recipes.data.sequences import TEMPLATE
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        name, trust_remote_code=False, revision=recipe.model.get("revision") or "main"
+    )
+    if data.is_text and tokenizer.chat_template:
+        template = tokenizer.get_chat_template()
+        (data.folder / TEMPLATE).write_text(template, encoding="utf-8")
 
 
 def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
@@ -484,6 +486,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(table(data, recipe.data.length))
         recipe = with_own_clusters(options.name, recipe, data)
         if switches.estimate is None:
+            if weights_of(options.name) is None:
+                keep_template(options.name, recipe, data)
             train(recipe, switches.accept_changes)
         else:
             print(estimate(recipe, switches.estimate))

@@ -25,7 +25,7 @@ import ddlib as dd
 from ddlib import parts
 from recipes.data.agreement import Vocabulary
 from recipes.data.corpora import Corpus, SymbolCorpus
-from recipes.data.sequences import Layout
+from recipes.data.sequences import TEMPLATE, Layout
 from recipes.data.source import Source
 
 FORMAT = 1
@@ -214,6 +214,14 @@ class Prepared:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the labels; () for none."""
         return () if self.layout is None else self.layout.classes
+
+    @property
+    def template(self) -> str:
+        """Chat template of the tokenizer, from ``TEMPLATE`` for text; empty for none."""
+        if self.layout is not None:
+            return self.layout.template
+        path = self.folder / TEMPLATE
+        return path.read_text(encoding="utf-8") if path.exists() else ""
 
     @property
     def fill_id(self) -> int:

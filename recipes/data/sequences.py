@@ -16,6 +16,9 @@ from recipes.data.names import END, PAD, named_tokenizer
 LISTED = 5
 """Number of symbols that an error message lists."""
 
+TEMPLATE = "chat_template.jinja"
+"""Name of the file with the chat template of a tokenizer of text."""
+
 
 class Ragged(Sequence[np.ndarray]):
     """Sequences of different lengths in one array: sequence i is ``values[offsets[i]:offsets[i +

@@ -35,6 +35,7 @@ def publish(run: Run, folder: Path) -> None:
             layout=run.data.layout,
             clusters=run.known.clusters,
             counts=run.known.counted,
+            template=run.data.template,
         )
         about = (
             f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained "

@@ -150,8 +150,8 @@ class ModelFiles:
         if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(
                 f"chat: the tokenizer of {self.name} has no chat template, so messages cannot be "
-                "formatted: a run keeps one only if it was trained on conversations, as by "
-                "recipes.adapt --sft"
+                "formatted: a run has one if it was trained on conversations, as by "
+                "recipes.adapt --sft, or adapted from a model with one"
             )
         return self.tokenizer.format_chat(messages, answers)
 

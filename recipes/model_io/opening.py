@@ -26,6 +26,7 @@ from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, read_recipe
 from recipes.data import Layout
 from recipes.data.hub import nothing
+from recipes.data.sequences import TEMPLATE
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
 from recipes.model_io.base import FoundModel, LoadedModel, ModelFiles, Precision, RowLayout
@@ -265,7 +266,7 @@ def find_saved(
     dd.check_vocabulary(
         process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos
     )
-    template = "" if layout is None else layout.template
+    template = template_of(folder, layout)
     files = ModelFiles(
         process=process,
         tokenizer=with_template(tokenizer, template) if template else tokenizer,
@@ -301,6 +302,14 @@ def find_saved(
         )
 
     return FoundModel(files, load)
+
+
+def template_of(folder: Path, layout: Layout | None) -> str:
+    """Return the chat template of published weights; empty for none."""
+    if layout is not None:
+        return layout.template
+    path = folder / TEMPLATE
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def layout_of(folder: Path) -> Layout | None:

@@ -17,7 +17,7 @@ from ddlib_models import Pretrained
 from ddlib_models.io.manifest import writing
 from ddlib_models.io.tensors import save_tensors
 from recipes.config import Recipe, recipe_yaml
-from recipes.data.sequences import Layout
+from recipes.data.sequences import TEMPLATE, Layout
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER
 
 _CARD = """# {title}
@@ -46,6 +46,8 @@ class Record:
     """Clusters that a part of the recipe requires."""
     counts: Int[Tensor, " V"] | None = None
     """Number of occurrences of each token, likewise."""
+    template: str = ""
+    """Chat template of the tokenizer of a text; empty for none."""
 
     def files(self) -> dict[str, bytes | str]:
         """Return the contents of the files by name."""
@@ -55,6 +57,8 @@ class Record:
         }
         if self.layout is not None:
             written[SYMBOLS] = json.dumps(self.layout.plain())
+        if self.template and self.layout is None:
+            written[TEMPLATE] = self.template
         if self.counts is not None:
             written[COUNTS] = save({"counts": self.counts})
         if self.clusters is not None:

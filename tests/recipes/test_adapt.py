@@ -21,6 +21,7 @@ from transformers import (
 )
 
 import ddlib as dd
+import recipes
 from recipes import adapt, evaluate, generate, owt, train
 from recipes import prepare as prepare_command
 from recipes.data import Source, prepare
@@ -344,23 +345,23 @@ def test_more_tokens_than_positions_are_refused_by_name(llama):
     refused(message, "--from", "llama", "--data.length", "32")
 
 
-def test_a_lost_chat_template_is_warned_of(llama, capsys):
-    assert "chat template" not in warnings_of_the_model(capsys)
+def test_a_run_on_a_text_keeps_the_chat_template(llama):
+    chat = [{"role": "user", "content": "We pay."}]
+    run("mdlm", "--steps", "1")
+    pipe = recipes.pipeline("run", device="cpu")
+    with pytest.raises(ValueError, match="chat: the tokenizer of run has no chat template"):
+        pipe.chat(chat)
+    shutil.rmtree("run")
     tokenizer = AutoTokenizer.from_pretrained("llama")
-    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.chat_template = "{{ messages[0]['content'] }} And we"
     tokenizer.save_pretrained("llama")
-    assert (
-        "its chat template is not kept, so --chat does not take the run"
-        in warnings_of_the_model(capsys)
-    )
-
-
-def warnings_of_the_model(capsys) -> str:
-    """Warnings of the check that precedes every run, on text that is prepared already as on other
-    text.
-    """
-    adapt.check("llama", adapt.variants("llama")["mdlm"][1])
-    return capsys.readouterr().err
+    run("mdlm", "--steps", "1")
+    for folder in ("run", "run/weights"):
+        pipe = recipes.pipeline(folder, device="cpu")
+        assert pipe.files.chat(chat) == "We pay. And we"
+        prompt = tuple(pipe.files.encode("We pay. And we"))
+        one = pipe.chat(chat, steps=2)[0]
+        assert one.tokens[: len(prompt)] == prompt and len(one.tokens) > len(prompt)
 
 
 def test_a_model_that_is_not_there_costs_one_request(llama, monkeypatch):
