@@ -274,4 +274,6 @@ def place_of(process: ForwardProcess) -> type[TokenTarget]:
         process.subtree_logits_suffice(i, i - 1) for i in edges
     ):
         return StepTarget
-    return TokenTarget if len(edges) == 1 else ChildTarget
+    if len(edges) == 1:
+        return TokenTarget
+    return StepTarget if process.hierarchy is None else ChildTarget

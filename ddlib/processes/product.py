@@ -1,17 +1,16 @@
 """Product of processes: another alphabet, and other noise, at each position."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddlib.config.part import record_maker
 from ddlib.hierarchies import Tree
 from ddlib.processes.base import ForwardProcess, identity
-from ddlib.processes.broadcasting import quotient, unsqueeze_times
+from ddlib.processes.broadcasting import unsqueeze_times
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.masked import Masked
@@ -31,7 +30,6 @@ from ddlib.typing import (
 )
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import Generator, rand
-from ddlib.utils.validation import require
 
 
 class Product(Fielded):
@@ -81,13 +79,11 @@ class Product(Fielded):
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         field = self.fields_of(x.shape)
-        result: Tensor = self._by_field.evaluate("marginal", field, x, t, spread=self._spread)
-        return result
+        return self._of_fields("marginal", field, x, t, spread=self._spread)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         field = self.fields_of(p.shape[:2])
-        result: Tensor = self._by_field.evaluate("predictive", field, p, t, spread=self._spread)
-        return result
+        return self._of_fields("predictive", field, p, t, spread=self._spread)
 
     def sample(
         self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent"
@@ -122,8 +118,7 @@ class Product(Fielded):
     def _weight_and_mean(
         self, x: Tokens, z: Tokens, t: Times
     ) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        result: tuple[Tensor, Tensor] = self._at("_weight_and_mean", z, x, z, t)
-        return result
+        return self._pair("_weight_and_mean", z, x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         self.check_forwards(z, s, t)
@@ -131,8 +126,7 @@ class Product(Fielded):
         return self._from_group(own, self._field_of_state[z])
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        result: Tensor = self._at("likelihood", z, z, x, t)
-        return result
+        return self._at("likelihood", z, z, x, t)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         return self._of_tokens("token_likelihood", z, t)
@@ -151,18 +145,12 @@ class Product(Fielded):
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
         field = self._field_of_state[z]
-        result: Tensor = self._by_field.evaluate(
-            "posterior", field, p, self._own(z), t, s, spread=self._spread
-        )
-        return result
+        return self._of_fields("posterior", field, p, self._own(z), t, s, spread=self._spread)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         field = self._field_of_state[z]
-        result: Tensor = self._by_field.evaluate(
-            "reverse_rate", field, p, self._own(z), t, spread=self._spread
-        )
-        return result
+        return self._of_fields("reverse_rate", field, p, self._own(z), t, spread=self._spread)
 
     def prior(self) -> Tensor:
         """Distribution of z_1 at a uniformly drawn position, (S,) float64."""
@@ -192,32 +180,27 @@ class Product(Fielded):
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         time = self._one().expand(len(x)) if t is None else t
-        result: Tensor = self._by_field.evaluate("prior_kl", self.fields_of(x.shape), x, time)
-        return result
+        return self._of_fields("prior_kl", self.fields_of(x.shape), x, time)
 
     # ---- terms of the bound
 
     def integrand(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        result: Tensor = self._at("integrand", z, logits, x, z, t)
-        return result
+        return self._at("integrand", z, logits, x, z, t)
 
     def weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> tuple[PerToken, PerToken]:
-        result: tuple[Tensor, Tensor] = self._at("weighted_divergence", z, logits, x, z, t)
-        return result
+        return self._pair("weighted_divergence", z, logits, x, z, t)
 
     def integrand_parts(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> tuple[PerToken, PerToken]:
-        result: tuple[Tensor, Tensor] = self._at("integrand_parts", z, logits, x, z, t)
-        return result
+        return self._pair("integrand_parts", z, logits, x, z, t)
 
     def hard_weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> tuple[PerToken, PerToken]:
-        result: tuple[Tensor, Tensor] = self._at("hard_weighted_divergence", z, logits, x, z, t)
-        return result
+        return self._pair("hard_weighted_divergence", z, logits, x, z, t)
 
     def edges_weighted_divergence(
         self,
@@ -228,23 +211,20 @@ class Product(Fielded):
         edge_weights: Sequence[float] | None = None,
     ) -> tuple[PerToken, PerToken]:
         depths = {len(each.levels) for each in self.every}
-        require(
-            edge_weights is None or len(depths) == 1,
-            f"mode is {edge_weights!r}, must be 'edges': the fields of {self!r} have other numbers "
-            "of edges",
-        )
-        result: tuple[Tensor, Tensor] = self._at(
+        if edge_weights is not None and len(depths) > 1:
+            raise ValueError(
+                f"mode is {edge_weights!r}, must be 'edges': the fields of {self!r} have other "
+                "numbers of edges"
+            )
+        return self._pair(
             "edges_weighted_divergence", z, logits, x, z, t, edge_weights=edge_weights
         )
-        return result
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        result: Tensor = self._at("loss_weight", z, x, z, t)
-        return result
+        return self._at("loss_weight", z, x, z, t)
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        result: Tensor = self._at("step_divergence", z, logits, x, z, t, s)
-        return result
+        return self._at("step_divergence", z, logits, x, z, t, s)
 
     # ---- times
 
@@ -297,8 +277,7 @@ class Product(Fielded):
         """Rate at which the reverse chain leaves each state; processes with levels take no
         logits.
         """
-        result: Tensor = self._at("exit_rate", z, z, t, logits, sharpen)
-        return result
+        return self._at("exit_rate", z, z, t, logits, sharpen)
 
     def sample_exit(
         self,
@@ -326,17 +305,17 @@ class Product(Fielded):
         return self._from_group(own, self._field_of_state[z])
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        result: Tensor = self._at("reachable_from_all_tokens", z, z)
-        return result
+        return self._at("reachable_from_all_tokens", z, z)
 
     def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        result: Tensor = self._at("replaceable", z, z)
-        return result
+        return self._at("replaceable", z, z)
 
     def __new__(cls, processes: Mapping[str, ForwardProcess], fields: Fields | None = None) -> Self:
         """Return a ``LevelProduct`` where every field has levels."""
         kind: type[Product] = cls
         if cls is Product and isinstance(processes, Mapping) and _have_levels(processes):
+            from ddlib.processes.product_levels import LevelProduct  # it imports this module
+
             kind = LevelProduct
         return object.__new__(kind)  # type: ignore[return-value] # a subclass
 
@@ -354,131 +333,6 @@ class Product(Fielded):
             f"{name!r}: {each!r}" for name, each in zip(self.names, self.every, strict=True)
         )
         return f"Product({{{fields}}}, fields of shape {tuple(self._fields.shape)})"
-
-
-class LevelProduct(Product, LevelProcess):
-    """Product of processes with levels: positions jump at times that depend on no network.
-
-    ``Product`` returns it, with the same arguments. Numbers of levels may differ: a field of fewer
-    has its mask in a lower one.
-    """
-
-    def __init__(
-        self, processes: Mapping[str, ForwardProcess], fields: Fields | None = None
-    ) -> None:
-        super().__init__(processes, fields)
-        record_maker(self, Product)
-        tops = [len(each.levels) - 1 for each in self.every]
-        self._tops = torch.tensor(tops, device=self.device)
-
-    @property
-    def _chains(self) -> list[LevelProcess]:
-        return [cast(LevelProcess, each) for each in self.every]
-
-    def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """Share of the positions in each level, (..., levels), at times of any shape."""
-        return self._mean([each.occupancies(t) for each in self._chains])
-
-    def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """Mean loss weight of the positions in each level, (..., levels)."""
-        fluxes = self._mean([each.occupancies(t) * each.weights(t) for each in self._chains])
-        return quotient(fluxes, self.occupancies(t))
-
-    def _mean(self, values: Sequence[Tensor]) -> Tensor:
-        """Mean over positions of values (..., levels) of each field."""
-        width = len(self.levels)
-        fields = zip(self._shares(), values, strict=True)
-        means = [share * pad(value, (0, width - value.shape[-1])) for share, value in fields]
-        return torch.stack(means).sum(0)
-
-    def expected_level(self, t: Float64[Tensor, "n"]) -> Float64[Tensor, "n"]:
-        return self._shares() @ torch.stack([each.expected_level(t) for each in self._chains])
-
-    def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
-        """Transition matrices of the levels of each position, (B, L, n + 1, n + 1); of a single
-        group those of the sequence, (B, n + 1, n + 1).
-        """
-        width = len(self.levels)
-        identity_matrix = torch.eye(width, dtype=torch.float64, device=self.device)
-
-        def widen(matrix: Tensor) -> Tensor:
-            size = matrix.shape[-1]
-            result = identity_matrix.expand(*matrix.shape[:-2], width, width).clone()
-            result[..., :size, :size] = matrix
-            return result
-
-        return self._at_positions(lambda each: widen(each.level_transition(s, t)), t)
-
-    def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
-        """Largest ``lift`` of each edge of each position, (B, L, n); of a single group (B, n)."""
-        width = len(self.levels) - 1
-
-        def widen(probs: Tensor) -> Tensor:
-            return pad(probs, (0, width - probs.shape[-1]))
-
-        return self._at_positions(lambda each: widen(each.max_remask_prob(t, s)), t)
-
-    def _at_positions(self, function: Callable[[LevelProcess], Tensor], t: Times) -> Tensor:
-        """Return a function of the times of a group for each position."""
-        values = [function(cast(LevelProcess, each)) for each in self._leaders]
-        if len(values) == 1:
-            return values[0]
-        rows = len(t)
-        field = self.fields_of((rows, self._fields.shape[-1]))
-        group = self._group_of_field[field]
-        row = torch.arange(rows, device=t.device)[:, None]
-        index = (group, row) if t.ndim == 1 else (group, row, torch.arange(t.shape[1])[None])
-        return torch.stack(values)[index]
-
-    def sample_level(
-        self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None
-    ) -> Tokens:
-        own = self._state_in_group[z]
-        result = torch.zeros_like(z)
-        for _, each, at in self._by_group.places(self._field_of_state[z], draws=True):
-            chance = None if lift is None else at.take(lift)[..., : len(each.levels) - 1]
-            times = at.take(t), at.take(s)
-            result = at.put(
-                result, each.sample_level(at.take(own), *times, generator, chance), z.shape
-            )
-        return result
-
-    def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
-        """Draw the ancestors of ``z``; those above the mask of a field are the mask."""
-        field = self._field_of_state[z]
-        below = level.minimum(self._tops[field])
-        return self._from_group(self._at("ascend", z, z, below, generator, draws=True), field)
-
-    def descend(
-        self,
-        logits: Float[Tensor, "*n V"],
-        z: Int64[Tensor, "*n"],
-        target: Int64[Tensor, "*n"],
-        u: Float64[Tensor, "*n"],
-        *,
-        force: bool = False,
-        sharpen: Sharpen = identity,
-    ) -> Int64[Tensor, "*n"]:
-        own = self._at("descend", z, logits, z, target, u, force=force, sharpen=sharpen)
-        return self._from_group(own, self._field_of_state[z])
-
-    def sample_jump_times(
-        self, shape: Sequence[int], generator: Generator, device: torch.device
-    ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
-        field = self.fields_of(shape)
-        top = len(self.levels) - 1
-        entries = torch.full((*shape, top), 2.0, dtype=torch.float64, device=device)
-        own = torch.zeros(tuple(shape), dtype=torch.int64, device=device)
-        for _, each, at in self._by_field.places(field, draws=True):
-            times, states = each.sample_jump_times(at.take(field).shape, generator, device)
-            never = pad(times, (0, top - times.shape[-1]), value=2.0)
-            entries = at.put(entries, never, shape)
-            own = at.put(own, states, shape)
-        return entries, own + self._starts[field]
-
-    def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        deep = [each for each in self._chains if level < len(each.levels)]
-        return all(each.subtree_logits_suffice(level, target, force) for each in deep)
 
 
 def _have_levels(processes: Mapping[str, object]) -> bool:

@@ -1,7 +1,7 @@
 """Fields of a product: positions, alphabets and states, and calls of their processes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Bool, Int64
@@ -12,7 +12,7 @@ from ddlib.processes.base import LEVELS, Component, ForwardProcess
 from ddlib.processes.places import Partition
 from ddlib.processes.product_arguments import check_processes, field_numbers, flatten, group
 from ddlib.typing import Logits, Tokens
-from ddlib.utils.validation import check_devices, require, visible
+from ddlib.utils.validation import check_devices, visible
 
 Fields = Int64[Tensor, "*n"] | Sequence[int] | Sequence[str]
 
@@ -125,10 +125,9 @@ class Fielded(ForwardProcess):
         if len(self.processes) == 1:
             return self._fields.new_zeros(()).expand(*shape)
         want = tuple(self._fields.shape)
-        require(
-            tuple(shape)[-len(want) :] == want,
-            f"the batch has shape {tuple(shape)}, must have that of the fields of {self!r}, {want}",
-        )
+        if tuple(shape)[-len(want) :] != want:
+            rule = f"must have that of the fields of {self!r}, {want}"
+            raise ValueError(f"the batch has shape {tuple(shape)}, {rule}")
         return self._fields.expand(*shape)
 
     def tokens_as_states(self, x: Tokens) -> Tokens:
@@ -166,11 +165,21 @@ class Fielded(ForwardProcess):
         before = int(self._starts[k])
         return pad(values, (before, self.num_states - before - values.shape[-1]))
 
-    def _at(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Any:
+    def _evaluate(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Any:
         """Evaluate a method of each group, given states of the product among the arguments."""
         own = self._state_in_group[z]
         changed = [own if value is z else value for value in arguments]
         return self._by_group.evaluate(name, self._field_of_state[z], *changed, **options)
+
+    def _at(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Tensor:
+        return cast(Tensor, self._evaluate(name, z, *arguments, **options))
+
+    def _pair(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        return cast(tuple[Tensor, Tensor], self._evaluate(name, z, *arguments, **options))
+
+    def _of_fields(self, name: str, field: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        """Evaluate a method of each field."""
+        return cast(Tensor, self._by_field.evaluate(name, field, *arguments, **options))
 
     # ---- checks
 

@@ -321,7 +321,7 @@ def test_a_split_network_has_one_output_layer_for_all_alphabets():
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("on", ["states", "tokens"])
-@pytest.mark.parametrize("kind", ["masks", "mixed", "levels"])
+@pytest.mark.parametrize("kind", ["masks", "mixed", "levels", "trees"])
 def test_guidance_at_strength_one_is_the_guided_network(kind, on):
     product = PAIRS[kind]
     joint = dependent(product)
