@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pretended_device import Pretended
-from training_runs import context, curve, finish, recipe, text
+from training_runs import context, curve, finish
+from zoo.runs import recipe, text
 
 from benchmarks.profile import TINY_PROFILE, run
 from recipes.engine import ahead, train

@@ -10,7 +10,8 @@ import pytest
 import torch
 from test_engine_reliability import killed_and_finished
 from torch import nn
-from training_runs import curve, losses, objective, recipe, text, trained
+from training_runs import curve, losses, objective, trained
+from zoo.runs import recipe, text
 
 import ddlib as dd
 from recipes.config import Hardware, Optimizer

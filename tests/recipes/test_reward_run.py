@@ -7,7 +7,8 @@ import pytest
 import rewards_for_runs
 import torch
 from test_engine_reliability import ALONE, killed_and_finished
-from training_runs import curve, losses, recipe, text
+from training_runs import curve, losses
+from zoo.runs import recipe, text
 
 import ddlib as dd
 from recipes.config import Hardware, Optimizer

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from zoo.runs import recipe, text  # noqa: F401  # two tests import them from here
 
 import ddlib as dd
 from recipes.config import Recipe
