@@ -459,6 +459,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
+        if rest[:1] == ["run"] and weights_of(options.name) is None:
+            raise ValueError(
+                f"--from {options.name}: must be the folder of a run of ddlib, there is no file "
+                f"{Path(options.name) / WEIGHTS / RECIPE}"
+            )
         shrink = smoke if options.sft is None else partial(smoke, length=None)
         recipe, switches = choose(recipes_of(options), shrink, PROG, rest)
         named = options.text is not None or options.sft is not None

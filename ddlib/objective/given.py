@@ -30,7 +30,8 @@ def hold_given(
         it is 0 there, as it is in ``sample`` at a prompt.
 
     Raises:
-        ValueError: with a ``block``, a token given in a later block than one that is not.
+        TypeError, ValueError: ``given`` not bool or of another shape; with a ``block``, a token
+            given in a later block than one that is not.
 
     Example:
         >>> x, z, t = torch.tensor([[3, 1]]), torch.tensor([[4, 4]]), torch.tensor([0.5])
@@ -39,6 +40,7 @@ def hold_given(
     """
     if given is None:
         return z, t
+    check_given(x, None, given)
     if block is not None:
         check_given_blocks(given, block)
     return torch.where(given, x, z), t if t.ndim == 1 else torch.where(given, 0.0, t)

@@ -126,5 +126,5 @@ def _divergence(
     """Compute KL(p || base) of log-probabilities; impossible states have no term."""
     possible = log_probs > -torch.inf
     # finite where p is 0: the gradient of 0 * inf would be NaN
-    ratio = torch.where(possible, log_probs - log_base, 0.0)
+    ratio = torch.where(possible, log_probs - log_base.detach(), 0.0)
     return (log_probs.exp() * ratio).sum(-1)

@@ -190,7 +190,9 @@ def _set_key(
                 holder[place.rpartition(".")[2]] = holder_value
                 return
             if name not in allowed or allowed[name].group is None:
-                raise ValueError(_unknown(flag, [*within, *known]))
+                # not the keys of the kind before, which are no flags of this one
+                others = [place for place in known if not place.startswith(f"{here}.")]
+                raise ValueError(_unknown(flag, [*within, *others]))
             group = str(allowed[name].group)
         if last:
             value = flag.read(None)

@@ -465,6 +465,9 @@ test_bad_given_tokens_are_refused = refuses(r"""
     loss(MARK, Z.roll(1, 1)) | ValueError | z\[0, 2\] = 1 has
     loss(MARK, torch.full_like(Z, 3)) | ValueError
         | z\[0, 1\] = 3 at a given token, must be x\[0, 1\] = 1: use dd.hold_given
+    dd.hold_given(X, Z, T, [True]) | TypeError | given has dtype list, must be a torch.bool tensor
+    dd.hold_given(X, Z, T, X) | TypeError | given has dtype torch.int64, must be a torch.bool tensor
+    dd.hold_given(X, Z, T, MARK[:, :2]) | ValueError | given has shape \(2, 2\), must be that of x
     bound([True]) | TypeError | given has dtype list, must be a torch.bool tensor
     bound(MARK[:1]) | ValueError | given has shape \(1, 3\), must be that of x, \(2, 3\)
     bound(MARK.logical_not() > -1) | ValueError | given is True at all tokens, must be False at one

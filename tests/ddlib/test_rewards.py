@@ -421,6 +421,9 @@ def test_divergences_are_means_of_log_ratios(kind):
     assert (kl >= -1e-12).all()
     assert torch.allclose((chances * kl.sum(0)).sum(), (chances * ratio).sum(), atol=1e-9)
     assert not dd.path_kl(process, network, network, trajectory).abs().gt(1e-12).any()
+    kl.sum().backward()
+    assert network.weight.grad.abs().sum() > 0
+    assert reference.weight.grad is None
 
 
 def test_chosen_steps_estimate_the_sum_and_its_gradient():

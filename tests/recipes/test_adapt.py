@@ -364,6 +364,11 @@ def test_a_run_on_a_text_keeps_the_chat_template(llama):
         assert one.tokens[: len(prompt)] == prompt and len(one.tokens) > len(prompt)
 
 
+def test_a_run_that_is_not_there_is_refused_by_its_folder():
+    with pytest.raises(SystemExit, match=r"--from nowhere: must be the folder of a run of ddlib"):
+        adapt.main(["run", "--from", "nowhere", "--sft", "chats.jsonl"])
+
+
 def test_a_model_that_is_not_there_costs_one_request(llama, monkeypatch):
     tries = []
 

@@ -290,6 +290,11 @@ def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, v
             "--process.gama: no such flag; did you mean --process.gamma?",
         ),
         (["hdlm", "--optimizer.lrr", "2"], "--optimizer.lrr: no such flag; did you mean --opti"),
+        # the key of the kind before is not suggested for itself
+        (
+            ["hdlm", "--loss.kind", "reward", "--loss.weighting.low", "2"],
+            "--loss.weighting.low: no such flag; --help-all lists every one",
+        ),
         (["hdlm", "--batch", "many"], "--batch: Input should be a valid integer"),
         (["hdlm", "--batch"], "--batch: has no value"),
         (["hdlm", "twice"], "twice: must be a flag"),
