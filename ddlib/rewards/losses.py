@@ -61,13 +61,14 @@ def reward_loss(
 
     Raises:
         TypeError, ValueError: log-probabilities of another path or without a gradient; rewards that
-            are not a floating-point tensor, or not finite; a group below 2 or that does not divide
-            B; ``beta`` without ``kl`` or the reverse, with chosen steps, or with an infinite
-            divergence; numbers out of range.
+            are not a floating-point tensor, or not finite; a group below 2, that does not divide
+            B, or with several prompts; ``beta`` without ``kl`` or the reverse, with chosen steps,
+            or with an infinite divergence; numbers out of range.
     """
     _check_log_probs(log_probs, trajectory)
     rows = log_probs.shape[1]
     _check_rewards(rewards, rows, group)
+    _check_prompts(trajectory, group)
     check_flag("normalize", normalize)
     check_number("beta", beta, 0, 1e6, "in [0, 1e6]")
     if clip is not None:
@@ -251,6 +252,20 @@ def _check_rewards(rewards: Tensor, rows: int, group: int) -> None:
         raise ValueError(f"rewards[{row}] is {float(rewards[row])}, must be finite")
     check_count("group", group, 2)
     require(rows % group == 0, f"group is {group}, must divide the {rows} rows")
+
+
+def _check_prompts(trajectory: Trajectory, group: int) -> None:
+    """Raise ValueError unless the rows of each group have one prompt."""
+    call = trajectory.call
+    prompts = torch.where(call.free, -1, call.fixed)
+    groups = prompts.view(-1, group, prompts.shape[-1])
+    same = (groups == groups[:, :1]).all(-1).all(-1)
+    if not bool(same.all()):
+        first = group * int((~same).nonzero()[0])
+        raise ValueError(
+            f"group is {group}, but rows {first} to {first + group - 1} have several prompts; must "
+            "be one, as of prompts.repeat_interleave(group, 0)"
+        )
 
 
 def _baseline(

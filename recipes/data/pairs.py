@@ -94,10 +94,15 @@ def _read_folder(path: Path, data: Prepared) -> Iterator[tuple[str, Answer, Answ
     advice = "Prepare the pairs with the tokenizer of the run"
     check_same_tokens(f"pairs={path}", folder.vocabulary, data.vocabulary, advice)
     documents = folder.train
+    if not documents.has_given:
+        raise ValueError(
+            f"pairs={path}: holds sequences without given tokens, must hold prompts, which are "
+            "given, with the chosen and the rejected answer in turn"
+        )
     if len(documents) % 2:
         raise ValueError(
             f"pairs={path}: holds {len(documents)} training documents, must hold an even number: "
-            "chosen and rejected answers in turn"
+            "chosen and rejected answers in turn; hold out an even number (--held-out)"
         )
     for first in range(0, len(documents), 2):
         answers = [
@@ -151,12 +156,27 @@ class _Ids:
 
     def __init__(self, data: Prepared) -> None:
         self._symbols = Symbols(data.tokenizer)
+        added = data.tokenizer.get_added_tokens_decoder().values()
+        self._special = [token.content for token in added if token.special]
+        self._template = data.template
         self._bos = data.bos_id
         self._eos = data.eos_id
 
     def read(self, place: str, value: object) -> list[int]:
         """Return the ids of a text, or the ids themselves."""
         if isinstance(value, str):
+            if self._template:
+                raise ValueError(
+                    f"{place} is a text, must be a list of ids: the run formats messages by a chat "
+                    "template. Prepare the chosen and the rejected conversation in turn (python -m "
+                    "recipes.prepare chat), and pass that folder"
+                )
+            special = next((token for token in self._special if token in value), None)
+            if special is not None:
+                raise ValueError(
+                    f"{place} contains {special!r}, a special token of the tokenizer, which a text "
+                    "must not write; pass a list of ids"
+                )
             ((ids, unknown),) = self._symbols.read([value])
             if unknown:
                 raise ValueError(
@@ -190,6 +210,10 @@ def _check_answer(place: str, answer: Answer, data: Prepared, length: int) -> No
     for token in (int(answer.tokens.min()), int(answer.tokens.max())):
         if not 0 <= token < data.vocab_size:
             raise ValueError(f"{place} holds id {token}, must be in [0, {data.vocab_size})")
+    if data.pad_id not in (None, data.eos_id) and data.pad_id in answer.tokens.tolist():
+        raise ValueError(
+            f"{place} holds the padding {data.pad_id}, must not: rows are padded behind an answer"
+        )
     if size > length:
         raise ValueError(
             f"{place} has {size} tokens with its prompt, must have at most data.length={length}"

@@ -615,6 +615,21 @@ def test_a_path_of_inference_mode_has_gradients():
     assert network.weight.grad.isfinite().all()
 
 
+def test_the_rows_of_a_group_have_one_prompt():
+    """Prompts that are repeated as a whole stand in other groups than ``repeat_interleave``'s."""
+    prompts = torch.tensor([[1], [2]])
+    network = Table(MASKS)
+    for rows, right in ((prompts.repeat_interleave(2, 0), True), (prompts.repeat(2, 1), False)):
+        _, path = record(MASKS, network, 4, prompt=rows)
+        log_probs = dd.log_prob(MASKS, network, path, per_draw=True)
+        rewards = torch.tensor([1.0, 0.0, 0.0, 1.0])
+        if right:
+            assert dd.reward_loss(log_probs, path, rewards, group=2).isfinite()
+            continue
+        with pytest.raises(ValueError, match="rows 0 to 1 have several prompts; must be one"):
+            dd.reward_loss(log_probs, path, rewards, group=2)
+
+
 test_refusals = refuses(
     """
     dd.sample(MASKS, uniform, SHAPE, record=1) | TypeError | record is 1, must be True or False

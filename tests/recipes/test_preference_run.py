@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from zoo.runs import recipe, text
 import ddlib as dd
 from recipes.config import Hardware, Optimizer
 from recipes.data import open_prepared, read_pairs
-from recipes.data.sequences import Sequences
+from recipes.data.sequences import Layout, Sequences
 from recipes.data.symbols import InMemory, SymbolCorpus, _prepare
 from recipes.engine import train
 from recipes.engine.network import Network
@@ -384,6 +385,28 @@ BAD_FOLDERS = {
 }
 
 
+def test_a_folder_without_prompts_and_a_text_without_a_template_are_refused(tmp_path, data):
+    """Consecutive texts are no pairs; messages of a tuned run have its template."""
+    prepared = open_prepared(data)
+    with pytest.raises(ValueError, match="holds sequences without given tokens, must hold prompts"):
+        read_pairs(data, prepared, 16)
+    file = tmp_path / "pairs.jsonl"
+    written(file, [dict(prompt="a", chosen="b", rejected="c")])
+    assert len(read_pairs(file, prepared, 16)) == 1
+    tuned = replace(prepared, layout=Layout("chat", template="{{ messages }}"))
+    with pytest.raises(
+        ValueError, match="line 1: prompt is a text, must be a list of ids: the run"
+    ):
+        read_pairs(file, tuned, 16)
+
+
+def test_padding_is_no_token_of_an_answer(tmp_path, data):
+    prepared = open_prepared(data)
+    lines = [dict(GOOD, rejected=[3, prepared.pad_id])]
+    with pytest.raises(ValueError, match=f"rejected holds the padding {prepared.pad_id}, must not"):
+        read_pairs(Path(written(tmp_path / "pairs.jsonl", lines)), prepared, 16)
+
+
 @pytest.mark.parametrize("name", BAD_FOLDERS)
 def test_folders_that_hold_no_pairs(tmp_path, name):
     ids, given, message = BAD_FOLDERS[name]
@@ -415,6 +438,10 @@ LINES = {
     "long": (json.dumps(GOOD | dict(chosen=[1] * 14)), "chosen has 17 tokens .* data.length=16"),
     "ids": (json.dumps(GOOD | dict(rejected=[100_000])), "rejected holds id 100000, must be in"),
     "negative": (json.dumps(GOOD | dict(rejected=[-1])), "rejected holds id -1, must be in"),
+    "special": (
+        json.dumps(GOOD | dict(chosen="a<|endoftext|>")),
+        "chosen contains .* special",
+    ),
 }
 
 

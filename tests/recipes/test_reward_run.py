@@ -285,6 +285,7 @@ REFUSED = {
         dict(loss=REWARD | dict(beta=0.1)),
         "loss.beta=0.1: not with start='random': the reference is the weights at the start",
     ),
+    "greedy": (dict(loss=REWARD | dict(temperature=0.0)), "temperature=0.0: must be positive"),
     "no update": (dict(loss=REWARD | dict(updates_per_rollout=0)), "updates_per_rollout=0"),
     "clip": (dict(loss=REWARD | dict(clip=1.5)), "clip=1.5: must lie in (0, 1), or be None"),
     "no path": (

@@ -75,7 +75,7 @@ class Preference(Objective):
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
-            raise ValueError(f"beta={self.beta}: must be above 0, the loss is constant otherwise")
+            raise ValueError(f"beta={self.beta}: must be above 0")
         at_least(1, draws=self.draws)
         check_times("times", self.times)
         self._sums = torch.zeros(0)

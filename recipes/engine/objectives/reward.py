@@ -1,6 +1,7 @@
 """Mean reward of samples as a training objective (theory section 22)."""
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,12 @@ class Reward(Objective):
         at_least(1, updates_per_rollout=self.updates_per_rollout)
         if self.clip is not None and not 0 < self.clip < 1:
             raise ValueError(f"clip={self.clip}: must lie in (0, 1), or be None")
-        at_least(0, prompt=self.prompt, beta=self.beta, temperature=self.temperature)
+        at_least(0, prompt=self.prompt, beta=self.beta)
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(
+                f"temperature={self.temperature}: must be positive, draws without randomness have "
+                "no gradient"
+            )
         self._sums = torch.zeros(0)
         self._clipped = torch.zeros(0)
         self._rollout: int | None = None
