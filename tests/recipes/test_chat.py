@@ -294,6 +294,10 @@ def test_bad_input_is_refused_with_its_place(source, monkeypatch):
             | marks 0 spans as generated, must mark the 1 answers
         template("{% if add_generation_prompt %}<bot>{% endif %}", "") | ValueError
             | writes '.*<bot>' before the answer, but with add_generation_prompt '.*<end>\\n'
+        template("'<usr>' }}{{ one.content }}", "'<usr>' }}") | ValueError
+            | the template leaves out '.*', the content of messages.0.; must write that of every
+        template("{% generation %}{{ one.content }}", "{% generation %}No{{ 2 }}") | ValueError
+            | the template leaves out '.*', the content of messages.1.; must write that of every
         template("<bot>{% generation %}", "{% generation %}<bot>") | ValueError
             | before the answer, but with add_generation_prompt
         template("{{ bos_token }}", "{{ raise_exception('no chats') }}") | ValueError

@@ -81,7 +81,7 @@ class Chat:
         FileNotFoundError, ValueError: on loading, with file and line: no such file; a line that is
             no conversation; another role, key or order of messages; an empty answer; a special
             token in a message; a template without spans, whose spans do not end with one special
-            token, or that formats prompts otherwise than answers.
+            token, that leaves out a message, or that formats prompts otherwise than answers.
     """
 
     files: str
@@ -310,8 +310,22 @@ def _encode(tokenizer: Any, chats: Sequence[tuple[str, list[Message]]]) -> Itera
             tokenizer, places, [chat[:-1] for chat in messages], add_generation_prompt=True
         )
         columns = (messages, whole["input_ids"], whole["assistant_masks"], prompts["input_ids"])
-        for place, chat, ids, mask, prompt in zip(places, *columns, strict=True):
-            yield _spans(tokenizer, place, chat, np.array(ids), np.array(mask) > 0, prompt)
+        texts = tokenizer.apply_chat_template(list(messages), tokenize=False)
+        for place, text, chat, ids, mask, prompt in zip(places, texts, *columns, strict=True):
+            spans = _spans(tokenizer, place, chat, np.array(ids), np.array(mask) > 0, prompt)
+            _check_text(place, chat, text)
+            yield spans
+
+
+def _check_text(place: str, chat: Sequence[Message], text: str) -> None:
+    """Raise ValueError if the template leaves out the content of a message."""
+    for index, message in enumerate(chat):
+        content = message["content"].strip()
+        if content not in text:
+            raise ValueError(
+                f"{place}: the template leaves out {content!r}, the content of {MESSAGES}[{index}]"
+                "; must write that of every message"
+            )
 
 
 def _spans(
