@@ -19,6 +19,7 @@ ALIASES = {
     "elbo": ("bound", "nelbo"),
     "generate": ("sample",),
     "loglinear": ("Linear",),
+    "loss": ("training_loss", "reward_loss", "preference_loss"),
     "lowconfidence": ("Confidence",),
     "lowdiscrepancy": ("sample_times",),
     "maskgit": ("Confidence",),

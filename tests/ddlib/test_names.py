@@ -22,7 +22,7 @@ MEANT = {
     "mdlm": "did you mean dd.presets.mdlm?",
     "GIDD": "did you mean dd.presets.gidd or dd.processes.GIDD?",
     "elbo": "did you mean dd.bound or dd.nelbo?",
-    "loss": "did you mean dd.reward_loss or dd.summed_loss or dd.training_loss?",
+    "loss": "did you mean dd.training_loss or dd.reward_loss or dd.preference_loss?",
     "trainingLoss": "did you mean dd.training_loss?",
     "first_hitting": "did you mean dd.samplers.FirstHitting?",
     "verfy": "did you mean dd.verify?",

@@ -162,7 +162,7 @@ def test_texts_of_a_row_stand_with_their_ends_between_them(tmp_path, monkeypatch
         row = [bos, *first, eos, *second, eos]
         return torch.tensor([row + [eos] * (24 - len(row))])
 
-    monkeypatch.setattr("recipes.generate.draw", drawn)
+    monkeypatch.setattr("recipes.generation.samples.draw", drawn)
     for prompt in ((), ("We must",)):
         out = tmp_path / "found.jsonl"
         options = GenerateOptions(run=str(tmp_path / "run"), prompt=prompt, samples=1, out=out)
