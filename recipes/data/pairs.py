@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 
 from recipes.data.agreement import check_same_tokens
 from recipes.data.prepared import Documents, Prepared, open_prepared
+from recipes.data.tokens import special_pattern
 from recipes.data.unknown import Symbols, show_symbol
 
 KEYS = ("prompt", "chosen", "rejected")
@@ -156,8 +157,7 @@ class _Ids:
 
     def __init__(self, data: Prepared) -> None:
         self._symbols = Symbols(data.tokenizer)
-        added = data.tokenizer.get_added_tokens_decoder().values()
-        self._special = [token.content for token in added if token.special]
+        self._special = special_pattern(data.tokenizer)
         self._template = data.template
         self._bos = data.bos_id
         self._eos = data.eos_id
@@ -171,11 +171,11 @@ class _Ids:
                     "template. Prepare the chosen and the rejected conversation in turn (python -m "
                     "recipes.prepare chat), and pass that folder"
                 )
-            special = next((token for token in self._special if token in value), None)
+            special = self._special.search(value)
             if special is not None:
                 raise ValueError(
-                    f"{place} contains {special!r}, a special token of the tokenizer, which a text "
-                    "must not write; pass a list of ids"
+                    f"{place} contains {special[0]!r}, a special token of the tokenizer, which a "
+                    "text must not write; pass a list of ids"
                 )
             ((ids, unknown),) = self._symbols.read([value])
             if unknown:
@@ -210,7 +210,7 @@ def _check_answer(place: str, answer: Answer, data: Prepared, length: int) -> No
     for token in (int(answer.tokens.min()), int(answer.tokens.max())):
         if not 0 <= token < data.vocab_size:
             raise ValueError(f"{place} holds id {token}, must be in [0, {data.vocab_size})")
-    if data.pad_id not in (None, data.eos_id) and data.pad_id in answer.tokens.tolist():
+    if data.pad_id not in (None, data.eos_id) and (answer.tokens == data.pad_id).any():
         raise ValueError(
             f"{place} holds the padding {data.pad_id}, must not: rows are padded behind an answer"
         )

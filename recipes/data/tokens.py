@@ -205,13 +205,24 @@ def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequenc
     return f"{'; '.join(faults)}. Choose one of its tokens by {flags}; {there}"
 
 
+def marked_special(tokenizer: Tokenizer) -> set[str]:
+    """Return the tokens that are marked as special."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    return {token.content for token in added if token.special}
+
+
+def special_pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """Return a pattern of the tokens that are marked as special, the longest first."""
+    names = sorted(marked_special(tokenizer), key=len, reverse=True)
+    # without a name the pattern matches nowhere
+    return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+
 def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
     """Return tokens that are marked as special, or written like [CLS] or <s>, in the order of their
     ids.
     """
-    marked = {
-        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
-    }
+    marked = marked_special(tokenizer)
     vocabulary = tokenizer.get_vocab()
     marked_tokens = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
     return sorted(marked_tokens, key=vocabulary.__getitem__)[:most]

@@ -1,9 +1,8 @@
 """Sampling from a trained model: options and draws."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -189,19 +188,55 @@ class Sampling:
         """
         pace = self.order(saved, length)
         sampler = make_sampler(saved, self.sampler)
-        network = self.condition(saved, saved.denoiser)
-        with self.name_option():
-            dd.plan(
+        self.plan(saved, saved.denoiser, (1, length), sampler, pace, self.controls(saved))
+        return pace
+
+    def plan(
+        self,
+        saved: LoadedModel,
+        denoiser: Denoiser,
+        shape: tuple[int, int],
+        sampler: dd.samplers.Sampler,
+        pace: Pace,
+        controls: Sequence[dd.controls.Control],
+        **options: Any,
+    ) -> Any:
+        """Return the checked call of ``dd.sample`` with these options.
+
+        Args:
+            saved: the model.
+            denoiser: its network, or a wrapper of it.
+            shape: (B, L) of the samples.
+            sampler: the sampler.
+            pace: see ``order``.
+            controls: ``controls``, and those of the samples.
+            options: further arguments of ``dd.plan``.
+
+        Raises:
+            ValueError: a part that the others do not support, by its option.
+        """
+        network = self.condition(saved, denoiser)
+        try:
+            return dd.plan(
                 saved.process,
                 network,
-                (1, length),
+                shape,
                 sampler,
                 self.times(saved, sampler),
                 pace=pace,
-                parameterization=meaning(saved, network),
-                controls=self.controls(saved),
+                # a network that is guided may state another meaning than its model
+                parameterization=getattr(network, "parameterization", None)
+                or saved.parameterization,
+                controls=controls,
+                **options,
             )
-        return pace
+        except UnsupportedError as error:
+            option = f"sampler={self.sampler!r}"
+            if isinstance(error.part, dd.controls.Memory):
+                option = "memory=True"
+            if isinstance(error.part, Cache):
+                option = f"keep={self.keep!r}"
+            raise ValueError(f"{option}: {error}") from error
 
     def times(self, saved: LoadedModel, sampler: dd.samplers.Sampler) -> int | Tensor:
         """Return the steps, or their times if ``spacing`` sets them.
@@ -220,23 +255,6 @@ class Sampling:
                 "'time'"
             )
         return dd.samplers.equal_jump_times(saved.process, self.steps)
-
-    @contextmanager
-    def name_option(self) -> Iterator[None]:
-        """Name the option of sampling that a part rejected by ``dd.plan`` comes from.
-
-        Raises:
-            ValueError: an ``UnsupportedError`` was raised within.
-        """
-        try:
-            yield
-        except UnsupportedError as error:
-            option = f"sampler={self.sampler!r}"
-            if isinstance(error.part, dd.controls.Memory):
-                option = "memory=True"
-            if isinstance(error.part, Cache):
-                option = f"keep={self.keep!r}"
-            raise ValueError(f"{option}: {error}") from error
 
     def controls(self, saved: LoadedModel) -> list[dd.controls.Control]:
         """Return the controls of a call of ``dd.sample`` with these options.
@@ -367,7 +385,6 @@ def draw(
         front = prompt[:, :lead].to(index.device)
         prompt = None if prompt.shape[1] == lead else prompt[:, lead:]
         denoiser = saved.denoiser.after(front)
-    denoiser = sampling.condition(saved, denoiser)
     sampler = make_sampler(saved, sampling.sampler) if sampler is None else sampler
     controls = sampling.controls(saved)
     if constraint is not None:
@@ -378,27 +395,19 @@ def draw(
         controls += [rule]
     if lengths is not None or front is not None:  # the denoiser depends on the number of a row
         controls += [dd.controls.WholeBatch()]
-    with sampling.name_option():
-        plan = dd.plan(
-            saved.process,
-            denoiser,
-            (len(index), length - lead),
-            sampler,
-            sampling.times(saved, sampler),
-            None if prompt is None else prompt.to(index.device),
-            pace=sampling.order(saved, length - lead),
-            parameterization=meaning(saved, denoiser),
-            controls=controls,
-            generator=dd.KeyedGenerator(seed, NOISE, index),
-            on_step=on_step,
-        )
+    plan = sampling.plan(
+        saved,
+        denoiser,
+        (len(index), length - lead),
+        sampler,
+        sampling.order(saved, length - lead),
+        controls,
+        prompt=None if prompt is None else prompt.to(index.device),
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
     drawn = plan.run()
     return drawn if front is None else torch.cat([front, drawn], 1)
-
-
-def meaning(saved: LoadedModel, network: Denoiser) -> str | dd.Children:
-    """Return what the outputs of a network are: its own declaration, or that of its model."""
-    return getattr(network, "parameterization", None) or saved.parameterization
 
 
 def _both(knob: Scheduled) -> tuple[float, ...]:

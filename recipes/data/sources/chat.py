@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from recipes.data.names import PAD
 from recipes.data.sequences import Layout, Sequences
 from recipes.data.sources.files import identity, matching, text_lines
-from recipes.data.tokens import load_tokenizer
+from recipes.data.tokens import load_tokenizer, special_pattern
 
 SUFFIXES = (".jsonl",)
 MESSAGES = "messages"
@@ -139,12 +139,7 @@ class Chat:
 
     def _read(self, tokenizer: Any) -> Iterator[tuple[str, list[Message]]]:
         """Yield the conversations with their places."""
-        special = {
-            token.content
-            for token in tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
-            if token.special
-        }
-        pattern = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))
+        pattern = special_pattern(tokenizer.backend_tokenizer)
         for file in matching(self.files, SUFFIXES):
             for number, line in enumerate(text_lines(file), 1):
                 if not line.strip():
@@ -156,7 +151,7 @@ class Chat:
                     raise ValueError(f"{place}: is not JSON: {error}") from error
                 messages = check_conversation(value, place)
                 for index, message in enumerate(messages):
-                    match = pattern.search(message["content"]) if special else None
+                    match = pattern.search(message["content"])
                     if match is not None:
                         raise ValueError(
                             f"{place}: messages[{index}] contains {match[0]!r}, a special token of "
