@@ -350,6 +350,11 @@ class Recipe:
         return make_pace(self.pace)
 
     @property
+    def starts_trained(self) -> bool:
+        """Whether the initial weights are those of a run or of a pretrained network."""
+        return self.start not in ("random", "text") or "name_or_path" in self.model
+
+    @property
     def network(self) -> Values:
         """Values from which the network is built.
 

@@ -1,8 +1,9 @@
 """The network as one module: what is compiled, copied and sharded, and how a batch is its input."""
 
+import copy
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +44,10 @@ class Network(nn.Module):
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return a context in which matrix products are in bfloat16, if those of the run are."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.half)
+
+    def frozen(self) -> Self:
+        """Return a copy of the network in evaluation mode, whose weights take no gradient."""
+        return copy.deepcopy(self).eval().requires_grad_(False)
 
     @property
     def split(self) -> bool:

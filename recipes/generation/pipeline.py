@@ -164,7 +164,7 @@ class TextOptions:
                 "not with gaps in a prompt, which is the whole text"
             )
 
-    @property
+    @cached_property
     def request(self) -> Request:
         """The request for samples with these options."""
         constrained = self.regex is not None or self.json_schema is not None

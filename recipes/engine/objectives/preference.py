@@ -1,6 +1,5 @@
 """Preferences between pairs of answers as a training objective (theory section 22)."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,8 +86,7 @@ class Preference(Objective):
             )
         if self.reference is not None:
             return
-        untrained = recipe.start in ("random", "text") and "name_or_path" not in recipe.model
-        if untrained:
+        if not recipe.starts_trained:
             raise ValueError(
                 f"loss.reference=None: not with start={recipe.start!r}: the reference is the "
                 "weights at the start of the run; start from a trained run, or set loss.reference"
@@ -115,7 +113,7 @@ class Preference(Objective):
             lookup(answers, length=length, pad_id=data.fill_id, seed=recipe.seed)
             for answers in (pairs.chosen, pairs.rejected)
         ]
-        self.base = self._reference().eval().requires_grad_(False)
+        self.base = self._reference()
         self.density = time_density(self.times, setting.process, length, pace=setting.pace)
         networks = (setting.network, self.base)
         self.at_once = all(at_once(setting.pace, one.model) for one in networks)
@@ -124,7 +122,7 @@ class Preference(Objective):
         """Return a copy of the weights, or those of the folder of a run, checked."""
         setting = self.setting
         if self.reference is None:
-            return copy.deepcopy(setting.network)
+            return setting.network.frozen()
         from recipes.model_io import open_saved  # help does without it
 
         place = f"loss.reference={self.reference!r}"
@@ -146,7 +144,8 @@ class Preference(Objective):
                 f"{place}: its process is {saved.process!r}, must be {process!r}, that of the run: "
                 f"{error}"
             ) from error
-        return Network(saved.model, saved.token_parameterization, setting.network.half)
+        network = Network(saved.model, saved.token_parameterization, setting.network.half)
+        return network.eval().requires_grad_(False)
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         device = batches[0].x.device

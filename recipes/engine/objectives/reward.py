@@ -1,6 +1,5 @@
 """Mean reward of samples as a training objective (theory section 22)."""
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +111,7 @@ class Reward(Objective):
                 "loss.kind=reward: not with hardware.shard, as processes sample with different "
                 "numbers of calls"
             )
-        untrained = recipe.start in ("random", "text") and "name_or_path" not in recipe.model
-        if self.beta and untrained:
+        if self.beta and not recipe.starts_trained:
             raise ValueError(
                 f"loss.beta={self.beta:g}: not with start={recipe.start!r}: the reference is the "
                 "weights at the start of the run; start from a trained run, or omit loss.beta"
@@ -145,10 +143,11 @@ class Reward(Objective):
             self.function = registry.find("objectives", self.reward)
         except ValueError as error:
             raise ValueError(f"loss.reward: {error}") from error
-        self.reference = copy.deepcopy(setting.network).eval().requires_grad_(False)
+        if self.beta:
+            self.reference = setting.network.frozen()
         self.behaviour = setting.network
         if self.updates_per_rollout > 1:
-            self.behaviour = copy.deepcopy(setting.network).eval().requires_grad_(False)
+            self.behaviour = setting.network.frozen()
             self._samples: list[Sampled] = []
             from recipes.data import lookup  # imports grain, which help does without
 
