@@ -64,13 +64,13 @@ class OneEdge(LevelTransitions):
         return torch.stack([first, last], -2)
 
     def from_tokens(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        passed = self._passed(sigma)
-        return torch.stack([passed.exp(), -passed.expm1()], -1)
+        log_survival = self._log_survival(sigma)
+        return torch.stack([log_survival.exp(), -log_survival.expm1()], -1)
 
     def at_most(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
-        return self._passed(sigma).exp()[..., None]
+        return self._log_survival(sigma).exp()[..., None]
 
-    def _passed(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+    def _log_survival(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         """Return minus the expected number of jumps."""
         return sigma.clamp(0, self.horizon) * -self.rate
 
@@ -117,10 +117,10 @@ class TwoEdges(LevelTransitions):
         self.coefficients = -misses.expm1() / (jumps + 1).cumprod(0)
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        passed = sigma.clamp(0, self.horizon) * -self.upper
-        zero = torch.zeros_like(passed)
-        second = torch.stack([zero, passed.exp(), -passed.expm1()], -1)
-        last = torch.stack([zero, zero, torch.ones_like(passed)], -1)
+        log_survival = sigma.clamp(0, self.horizon) * -self.upper
+        zero = torch.zeros_like(log_survival)
+        second = torch.stack([zero, log_survival.exp(), -log_survival.expm1()], -1)
+        last = torch.stack([zero, zero, torch.ones_like(log_survival)], -1)
         return torch.stack([self.from_tokens(sigma), second, last], -2)
 
     def from_tokens(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:

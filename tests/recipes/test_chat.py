@@ -16,11 +16,12 @@ from refusals import refused_with
 from tokenizers import AddedToken
 from training_runs import curve, finish, start, steps_made, trained
 from transformers import PreTrainedTokenizerFast
+from zoo import runs
 
 import ddlib as dd
 from recipes import evaluate, generate
 from recipes import prepare as command
-from recipes.config import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config import Data, Optimizer, Recipe
 from recipes.data import examples, open_prepared
 from recipes.data.agreement import check_lengths
 from recipes.data.sources.chat import Chat
@@ -28,12 +29,10 @@ from recipes.data.text import train_tokenizer
 from recipes.engine import train
 from recipes.engine.loop import draw
 from recipes.engine.objectives.noising import add_noise
-from recipes.engine.parallel import World
 from recipes.engine.run import Run
 from recipes.logging import read_metrics
 from recipes.model_io import open_saved
 
-ALONE = World(0, 1, torch.device("cpu"))
 WORDS = ("One and one is two.", "What is it?", "A red apple, please.", "Be short.", "No.")
 SPECIAL = ("<bos>", "<sys>", "<usr>", "<bot>", "<end>", "<fill>")
 TEMPLATE = """\
@@ -354,29 +353,19 @@ def test_prompts_are_never_noised(folder, name, packed):
 
 
 def recipe(place: Path, run: str, **changes) -> Recipe:
-    given = Recipe(
+    """Forty steps of masks on the conversations."""
+    twenty = runs.recipe(place / "chats", place / run)
+    forty = replace(
+        twenty,
         data=Data(folder=place / "chats", length=24),
         process="mdlm",
         model=dict(kind="dit", dim=32, depth=2, heads=2, cond_dim=8, pad_to=1),
         loss=dict(count_padding=True),
         optimizer=Optimizer(lr=1e-2, warmup=4, ema=0.0, weight_decay=0.0, eps=1e-6),
-        hardware=Hardware(threads=1),
-        output=Output(
-            folder=place / run,
-            log_every=1,
-            validate_every=20,
-            validate_sequences=8,
-            sample_every=100,
-            sample_steps=4,
-            samples=2,
-            save_every=4,
-            keep=2,
-            tensorboard=False,
-        ),
-        batch=8,
+        output=replace(twenty.output, validate_every=20, validate_sequences=8, sample_every=100),
         steps=40,
     )
-    return replace(given, **changes)
+    return replace(forty, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +383,7 @@ def bounds(run: Recipe) -> list[float]:
 def test_answers_are_learned_and_only_they_are_measured(folder, whole):
     (begin, end) = bounds(whole)
     assert end < begin - 0.3
-    prepared = Run.prepare(whole, ALONE, writes=False)
+    prepared = Run.prepare(whole, runs.ALONE, writes=False)
     split = prepared.data.validation
     terms = prepared.validate()
     answers = [int((~split.given(number)).sum()) for number in range(len(split))]
@@ -415,7 +404,7 @@ def test_a_killed_run_resumes_with_the_same_numbers(folder, whole):
 
 
 def test_samples_of_a_run_answer_the_prompts_of_the_validation_data(folder, whole):
-    prepared = Run.prepare(whole, ALONE, writes=False)
+    prepared = Run.prepare(whole, runs.ALONE, writes=False)
     tokens, _ = draw(prepared)
     split = prepared.data.validation
     for number, sample in enumerate(tokens):

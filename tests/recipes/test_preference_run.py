@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_engine_reliability import killed_and_finished
 from torch import nn
-from training_runs import curve, losses, objective, trained
+from training_runs import check_resumption, curve, losses, objective, trained
 from zoo.runs import recipe, text
 
 import ddlib as dd
@@ -258,10 +258,7 @@ def test_blocks_take_the_clean_sequence(folder, data):
 
 def test_it_goes_on_from_a_checkpoint(folder, whole):
     again = replace(whole, output=replace(whole.output, folder=folder / "again"))
-    shutil.copytree(whole.output.folder, folder / "again")
-    shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
-    train(again)
-    assert curve(folder / "again") == curve(whole.output.folder)
+    check_resumption(whole, again, 8, 4)
 
 
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole):

@@ -7,7 +7,7 @@ import pytest
 import rewards_for_runs
 import torch
 from test_engine_reliability import ALONE, killed_and_finished
-from training_runs import curve, losses
+from training_runs import check_resumption, curve, losses
 from zoo.runs import recipe, text
 
 import ddlib as dd
@@ -72,10 +72,7 @@ def test_the_reward_rises(folder, kind):
 
 def test_it_goes_on_from_a_checkpoint_with_its_reference(folder, whole):
     again = replace(whole, output=replace(whole.output, folder=folder / "again"))
-    shutil.copytree(whole.output.folder, folder / "again")
-    shutil.rmtree(folder / "again" / "checkpoints" / "step_00000008")
-    train(again)
-    assert curve(folder / "again") == curve(whole.output.folder)
+    check_resumption(whole, again, 8, 4)
 
 
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole):
