@@ -102,6 +102,31 @@ def test_a_prompt_is_that_of_its_group(folder, monkeypatch):
         assert (prompt.view(2, 4, 3) == prompt.view(2, 4, 3)[:, :1]).all()
 
 
+def test_a_reward_of_texts_takes_the_decoded_samples(folder, monkeypatch):
+    """With their prompts, without special tokens; tokens of a rewarded text become frequent."""
+    seen = []
+    right = rewards_for_runs.share_of_e
+
+    def watched(texts):
+        seen.append(texts)
+        return right(texts)
+
+    monkeypatch.setattr(rewards_for_runs, "share_of_e", watched)
+    options = REWARD | dict(reward="rewards_for_runs:share_of_e", reads="text", prompt=3, group=8)
+    changes = dict(optimizer=Optimizer(lr=1e-2, warmup=4, ema=0.0), batch=32, steps=16)
+    run = rewarded(folder, "texts", loss=options, **changes)
+    train(run)
+    records = [record for _, record in read_metrics(run.output.folder / "metrics.jsonl")]
+    values = [record["reward"] for record in records if "reward" in record]
+    assert sum(values[-3:]) > sum(values[:3]) + 0.1
+    made = Run.prepare(run, ALONE, writes=False)
+    tokenizer = made.data.tokenizer
+    tokens = torch.tensor([[5, 6, made.data.eos_id, made.data.pad_id], [7, 8, 9, 10]])
+    rewards = made.state.objective.rewards(tokens)
+    assert seen[-1] == [tokenizer.decode([5, 6]), tokenizer.decode([7, 8, 9, 10])]
+    assert torch.equal(rewards, right(seen[-1]).double())
+
+
 # several updates for each rollout
 
 SEVERAL = REWARD | dict(updates_per_rollout=3, clip=0.1, prompt=3)
@@ -283,6 +308,10 @@ REFUSED = {
         "loss.beta=0.1: not with start='random': the reference is the weights at the start",
     ),
     "greedy": (dict(loss=REWARD | dict(temperature=0.0)), "temperature=0.0: must be positive"),
+    "letters": (
+        dict(loss=REWARD | dict(reads="letters")),
+        "loss.reads: Input should be 'tokens' or 'text'",
+    ),
     "no update": (dict(loss=REWARD | dict(updates_per_rollout=0)), "updates_per_rollout=0"),
     "clip": (dict(loss=REWARD | dict(clip=1.5)), "clip=1.5: must lie in (0, 1), or be None"),
     "no path": (

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -48,8 +48,10 @@ class Reward(Objective):
     logged is minus the mean reward. Validation measures the bound of the text, as in pretraining.
 
     Args:
-        reward: function ``package.module:function`` from tokens (B, L) int64 to rewards (B,). It is
-            imported when training begins, and not where a trained run is read.
+        reward: function ``package.module:function`` from tokens (B, L) int64 to rewards (B,), or
+            from texts. It is imported when training begins, and not where a trained run is read.
+        reads: "tokens", or "text": the function then takes a list of B texts, decoded by the
+            tokenizer of the data without special tokens, each with its prompt.
         group: samples of one prompt, at least 2.
         prompt: tokens at the beginning of a training sequence that are the prompt; 0 for none.
         sampler: sampler of which a path has a probability.
@@ -64,6 +66,7 @@ class Reward(Objective):
     """
 
     reward: str
+    reads: Literal["tokens", "text"] = "tokens"
     group: int = 8
     prompt: int = 0
     sampler: Any = None
@@ -298,8 +301,11 @@ class Reward(Objective):
             ValueError: values of another kind, number or that are not finite; the message names
                 the function and the sample.
         """
+        samples: Tensor | list[str] = tokens
+        if self.reads == "text":
+            samples = self.setting.data.tokenizer.decode_batch(tokens.tolist())
         try:
-            values = self.function(tokens)
+            values = self.function(samples)
         except Exception as error:
             raise ValueError(
                 f"loss.reward={self.reward}: raised {type(error).__name__}: {error}, for tokens of "
