@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 import ddlib as dd
+from ddlib.samplers import Sampler
 from recipes.config import at_least, check_keys
 from recipes.console import render
 from recipes.embeddings.naming import cluster_names
@@ -318,7 +321,7 @@ class Pipeline:
             ValueError: before anything is drawn, for an option or a prompt that is invalid or that
                 the model does not support.
         """
-        drawing = self._drawing(prompts, options)
+        drawing = self.drawing(prompts, TextOptions.of(options))
         for places in drawing.batches():
             drawing.draw(places)
         return [drawing.result(place) for place in range(len(drawing.samples))]
@@ -378,7 +381,7 @@ class Pipeline:
         Raises:
             ValueError: as in ``generate``, at the call.
         """
-        return self._drafts(self._drawing(prompts, options))
+        return self._drafts(self.drawing(prompts, TextOptions.of(options)))
 
     def score(
         self,
@@ -420,7 +423,7 @@ class Pipeline:
             return list(scores.likelihood(saved, documents, order, self.batch_size))
         return [scores.bound(saved, one, draws, seed, self.batch_size) for one in documents]
 
-    def _drafts(self, drawing: "_Drawing") -> Iterator[Draft]:
+    def _drafts(self, drawing: "Drawing") -> Iterator[Draft]:
         saved = self.model
         names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
         for places in drawing.batches():
@@ -434,21 +437,22 @@ class Pipeline:
                 result = drawing.result(place)
                 yield Draft(result.text, result.prompt, result.number, 0.0, result)
 
-    def _drawing(
-        self, prompts: Prompt | Sequence[Prompt], options: Mapping[str, Any]
-    ) -> "_Drawing":
-        """Return the samples of a call, after all checks."""
-        ways = TextOptions.of(options)
+    def drawing(self, prompts: Prompt | Sequence[Prompt], ways: TextOptions) -> "Drawing":
+        """Return the samples of a call, which are to be drawn, after all checks.
+
+        Raises:
+            ValueError: as in ``generate``.
+        """
         each = listed(prompts)
         for prompt in each:
             ways.check(prompt)
         samples = self.samples(each, ways.request)
-        return _Drawing(self, ways, samples, self.automaton(samples, ways.request))
+        return Drawing(self, ways, samples, self.automaton(samples, ways.request))
 
 
 @dataclass(frozen=True)
-class _Drawing:
-    """Samples of one call of a pipeline."""
+class Drawing:
+    """Samples of one call of a pipeline, to be drawn batch by batch."""
 
     pipeline: Pipeline
     options: TextOptions
@@ -465,16 +469,22 @@ class _Drawing:
             self.automaton is not None,
         )
 
-    def draw(self, places: Sequence[int], on_step: OnStep | None = None) -> None:
-        """Draw the samples at these places."""
+    def draw(
+        self,
+        places: Sequence[int],
+        on_step: OnStep | None = None,
+        sampler: Sampler | None = None,
+    ) -> Int[Tensor, "B L"]:
+        """Draw the samples at these places; arguments as in ``draw_batch``."""
         saved = self.pipeline.model
         rule = self.options.request.rule
-        draw_batch(
+        return draw_batch(
             saved,
             [self.samples[place] for place in places],
             self.options.sampling,
             self.options.seed,
             on_step,
+            sampler,
             rule=None if rule is None else rule.rule(saved),
             constraint=self.automaton,
         )

@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 
 from recipes.generation import schemas
-from recipes.generation.constrained import OF_BYTES, Constraint, _transitions
+from recipes.generation.constrained import Constraint
+from recipes.generation.patterns import OF_BYTES, transitions_of
 
 NULL = {"type": "null"}
 OBJECT = {"properties": {"a": NULL}}
@@ -83,7 +84,7 @@ def constraint(tmp_path):
 
 def words(pattern, count, length=40):
     """Return texts of an expression, by random walks over its automaton."""
-    transitions, first, accepting = _transitions("pattern", pattern, OF_BYTES, 256)
+    transitions, first, accepting = transitions_of("pattern", pattern, OF_BYTES, 256)
     draw = random.Random(0)
     found = []
     while len(found) < count:
