@@ -294,7 +294,6 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         },
         "references": asdict(
             references(
-                saved.process,
                 data,
                 length,
                 world,

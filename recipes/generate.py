@@ -34,7 +34,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.console import check_file, command, make_console, plain_errors, render
+from recipes.console import check_file, command, displayed, make_console, plain_errors, render
 from recipes.data.names import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
@@ -268,7 +268,7 @@ def _show(
     saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor
 ) -> RichText:
     row = samples[place].row
-    return render(saved.tokenizer, row.drafted(z), names)
+    return render(saved.tokenizer, displayed(saved.process, row.drafted(z)), names)
 
 
 def generate(options: Options, console: Console) -> list[str]:

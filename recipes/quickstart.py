@@ -131,7 +131,7 @@ def measure(recipe: Recipe, draws: int) -> tuple[Terms, References]:
         )
         for number in range(draws)
     ]
-    beside = references(saved.process, data, length, ALONE, sequences=SEQUENCES, batch=128)
+    beside = references(data, length, ALONE, sequences=SEQUENCES, batch=128)
     return Terms.average(terms), beside
 
 

@@ -194,7 +194,7 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
     for parameter in parameters(target):
         if parameter.name not in arguments and fills(parameter, run, values):
             names = (name for name, key in allowed.items() if key.filled == parameter.name != name)
-            options = {name: values[name] for name in names}
+            options = {name: values[name] for name in names if name in values}
             try:
                 arguments[parameter.name] = getattr(run, parameter.name)(**options)
             except ValueError as error:

@@ -1,13 +1,19 @@
 """Run context: the arguments that a run fills in by name, see ``ddlib.build``."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from jaxtyping import Int
 from torch import Tensor
 
+import ddlib as dd
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
+from recipes.data.fields import Field
+
+NO_FIELD: Mapping[str, ForwardProcess] = MappingProxyType({})
 
 
 class RunContext(ABC):
@@ -46,6 +52,45 @@ class RunContext(ABC):
         """
         raise ValueError("the sequences of the data have no shape")
 
+    def alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+        """Fields of the data, and the name of the field of each position; () and () for one
+        alphabet.
+        """
+        return (), ()
+
+    def fields(self) -> Sequence[str] | None:
+        """Name of the field of each position; None for data of one alphabet."""
+        return self.alphabets()[1] or None
+
+    def processes(
+        self,
+        every: ForwardProcess | None = None,
+        by_field: Mapping[str, ForwardProcess] = NO_FIELD,
+    ) -> dict[str, ForwardProcess]:
+        """Process of each field of the data, at its alphabet.
+
+        Args:
+            every: plain values of the process of all fields; by default that which the data propose
+                for each.
+            by_field: plain values of the process of a field, in their place.
+
+        Raises:
+            ValueError: data of one alphabet, a name that is no field, a process that does not fit.
+        """
+        fields = self.alphabets()[0]
+        if not fields:
+            raise ValueError("the data have one alphabet, must have fields")
+        names = [one.name for one in fields]
+        for name in by_field:
+            if name not in names:
+                listed = ", ".join(map(repr, names))
+                raise ValueError(f"by_field has {name!r}, must be a field of the data: {listed}")
+        result = {}
+        for one in fields:
+            values = by_field.get(one.name, one.process if every is None else every)
+            result[one.name] = dd.build("processes", values, FieldContext(one), one.name)
+        return result
+
     @abstractmethod
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         """Return the cluster of each token, then of each cluster of the level below, in the format
@@ -62,6 +107,35 @@ class RunContext(ABC):
         none.
         """
         return []
+
+
+class FieldContext(RunContext):
+    """Values for building the process of one field.
+
+    Args:
+        field: the field of the data.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def vocab_size(self) -> int:
+        return len(self._field.symbols)
+
+    def vocabulary(self) -> dict[str, int]:
+        return {symbol: token for token, symbol in enumerate(self._field.symbols)}
+
+    def fingerprint(self) -> str:
+        return dd.fingerprint(self.vocabulary())
+
+    def counts(self) -> Int[Tensor, " V"]:
+        raise ValueError(f"tokens are not counted in one field, here {self._field.name!r}")
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        raise ValueError(
+            f"clusters={clusters!r}: are not made for one field, here {self._field.name!r}; state "
+            "the tree, by kind tree and its parents"
+        )
 
 
 class ModelContext:
@@ -83,6 +157,11 @@ class ModelContext:
     def num_states(self) -> int:
         """Number of states S: tokens, then those of the noise, the mask last if there is one."""
         return self._process.num_states
+
+    def fields(self) -> list[tuple[int, int]]:
+        """Numbers of states and of tokens of each field of the noise."""
+        every = (one.process for one in self._process.components)
+        return [(each.num_states, each.vocab_size) for each in every]
 
     def vocabulary(self) -> dict[str, int]:
         """Token ids of the tokenizer, by token."""

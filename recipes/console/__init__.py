@@ -1,13 +1,22 @@
 """Console output of the commands."""
 
 from recipes.console.bar import TrainingBar
-from recipes.console.screen import command, make_console, on_its_way, plain_errors, render, sign
+from recipes.console.screen import (
+    command,
+    displayed,
+    make_console,
+    on_its_way,
+    plain_errors,
+    render,
+    sign,
+)
 from recipes.console.writing import check_file
 
 __all__ = [
     "TrainingBar",
     "check_file",
     "command",
+    "displayed",
     "make_console",
     "on_its_way",
     "plain_errors",

@@ -8,11 +8,14 @@ from dis import opname
 from itertools import groupby
 from typing import NoReturn, TextIO
 
+import torch
 from jaxtyping import Int
 from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer
 from torch import Tensor
+
+from ddlib.processes import ForwardProcess
 
 MASK, CLUSTER = "_", "\u2039{}\u203a"
 """Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
@@ -90,6 +93,14 @@ def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
         names: names of the clusters, in the order of their states.
     """
     return CLUSTER.format(names[state - vocab_size]) if state < vocab_size + len(names) else MASK
+
+
+def displayed(process: ForwardProcess, z: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Return states as ``render`` takes them: of several fields the tokens, and masks elsewhere."""
+    if len(process.components) == 1:
+        return z
+    clean = process.level_of(z) == 0
+    return torch.where(clean, process.states_as_tokens(z), process.num_states)
 
 
 def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from recipes.data.batch import Batch
 from recipes.data.corpora import Corpus, SymbolCorpus, lm1b, local, openwebtext, poetry, speeches
+from recipes.data.fields import Field
 from recipes.data.source import Source, load_documents
 
 if TYPE_CHECKING:
+    from recipes.data.fielded import Fielded
     from recipes.data.making import prepare
     from recipes.data.packing import pack
     from recipes.data.pairs import Pairs, read_pairs
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Documents": "prepared",
+    "Fielded": "fielded",
     "Layout": "sequences",
     "Pairs": "pairs",
     "Prepared": "prepared",
@@ -44,6 +47,8 @@ __all__ = [
     "Batch",
     "Corpus",
     "Documents",
+    "Field",
+    "Fielded",
     "Layout",
     "Pairs",
     "Prepared",

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 from tokenizers import Tokenizer
 
+from recipes.data.fields import Field
 from recipes.data.names import END, PAD, named_tokenizer
 
 LISTED = 5
@@ -292,6 +293,10 @@ class Layout:
     """Number of voices of music, which are interleaved."""
     lengths: Mapping[int, int] | None = None
     """Number of training sequences of each length, in symbols; 0 for one of validation alone."""
+    fields: tuple[Field, ...] = ()
+    """Alphabets of the positions, where there are several; () for one alphabet."""
+    positions: tuple[str, ...] = ()
+    """Name of the field of each position."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":
@@ -301,7 +306,8 @@ class Layout:
             for name, value in values.items()
         }
         lengths = {int(length): count for length, count in (parts.get("lengths") or {}).items()}
-        return cls(**parts | {"lengths": lengths})
+        fields = tuple(Field.read(one) for one in parts.get("fields", ()))
+        return cls(**parts | {"lengths": lengths, "fields": fields})
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for ``read``."""

@@ -331,7 +331,6 @@ class Run:
         """Models that the bound of ``validate`` is compared with."""
         recipe = self.recipe
         return references(
-            self.process,
             self.data,
             recipe.data.length,
             self.world,

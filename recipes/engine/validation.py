@@ -2,7 +2,6 @@
 many.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
@@ -12,9 +11,8 @@ import ddlib as dd
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
-from recipes.embeddings.neighbours import stream
 from recipes.engine.parallel import World
-from recipes.metrics import References, Terms, measure, unigram
+from recipes.metrics import Alphabets, References, Terms, measure, unigram
 
 WINDOWS = 0
 """Seed of the windows cut from long documents, in every evaluation and in validation during
@@ -91,7 +89,6 @@ def validate(
 
 
 def references(
-    process: dd.processes.ForwardProcess,
     data: Prepared,
     length: int,
     world: World,
@@ -105,7 +102,6 @@ def references(
     Frequencies are those of the training sequences, or of about 20 million of their tokens.
 
     Args:
-        process: the noise.
         data: the prepared text.
         length: tokens of a sequence.
         world: the distributed processes.
@@ -113,9 +109,10 @@ def references(
         batch: sequences at a time.
         given: whether the first token of a sequence is given, and not measured.
     """
-    counts = stream(data).bincount(minlength=data.vocab_size)
-    terms = over(data, length, world, sequences, batch, partial(unigram, counts, given=given))
-    return References(math.log(process.vocab_size), terms.per_token.value)
+    alphabets = Alphabets.of(data)
+    measure_batches = partial(unigram, alphabets.costs(data), alphabets.of_position, given=given)
+    terms = over(data, length, world, sequences, batch, measure_batches)
+    return References(alphabets.uniform, terms.per_token.value)
 
 
 def check_sequences(argument: str, value: int | None, data: Prepared, processes: int = 1) -> int:

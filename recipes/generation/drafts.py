@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 from torch import Tensor
 
-from recipes.console import render
+from recipes.console import displayed, render
 from recipes.console.screen import on_its_way
 from recipes.embeddings.naming import cluster_names
 from recipes.model_io import LoadedModel
@@ -95,4 +95,6 @@ def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Con
         torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist()
     ):
         t, states = trace[number]
-        console.print(on_its_way(t, render(saved.tokenizer, states, names)))
+        console.print(
+            on_its_way(t, render(saved.tokenizer, displayed(saved.process, states), names))
+        )

@@ -14,7 +14,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.samplers import Sampler
 from recipes.config import at_least, check_keys
-from recipes.console import render
+from recipes.console import displayed, render
 from recipes.embeddings.naming import cluster_names
 from recipes.generation import scores
 from recipes.generation.constrained import Constraint, begun
@@ -431,7 +431,8 @@ class Pipeline:
                 times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
                 for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
                     one = drawing.samples[place]
-                    text = render(saved.tokenizer, one.row.drafted(states), names).plain
+                    shown = displayed(saved.process, one.row.drafted(states))
+                    text = render(saved.tokenizer, shown, names).plain
                     yield Draft(text, drawing.prompt_of(place), one.number, time)
             for place in places:
                 result = drawing.result(place)

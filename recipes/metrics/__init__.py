@@ -4,9 +4,10 @@ from recipes.metrics.bound import Terms, basis, measure
 from recipes.metrics.conditioned import with_tokens
 from recipes.metrics.estimate import Estimate, bits, by_label, estimates, in_units
 from recipes.metrics.likelihood import read
-from recipes.metrics.references import References, unigram
+from recipes.metrics.references import Alphabets, References, unigram
 
 __all__ = [
+    "Alphabets",
     "Estimate",
     "References",
     "Terms",

@@ -1,15 +1,16 @@
 """Models without a network that a bound is compared with: all tokens alike, and the frequencies of
-the tokens.
+the tokens, in each field.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from recipes.data import Batch
+from recipes.data import Batch, Prepared
+from recipes.embeddings.neighbours import stream
 from recipes.embeddings.starting import log_probs
 from recipes.metrics.bound import Terms
 
@@ -34,21 +35,63 @@ class References:
         )
 
 
-def unigram(counts: Int[Tensor, " V"], batches: Iterable[Batch], given: bool = False) -> Terms:
-    """Return -log p(x) of every sequence under the frequencies of the tokens, each count increased
-    by one half.
+@dataclass(frozen=True)
+class Alphabets:
+    """Alphabets of the positions of sequences."""
+
+    sizes: list[int]
+    """Number of tokens of each."""
+    of_position: Int[Tensor, " *L"]
+    """Number of that of each position, (L,); of all positions, (), where there is one."""
+
+    @classmethod
+    def of(cls, data: Prepared) -> "Alphabets":
+        """Return those of prepared data."""
+        fields = () if data.layout is None else data.layout.fields
+        if not fields:
+            return cls([data.vocab_size], torch.tensor(0))
+        numbers = {one.name: number for number, one in enumerate(fields)}
+        places = torch.tensor([numbers[name] for name in data.layout.positions])
+        return cls([len(one.symbols) for one in fields], places)
+
+    @property
+    def uniform(self) -> float:
+        """Nats per token of the model in which all tokens have equal probabilities."""
+        logs = torch.tensor(self.sizes, dtype=torch.float64).log()
+        return float(logs[self.of_position].mean())
+
+    def costs(self, data: Prepared) -> Float[Tensor, "F V"]:
+        """Return -log of the frequencies of the training tokens in each field, each count increased
+        by one half.
+        """
+        ids = stream(data)
+        field = self.of_position.expand(ids.view(-1, *self.of_position.shape).shape).flatten()
+        costs = torch.full((len(self.sizes), max(self.sizes)), torch.inf, dtype=torch.float64)
+        for number, size in enumerate(self.sizes):
+            counts = ids[field == number].bincount(minlength=size)
+            costs[number, :size] = -log_probs(counts).double()
+        return costs
+
+
+def unigram(
+    costs: Float[Tensor, "F V"],
+    field: Int[Tensor, " *L"],
+    batches: Iterable[Batch],
+    given: bool = False,
+) -> Terms:
+    """Return -log p(x) of every sequence under the frequencies of the tokens.
 
     Args:
-        counts: number of occurrences of each token in training.
+        costs: nats of each token in each field, ``Alphabets.costs``.
+        field: number of the field of each position, or of all.
         batches: batches of unpacked sequences; padding is not counted.
         given: whether the first token of a sequence is given, and not measured.
     """
-    costs = -log_probs(counts).double()
     parts = []
     for batch in batches:
         x = batch.x.cpu()
         mask = (batch.mask & batch.free).cpu()
         mask[:, : int(given)] = False
-        nats = torch.where(mask, costs[x], 0.0).sum(1)
+        nats = torch.where(mask, costs[field, x], 0.0).sum(1)
         parts.append(Terms(batch.index.cpu(), nats[:, None], mask.sum(1)))
     return Terms.join(parts)

@@ -25,6 +25,7 @@ from ddlib_models.io.manifest import MANIFEST, check_manifest
 from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, read_recipe
 from recipes.data import Layout
+from recipes.data.fields import Field
 from recipes.data.hub import nothing
 from recipes.data.sequences import TEMPLATE
 from recipes.data.symbols import special_ids
@@ -71,6 +72,10 @@ class Published(RunContext):
             if self._layout is None or not self._layout.shape
             else list(self._layout.shape)
         )
+
+    def alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+        layout = self._layout
+        return super().alphabets() if layout is None else (layout.fields, layout.positions)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)

@@ -284,7 +284,8 @@ def test_bound_likelihood_and_unigram_are_of_the_tokens_that_are_not_given():
     wanted = counted.double() * np.log(5)
     assert torch.equal(exact.tokens, counted)
     torch.testing.assert_close(exact.nats[:, 0], wanted)
-    flat = unigram(torch.zeros(5, dtype=torch.int64), [batch])
+    costs = torch.full((1, 5), np.log(5), dtype=torch.float64)
+    flat = unigram(costs, torch.tensor(0), [batch])
     torch.testing.assert_close(flat.nats[:, 0], wanted)
     nothing = replace(batch, free=torch.zeros_like(batch.free))
     assert measure(process, network, [nothing], 0, 0).tokens.sum() == 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from training_runs import curve, steps_made
 from zoo.runs import ALONE, recipe_in, text
 
-import ddlib as dd
 from recipes.console import make_console
 from recipes.data import open_prepared, wrap
 from recipes.embeddings.neighbours import stream
@@ -44,9 +43,8 @@ def test_both_models_are_measured_on_the_tokens_of_the_bound(tmp_path, cut):
     data = open_prepared(text(tmp_path / "data"))
     data = wrap(data, 16) if cut else data
     length = max(len(document) for document in data.validation)
-    process = dd.presets.mdlm(data.vocab_size)
     count = len(data.validation)
-    found = references(process, data, length, ALONE, sequences=count, batch=7)
+    found = references(data, length, ALONE, sequences=count, batch=7)
     assert found.uniform == math.log(data.vocab_size)
     assert found.unigram == pytest.approx(by_hand(data), rel=1e-5)
 
