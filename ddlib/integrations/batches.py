@@ -138,9 +138,10 @@ class DiffusionCollator:
                 "entries",
             )
         x, mask, given = self.pad(items)
-        position = (
-            torch.tensor([item[POSITION] for item in items]) if POSITION in items[0] else None
-        )
+        position = None
+        if POSITION in first:
+            places = [item[POSITION] for item in items]
+            position = _tensor(POSITION, places, "integers, of Positions")
         _check_order(position)
         z, t, measure = self.noise(x, position)
         z, t = hold_given(self.process.tokens_as_states(x), z, t, given)
@@ -251,7 +252,7 @@ def _marks(item: Mapping[str, Any], name: str, length: int, default: bool) -> Te
     """Return the entry of an item that marks its tokens; ``default`` for all without it."""
     if name not in item:
         return default
-    values = torch.as_tensor(item[name])
+    values = _tensor(name, item[name], "0 and 1 (L,), one for each of input_ids")
     require(
         values.shape == (length,),
         f"{name} has shape {tuple(values.shape)}, must be ({length},), one for each of input_ids",
@@ -269,19 +270,21 @@ def _ids(item: Mapping[str, Any]) -> Int64[Tensor, "n"]:
     require(
         "input_ids" in item, f"an item has {_join_names(item)}, must have input_ids, the token ids"
     )
-    values = item["input_ids"]
-    try:
-        if isinstance(values, tuple):  # such as an item of a TensorDataset
-            raise TypeError
-        ids = torch.as_tensor(values)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"input_ids is {values!r:.60}, must be integers (L,), the token ids of a sequence"
-        ) from None
-    if len(values) and (ids.is_floating_point() or ids.is_complex()):
+    ids = _tensor("input_ids", item["input_ids"], "integers (L,), the token ids of a sequence")
+    if ids.numel() and (ids.is_floating_point() or ids.is_complex()):
         raise TypeError(f"input_ids has dtype {ids.dtype}, must be integers: token ids")
     require(
         ids.ndim == 1,
         f"input_ids has shape {tuple(ids.shape)}, must be (L,): flatten a picture, ids.reshape(-1)",
     )
     return ids.long()
+
+
+def _tensor(name: str, values: Any, rule: str) -> Tensor:
+    """Return an entry of an item as a tensor; raise TypeError where torch finds no numbers."""
+    try:
+        if isinstance(values, tuple):  # such as an item of a TensorDataset
+            raise TypeError
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} is {values!r:.60}, must be {rule}") from None

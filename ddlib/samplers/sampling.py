@@ -171,8 +171,11 @@ def plan(
     sampler = Ancestral() if sampler is None else sampler
     check_process(process, denoiser)
     stated = prompt.x if isinstance(prompt, Given) else prompt
-    if stated is not None and not isinstance(stated, Tensor):
-        raise TypeError(f"prompt is {stated!r}, must be a tensor or None")
+    if prompt is not None and not isinstance(stated, Tensor):
+        raise TypeError(
+            f"prompt has tokens of type {type(stated).__name__}, must be a tensor, "
+            "dd.Given(tokens, given), or None"
+        )
     if not isinstance(sampler, Sampler):
         raise TypeError(
             f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()"
@@ -470,6 +473,7 @@ def _prompt(
     if x.shape[-1] == 0:
         return fixed, free
     x, given = prompt if isinstance(prompt, Given) else Given.of(process, prompt)
+    require(given is not None, "prompt.given is None, must be a torch.bool tensor")
     check_given(x, None, given)
     kept = torch.where(given, x, 0).view(-1, x.shape[-1])
     check_tokens("prompt", kept, process.vocab_size)

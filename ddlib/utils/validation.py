@@ -217,8 +217,8 @@ def check_padding(x: Tensor, mask: Tensor | None) -> None:
     on their device.
     """
     if mask is not None:
-        check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
+        check_devices(x=x, mask=mask)
 
 
 def check_given(x: Tensor, mask: Tensor | None, given: Tensor | None) -> None:

@@ -193,6 +193,7 @@ TOKENS = r"""
     MASKED.sample(X[:0], T[:0]) | ValueError | x is empty, shape \(0, 3\)
     MASKED.sample(X[:, :0], T) | ValueError | x is empty, shape \(1, 0\)
     loss(mask=MASK.float()) | TypeError | mask has dtype torch.float32.*torch.bool
+    loss(mask="110") | TypeError | mask has dtype str, must be a torch.bool tensor
     loss(mask=~MASK) | ValueError | mask is False everywhere.*at least one
     loss(mask=MASK[:, :2]) | ValueError | mask has shape \(1, 2\), must be \(1, 3\)
     dd.objective.training.mean_per_token(torch.ones(1, 3), ~MASK) | ValueError | mask is False

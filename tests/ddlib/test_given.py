@@ -472,13 +472,24 @@ test_bad_given_tokens_are_refused = refuses(r"""
     bound(MARK[:1]) | ValueError | given has shape \(1, 3\), must be that of x, \(2, 3\)
     bound(MARK.logical_not() > -1) | ValueError | given is True at all tokens, must be False at one
     bound(MARK, REAL) | ValueError | given\[0, 1\] is True at padding
-    draw([[0]]) | TypeError | prompt is \[\[0\]\], must be a tensor or None
+    draw([[0]]) | TypeError | prompt has tokens of type list, must be a tensor, dd.Given\(tokens,
+    draw(None) | TypeError | prompt has tokens of type NoneType, must be a tensor
+    draw(X, None) | ValueError | prompt.given is None, must be a torch.bool tensor
+    draw(X, "110") | TypeError | given has dtype str, must be a torch.bool tensor
+    dd.sample(LEVELS["masked"], never, (2, 3), prompt=(X, MARK)) | TypeError
+        | prompt has tokens of type tuple, must be a tensor, dd.Given\(tokens, given\), or None
     draw(X, X) | TypeError | given has dtype torch.int64, must be a torch.bool tensor
     draw(X, MARK[:, 1:]) | ValueError | given has shape \(2, 2\), must be that of x, \(2, 3\)
     draw(X + 9) | ValueError | prompt holds 11, must be tokens in \[0, 3\)
     draw(X.float()) | TypeError | prompt has dtype torch.float32, must be a torch.int64
     collated(given=[1, 0]) | ValueError | given has shape \(2,\), must be \(5,\)
     collated(given=[2, 0, 0, 0, 0]) | ValueError | given is \[2, 0, 0, 0, 0\], must hold 0 and 1
+    collated(given="11000") | TypeError | given is '11000', must be 0 and 1 \(L,\)
+    collated(given=None) | TypeError | given is None, must be 0 and 1 \(L,\), one for each of
+    collated(given=["1"] * 5) | TypeError | given is \['1', .*, must be 0 and 1 \(L,\)
+    collated(input_ids=None) | TypeError | input_ids is None, must be integers \(L,\)
+    collated(input_ids=3) | ValueError | input_ids has shape \(\), must be \(L,\)
+    collated(position=None) | TypeError | position is \[None, 1\], must be integers, of Positions
     collated(attention_mask=[1, 1, 1]) | ValueError | items have
 """)
 
