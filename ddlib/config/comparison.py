@@ -38,7 +38,8 @@ def difference(saved: Any, now: Any, path: str = "") -> str:
         return ""
     if isinstance(saved, list) and isinstance(now, list):
         if len(saved) != len(now):
-            return f"{path} has {len(saved)} entries there, {len(now)} here"
+            more = max(saved, now, key=len)[min(len(saved), len(now))]
+            return f"{path} has {len(saved)} entries there, {len(now)} here, with {more!r:.120}"
         pairs = enumerate(zip(saved, now, strict=True))
         return _first(difference(one, other, f"{path}[{i}]") for i, (one, other) in pairs)
     if _same(saved, now) and isinstance(saved, bool) == isinstance(now, bool):

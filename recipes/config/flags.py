@@ -185,14 +185,14 @@ def _set_key(
             allowed = parts.keys(group, holder["kind"], run, values)
             here = ".".join(path[:i])
             within = {f"{here}.{each}": key for each, key in allowed.items()}
-            if last and (name not in allowed or allowed[name].group is None):
-                place, holder_value = _value({**known, **within}, f"{here}.{name}", flag)
-                holder[place.rpartition(".")[2]] = holder_value
-                return
             if name not in allowed or allowed[name].group is None:
                 # not the keys of the kind before, which are no flags of this one
-                others = [place for place in known if not place.startswith(f"{here}.")]
-                raise ValueError(_unknown(flag, [*within, *others]))
+                others = {each: known[each] for each in known if not each.startswith(f"{here}.")}
+                if not last:
+                    raise ValueError(_unknown(flag, [*within, *others]))
+                place, holder_value = _value({**others, **within}, f"{here}.{name}", flag)
+                holder[place.rpartition(".")[2]] = holder_value
+                return
             group = str(allowed[name].group)
         if last:
             value = flag.read(None)

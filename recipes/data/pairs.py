@@ -157,7 +157,7 @@ class _Ids:
 
     def __init__(self, data: Prepared) -> None:
         self._symbols = Symbols(data.tokenizer)
-        self._special = special_pattern(data.tokenizer)
+        self._special = special_pattern(data.tokenizer.get_added_tokens_decoder())
         self._template = data.template
         self._bos = data.bos_id
         self._eos = data.eos_id

@@ -205,15 +205,14 @@ def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequenc
     return f"{'; '.join(faults)}. Choose one of its tokens by {flags}; {there}"
 
 
-def marked_special(tokenizer: Tokenizer) -> set[str]:
-    """Return the tokens that are marked as special."""
-    added = tokenizer.get_added_tokens_decoder().values()
-    return {token.content for token in added if token.special}
+def marked_special(added: Mapping[int, AddedToken]) -> set[str]:
+    """Return the tokens that are marked as special among the added tokens of a tokenizer."""
+    return {token.content for token in added.values() if token.special}
 
 
-def special_pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
+def special_pattern(added: Mapping[int, AddedToken]) -> re.Pattern[str]:
     """Return a pattern of the tokens that are marked as special, the longest first."""
-    names = sorted(marked_special(tokenizer), key=len, reverse=True)
+    names = sorted(marked_special(added), key=len, reverse=True)
     # without a name the pattern matches nowhere
     return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
@@ -222,7 +221,7 @@ def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
     """Return tokens that are marked as special, or written like [CLS] or <s>, in the order of their
     ids.
     """
-    marked = marked_special(tokenizer)
+    marked = marked_special(tokenizer.get_added_tokens_decoder())
     vocabulary = tokenizer.get_vocab()
     marked_tokens = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
     return sorted(marked_tokens, key=vocabulary.__getitem__)[:most]

@@ -145,7 +145,7 @@ class ModelFiles:
             answers: whether the model writes the next message; else it continues the last.
 
         Raises:
-            ValueError: the tokenizer has no chat template.
+            ValueError: the tokenizer has no chat template; a message contains a special token.
         """
         if not implements(self.tokenizer, HasChatTemplate):
             raise ValueError(

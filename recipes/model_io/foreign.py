@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 import ddlib as dd
-from recipes.data.tokens import SpecialIds
+from recipes.data.tokens import SpecialIds, special_pattern
 from recipes.model_io.base import (
     FoundModel,
     LoadedModel,
@@ -75,6 +75,13 @@ class Talking(Theirs):
             TemplateError,
         )  # local import: transformers requires it only with a template
 
+        special = special_pattern(self._tokenizer.added_tokens_decoder)
+        for message in messages:
+            if written := special.search(message["content"]):
+                raise ValueError(
+                    f"chat: the message of role {message['role']!r} contains {written[0]!r}, a "
+                    "special token of the tokenizer, which only the template may write"
+                )
         copies = [dict(message) for message in messages]
         on = bool(messages) and not answers
         try:

@@ -110,7 +110,12 @@ OTHERS = {
     "xi": (dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8), None, {}, "xi.* is 0.9 there, 0.8 here"),
     "sampler": (TREE, Confidence(), {}, "call.sampler.kind is ancestral there, confidence here"),
     "shape": (TREE, None, {"rows": 8}, r"call.shape\[0\] is 16 there, 8 here"),
-    "temperature": (TREE, None, {"temperature": 0.5}, "call.controls has 0 entries there, 1 here"),
+    "temperature": (
+        TREE,
+        None,
+        {"temperature": 0.5},
+        "call.controls has 0 entries there, 1 here, with .*:Truncation', 'temperature': 0.5",
+    ),
     "pace": (TREE, None, {"pace": Blocks(1)}, "call.pace.kind is together there, blocks here"),
     "meaning": (TREE, None, {"parameterization": "posterior"}, "call.parameterization is"),
 }

@@ -266,6 +266,8 @@ def test_bad_input_is_refused_with_its_place(source, monkeypatch):
         load(template="none.jinja") | FileNotFoundError | template='none.jinja': there is no such
         load(template=written(plain)) | ValueError
             | bad.jinja: it has no {% generation %}, .*behind their end token.*--template FILE
+        template("{% if add_generation_prompt %}", "{% if %}") | ValueError
+            | bad.jinja: it is not valid in line 6: Expected an expression, got 'end of statement
         load(files="none.jsonl") | FileNotFoundError | there is no .jsonl file
         load(longest=3) | ValueError | longest=3: must be at least \d+, the shortest sequence
         load(tokenizer="nothing.json") | FileNotFoundError | there is no file nothing.json

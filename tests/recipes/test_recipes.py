@@ -290,10 +290,14 @@ def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, v
             "--process.gama: no such flag; did you mean --process.gamma?",
         ),
         (["hdlm", "--optimizer.lrr", "2"], "--optimizer.lrr: no such flag; did you mean --opti"),
-        # the key of the kind before is not suggested for itself
+        # the key of the kind before is not suggested
         (
             ["hdlm", "--loss.kind", "reward", "--loss.weighting.low", "2"],
             "--loss.weighting.low: no such flag; --help-all lists every one",
+        ),
+        (
+            ["hdlm", "--loss.kind", "reward", "--loss.count-paddin", "2"],
+            "--loss.count-paddin: no such flag; --help-all lists every one",
         ),
         (["hdlm", "--batch", "many"], "--batch: Input should be a valid integer"),
         (["hdlm", "--batch"], "--batch: has no value"),

@@ -139,7 +139,7 @@ class Chat:
 
     def _read(self, tokenizer: Any) -> Iterator[tuple[str, list[Message]]]:
         """Yield the conversations with their places."""
-        pattern = special_pattern(tokenizer.backend_tokenizer)
+        pattern = special_pattern(tokenizer.added_tokens_decoder)
         for file in matching(self.files, SUFFIXES):
             for number, line in enumerate(text_lines(file), 1):
                 if not line.strip():
@@ -240,9 +240,12 @@ def template_tokenizer(name: str, template: str | None = None, revision: str | N
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: no tokenizer; no template, or one without spans, with the remedy.
+        ValueError: no tokenizer; no template, or one without spans, with the remedy, or one that is
+            not valid, with the line.
     """
+    from jinja2 import TemplateSyntaxError
     from transformers import AutoTokenizer, PreTrainedTokenizerFast  # local import: seconds
+    from transformers.utils.chat_template_utils import render_jinja_template
 
     backend = load_tokenizer(name, revision)
     folder = Path(name)
@@ -273,6 +276,10 @@ def template_tokenizer(name: str, template: str | None = None, revision: str | N
             "to a file, write {% generation %} in front of the content of assistant messages and "
             "{% endgeneration %} behind their end token, and name the file: --template FILE"
         )
+    try:
+        render_jinja_template([], chat_template=text)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"{origin} is not valid in line {error.lineno}: {error}") from error
     named = {role: token for role, token in special.items() if isinstance(token, str)}
     return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=text, **named)
 
