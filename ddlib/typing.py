@@ -208,6 +208,17 @@ class TakesMemory(SplitDenoiser, Protocol):
 
 
 @runtime_checkable
+class TakesPadding(Protocol):
+    """A backbone whose call, and ``features`` if it has them, take ``present`` (B, L) bool.
+
+    False at padding, to which no position attends.
+    """
+
+    takes_padding: bool
+    """True; missing or False in a network without this argument."""
+
+
+@runtime_checkable
 class BlockDenoiser(Protocol):
     """A backbone with block-causal attention: positions attend to their block and to all earlier
     blocks, to none later.

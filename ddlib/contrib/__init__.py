@@ -3,6 +3,7 @@
 The core never imports this package. Their names in recipes are those of the entry points.
 """
 
+from ddlib.contrib.batcher import Batcher, Session, sample_together
 from ddlib.contrib.caches import Cache
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
@@ -24,6 +25,7 @@ from ddlib.contrib.training_rows import TrainingRows
 
 __all__ = [
     "Automaton",
+    "Batcher",
     "Cache",
     "Canvas",
     "Checkerboard",
@@ -42,10 +44,12 @@ __all__ = [
     "Probe",
     "Psi",
     "RhoEOS",
+    "Session",
     "ThetaTrapezoidal",
     "TrainingRows",
     "bridge",
     "consistency_loss",
     "leave_one_out_probe",
     "order_costs",
+    "sample_together",
 ]

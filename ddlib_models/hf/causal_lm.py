@@ -88,6 +88,7 @@ class CausalLM(CachedHFBackbone):
 
     auto = "AutoModelForCausalLM"
     own_times = True  # ddlib.typing.OwnTimes
+    takes_padding = True  # ddlib.typing.TakesPadding
     unsaved = ("anneal",)
 
     def __init__(

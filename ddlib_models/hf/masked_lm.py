@@ -61,6 +61,7 @@ class MaskedLM(HFBackbone):
     """
 
     auto = "AutoModelForMaskedLM"
+    takes_padding = True  # ddlib.typing.TakesPadding
 
     def __init__(
         self,

@@ -28,6 +28,8 @@ class CausalContext(CausalLM):
     The second is the causal model's prediction, by which the published loop decodes that position.
     """
 
+    takes_padding = False
+
     def features(
         self,
         z: Int[Tensor, "B L"],

@@ -57,6 +57,7 @@ class Adapted(Constants):
         self.timed = timed
         if not timed or getattr(network, "own_times", False):
             self.own_times = True  # ddlib.typing.OwnTimes
+        self.takes_padding = getattr(network, "takes_padding", False)  # ddlib.typing.TakesPadding
         self.barred = torch.zeros(special.vocab_size)
         self.barred[list(special.undrawn)] = -torch.inf
 

@@ -175,6 +175,8 @@ def check_sight(name: str, network: nn.Module, tokens: Sequence[int], size: int)
 class Remote(nn.Module):
     """Network from code of its repository, without further adaptation: ids in, logits out."""
 
+    takes_padding = True  # ddlib.typing.TakesPadding
+
     def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None) -> None:
         super().__init__()
         self.network = network
@@ -215,6 +217,7 @@ class RemoteBlocks(Remote):
     """
 
     own_times = True
+    takes_padding = False
 
     def __init__(
         self, network: nn.Module, vocab_size: int, mask_id: int | None, block_size: int

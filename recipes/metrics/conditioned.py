@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ddlib.typing import Denoiser, TakesMemory, Tokens, implements
 
-TOLD = ("own_times", "block_size", "num_classes")
+TOLD = ("own_times", "block_size", "num_classes", "takes_padding")
 """Attributes of a network that determine its optional arguments, see ``ddlib.typing``."""
 
 

@@ -1,7 +1,6 @@
 """Pretrained third-party denoisers as loaded models, read by ``ddlib_models.hub``."""
 
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -204,8 +203,7 @@ def find_foreign(
             length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),
             pace=dd.paces.Blocks(block) if block else dd.paces.Together(),
             sha256=digest(place),
-            # a network that supports padding has this argument
-            leaves_out="present" in inspect.signature(network.forward).parameters,
+            leaves_out=getattr(denoiser, "takes_padding", False),
             leads=hasattr(network, "after"),
         )
 

@@ -107,22 +107,23 @@ def test_a_recorded_path_has_the_log_probability_that_the_network_gives_it(sampl
     assert int((path.log_probs != 0).sum()) == int(moved)
 
 
-@pytest.mark.xfail(raises=TypeError, strict=True, reason="not met yet: batches of unlike requests")
 @pytest.mark.parametrize("sampler", [Ancestral(), Confidence()], ids=repr)
 def test_a_row_with_its_length_seed_and_temperature_is_the_one_drawn_alone(sampler):
-    lengths = [8, 5, 3]
-    seeds = [4, 0, 9]
-    temperatures = [1.0, 0.5, 0.0]
-    options = {"sampler": sampler}
-    rows = generate(generator=seeds, temperature=temperatures, lengths=lengths, **options)
-    for row, length, seed, temperature in zip(rows, lengths, seeds, temperatures, strict=True):
-        alone = dd.sample(
+    network = Halves(PROCESS)
+    plans = [
+        dd.plan(
             PROCESS,
-            Halves(PROCESS),
+            network,
             (1, length),
             sampler,
             STEPS,
             generator=[seed],
             temperature=temperature,
         )
-        assert torch.equal(row[:length], alone[0])
+        for length, seed, temperature in ((8, 4, 1.0), (5, 0, 0.5), (3, 9, 0.0), (8, 1, 0.5))
+    ]
+    rows = dd.contrib.sample_together(plans)
+    joint = network.calls
+    alone = [plan.run() for plan in plans]
+    assert all(map(torch.equal, rows, alone))
+    assert joint < network.calls - joint
