@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ class Answer:
     given: Bool[np.ndarray, " n"]
     """True at the prompt."""
 
+    def plain(self) -> bytes:
+        """Return the tokens and marks, ended by a semicolon."""
+        return self.tokens.astype("<i8").tobytes() + self.given.tobytes() + b";"
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -46,10 +51,10 @@ def read_pairs(path: Path, data: Prepared, length: int) -> Pairs:
     """Read pairs in the tokens of a run.
 
     A file has a JSON object per line with the keys ``prompt``, ``chosen`` and ``rejected``, each a
-    text or a list of ids; others are not read. Texts are encoded separately. The token of the
-    beginning comes before a prompt and that of the end behind an answer; ids stay as they are. Of a
-    prepared folder the training documents 2i and 2i + 1 are the chosen and the rejected answer of
-    pair i, and their given tokens are the prompt.
+    text or a list of ids. Texts are encoded separately. The token of the beginning comes before a
+    prompt and that of the end behind an answer; ids stay as they are. Of a prepared folder the
+    training documents 2i and 2i + 1 are the chosen and the rejected answer of pair i, and their
+    given tokens are the prompt. Pairs that repeat others count again, with a warning.
 
     Args:
         path: file or folder.
@@ -58,22 +63,31 @@ def read_pairs(path: Path, data: Prepared, length: int) -> Pairs:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: no pair; a line that is not such an object; a symbol or an id that the tokenizer
-            lacks; an odd number of documents; two prompts in a pair, equal answers, an answer
-            without a token, or one that does not fit a row. The message has the place.
+        ValueError: no pair; a line that is not such an object, or has further keys; a symbol or an
+            id that the tokenizer lacks; an odd number of documents; two prompts in a pair, equal
+            answers, an answer without a token, or one that does not fit a row. The message has the
+            place.
     """
     named = _read_folder(path, data) if path.is_dir() else _read_file(path, data)
     pairs = []
+    places: dict[bytes, list[str]] = {}
     for place, chosen, rejected in named:
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             _check_answer(f"{place}: {name}", answer, data, length)
         _check_pair(place, chosen, rejected)
         pairs.append((chosen, rejected))
+        places.setdefault(chosen.plain() + rejected.plain(), []).append(place)
     if not pairs:
         raise ValueError(f"pairs={path}: has no pair, must have at least 1")
+    if repeated := [each for each in places.values() if len(each) > 1]:
+        warnings.warn(
+            f"{repeated[0][1]} repeats the pair of {repeated[0][0].removeprefix(f'pairs={path}: ')}"
+            f"; {len(pairs) - len(places)} of {len(pairs)} pairs are repeated, and count again",
+            stacklevel=2,
+        )
     digest = hashlib.sha256()
     for answer in (answer for pair in pairs for answer in pair):
-        digest.update(answer.tokens.astype("<i8").tobytes() + answer.given.tobytes() + b";")
+        digest.update(answer.plain())
     columns = (_documents(answers, data.vocab_size) for answers in zip(*pairs, strict=True))
     return Pairs(*columns, digest.digest())
 
@@ -139,11 +153,16 @@ def _object(place: str, line: str) -> Mapping[str, Any]:
         values = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place} is not JSON: {error}") from error
-    lacking = [name for name in KEYS if not isinstance(values, dict) or name not in values]
-    if lacking:
+    keys = values if isinstance(values, dict) else ()
+    wrong = {
+        "has no": [name for name in KEYS if name not in keys],
+        "has": [name for name in keys if name not in KEYS],
+    }
+    faults = [f"{what} {', '.join(names)}" for what, names in wrong.items() if names]
+    if faults:
         raise ValueError(
-            f"{place} has no {', '.join(lacking)}: must be an object with the keys "
-            f"{', '.join(KEYS)}; a prompt may be empty"
+            f"{place} {' and '.join(faults)}: must be an object with the keys {', '.join(KEYS)} "
+            "alone; a prompt may be empty"
         )
     return values
 

@@ -16,6 +16,14 @@ def not_a_number(tokens):
     return torch.full((len(tokens),), torch.nan)
 
 
+def too_large(tokens):
+    return torch.full((len(tokens),), 1e30)
+
+
+def constant(tokens):
+    return torch.full((len(tokens),), 0.25)
+
+
 def too_few(tokens):
     return torch.zeros(1)
 

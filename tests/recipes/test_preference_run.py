@@ -397,6 +397,13 @@ def test_a_folder_without_prompts_and_a_text_without_a_template_are_refused(tmp_
         read_pairs(file, tuned, 16)
 
 
+def test_pairs_that_repeat_others_are_named(tmp_path, data):
+    other = dict(GOOD, chosen=[5])
+    file = Path(written(tmp_path / "pairs.jsonl", [other, GOOD, GOOD, dict(GOOD, prompt=[]), GOOD]))
+    with pytest.warns(match=r"line 3 repeats the pair of line 2; 2 of 5 pairs are repeated"):
+        assert len(read_pairs(file, open_prepared(data), 16)) == 5
+
+
 def test_padding_is_no_token_of_an_answer(tmp_path, data):
     prepared = open_prepared(data)
     lines = [dict(GOOD, rejected=[3, prepared.pad_id])]
@@ -426,7 +433,11 @@ LINES = {
     "empty": ("", "has no pair, must have at least 1"),
     "not JSON": ("{", "line 1 is not JSON"),
     "list": ("[1, 2]", "line 1 has no prompt, chosen, rejected: must be an object"),
-    "misspelled": ('{"promt": "", "chosen": "a", "rejected": "b"}', "line 1 has no prompt: must"),
+    "misspelled": (
+        '{"promt": "", "chosen": "a", "rejected": "b"}',
+        "no prompt and has promt: must",
+    ),
+    "more": (json.dumps(GOOD | dict(margin=3, id=1)), "line 1 has margin, id: must be an object"),
     "second": (f"{json.dumps(GOOD)}\n\n{{}}", "line 3 has no prompt, chosen, rejected"),
     "number": (json.dumps(GOOD | dict(chosen=3)), "line 1: chosen is 3, must be a text or a list"),
     "floats": (json.dumps(GOOD | dict(rejected=[1.0])), "rejected is .1.0., must be a text or"),

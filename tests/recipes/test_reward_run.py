@@ -127,6 +127,16 @@ def test_a_reward_of_texts_takes_the_decoded_samples(folder, monkeypatch):
     assert torch.equal(rewards, right(seen[-1]).double())
 
 
+def test_rewards_that_are_equal_for_long_are_named_once(folder):
+    run = rewarded(
+        folder, "constant", loss=REWARD | dict(reward="rewards_for_runs:constant"), steps=42
+    )
+    with pytest.warns(UserWarning) as warned:
+        train(run)
+    (one,) = [str(each.message) for each in warned]
+    assert "step 20: the rewards of each group were equal in the last 20 steps, now 0.25" in one
+
+
 # several updates for each rollout
 
 SEVERAL = REWARD | dict(updates_per_rollout=3, clip=0.1, prompt=3)
@@ -285,7 +295,11 @@ REFUSED = {
     "no function": (dict(loss=REWARD | dict(reward="rewards_for_runs:f")), "has no 'f'"),
     "not finite": (
         dict(loss=REWARD | dict(reward="rewards_for_runs:not_a_number")),
-        "the reward of a sample is nan, must be finite; its tokens are",
+        "the reward of a sample is nan, must be in [-1e+09, 1e+09]; its tokens are",
+    ),
+    "too large": (
+        dict(loss=REWARD | dict(reward="rewards_for_runs:too_large")),
+        "the reward of a sample is 1.0000000150474662e+30, must be in [-1e+09, 1e+09]; its tokens",
     ),
     "too few": (
         dict(loss=REWARD | dict(reward="rewards_for_runs:too_few")),

@@ -1,6 +1,7 @@
 """Mean reward of samples as a training objective (theory section 22)."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +23,20 @@ from recipes.engine.objectives.noising import NoisyBatch
 _STREAM = 2**60
 """Added to the index of an example: samples have another noise than training on text."""
 
-_LOGGED = ("rows", "reward", "entropy", "kl")
-"""Sums over the rows of a step: their number, rewards, -log p of the path, and divergences."""
+_LOGGED = ("rows", "reward", "spread", "entropy", "kl")
+"""Sums over the rows of a step: their number, rewards, differences of the largest and the smallest
+reward of their groups, -log p of the path, and divergences.
+"""
 
 _CLIPPED = ("draws", "clipped")
 """Sums over the draws of a step: their number, and those whose ratio is clipped."""
+
+
+_LARGEST = 1e9
+"""Largest absolute value of a reward, as in ``dd.reward_loss``."""
+
+_PATIENCE = 20
+"""Steps with equal rewards in every group after which the user is warned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +113,8 @@ class Reward(Objective):
         self._sums = torch.zeros(0)
         self._clipped = torch.zeros(0)
         self._rollout: int | None = None
+        self._step = 0
+        self._equal = 0
 
     def check(self, recipe: Recipe) -> None:
         if recipe.data.packed:
@@ -164,6 +176,7 @@ class Reward(Objective):
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
         device = batches[0].x.device
+        self._step = step + 1
         self._sums = torch.zeros(len(_LOGGED), dtype=torch.float64, device=device)
         self._clipped = torch.zeros(len(_CLIPPED), dtype=torch.float64, device=device)
         if self.updates_per_rollout == 1:
@@ -262,7 +275,9 @@ class Reward(Objective):
         """Add what is logged, summed over rows."""
         rows = len(noisy.rewards)
         divergence = 0.0 if kl is None else kl.detach().sum()
-        parts = [rows, noisy.rewards.sum(), -terms.sum(), divergence]
+        groups = noisy.rewards.view(-1, self.group)
+        spread = self.group * (groups.amax(1) - groups.amin(1)).sum()
+        parts = [rows, noisy.rewards.sum(), spread, -terms.sum(), divergence]
         self._sums += torch.stack(
             [torch.as_tensor(part, dtype=torch.float64, device=terms.device) for part in parts]
         )
@@ -276,6 +291,14 @@ class Reward(Objective):
         rows, *sums = self.setting.world.sum(self._sums).tolist()
         means = [value / rows for value in sums]
         numbers = dict(zip(_LOGGED[1:], means, strict=True))
+        self._equal = 0 if numbers["spread"] else self._equal + 1
+        if self._equal == _PATIENCE and self.setting.world.first:
+            warnings.warn(
+                f"step {self._step}: the rewards of each group were equal in the last {_PATIENCE} "
+                f"steps, now {numbers['reward']:g} in the mean, so they have no gradient; check "
+                f"loss.reward={self.reward}, or raise loss.group",
+                stacklevel=2,
+            )
         if self.updates_per_rollout > 1:
             draws, clipped = self.setting.world.sum(self._clipped).tolist()
             numbers["clipped"] = clipped / max(draws, 1)
@@ -298,8 +321,8 @@ class Reward(Objective):
         """Evaluate the reward function and check its values.
 
         Raises:
-            ValueError: values of another kind, number or that are not finite; the message names
-                the function and the sample.
+            ValueError: values of another kind or number, that are not finite or too large; the
+                message names the function and the sample.
         """
         samples: Tensor | list[str] = tokens
         if self.reads == "text":
@@ -319,12 +342,12 @@ class Reward(Objective):
                 f"{len(tokens)} rewards, one for each row of tokens"
             )
         values = values.to(tokens.device, torch.float64)
-        bad = (~values.isfinite()).nonzero()
+        bad = (~(values.abs() <= _LARGEST)).nonzero()
         if len(bad):
             row = int(bad[0])
             raise ValueError(
                 f"loss.reward={self.reward}: the reward of a sample is {float(values[row])}, must "
-                f"be finite; its tokens are {tokens[row].tolist()}"
+                f"be in [-{_LARGEST:g}, {_LARGEST:g}]; its tokens are {tokens[row].tolist()}"
             )
         return values
 
