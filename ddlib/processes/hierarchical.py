@@ -24,6 +24,7 @@ from ddlib.processes.hierarchical_kl import children, children_at, descendants, 
 from ddlib.processes.level_process import LevelProcess
 from ddlib.schedules import Cosine, Linear, Polynomial, Schedule, Window
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import require
 
 
@@ -263,8 +264,7 @@ class Hierarchical(LevelProcess):
         level = self.level_of(z)
         below = level[..., None] > torch.arange(n, device=z.device)
         if edge_weights is not None:
-            factors = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
-            return torch.where(below, factors, 0.0)
+            return torch.where(below, numbers_on(z.device, edge_weights), 0.0)
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
         share = quotient(self._inflow(t)[..., 1:], reached)
         weight = gather_last(self.weights(t), level)[..., None]

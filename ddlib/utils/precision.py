@@ -2,11 +2,11 @@
 devices but are never cast and not in the state dict.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 _OWN = frozenset(vars(nn.Module()))
@@ -16,6 +16,13 @@ _OWN = frozenset(vars(nn.Module()))
 def float32_or_wider(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return floating-point values as they are, half precision as float32."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def numbers_on(device: torch.device, values: Iterable[float]) -> Float64[Tensor, "n"]:
+    """Return a tensor of numbers that the device writes: it waits for a copy from the host."""
+    return torch.stack(
+        [torch.full((), value, dtype=torch.float64, device=device) for value in values]
+    )
 
 
 class Float64Module(nn.Module):

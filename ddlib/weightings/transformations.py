@@ -13,6 +13,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess, interior, unsqueeze_times
 from ddlib.times import Tabulated
 from ddlib.typing import Interpolating, Times, Tokens
+from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import check_count, check_flag, check_number, require
 from ddlib.weightings.base import Weighting, loss_weights
 
@@ -178,7 +179,7 @@ class PerLevel(Weighting):
         z: Tokens,
         t: Times,
     ) -> Float64[Tensor, "B L"]:
-        factors = torch.tensor([1.0, *self.factors], dtype=torch.float64, device=z.device)
+        factors = numbers_on(z.device, [1.0, *self.factors])
         return loss_weights(self.weighting, process, weight, x, z, t) * factors[process.level_of(z)]
 
     @classmethod

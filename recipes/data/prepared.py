@@ -155,7 +155,12 @@ class Documents(Sequence[np.ndarray]):
         documents.
 
         ``given`` tokens of each document are left out, as they need no coding.
+
+        Raises:
+            ValueError: the documents are not text, or have given tokens, whose bytes are not known.
         """
+        if self.has_given:
+            raise ValueError("bits_per_byte: documents have given tokens, whose bytes are unknown")
         return (
             nats_per_token
             * (int(self.lengths.sum()) - given * len(self))

@@ -67,7 +67,7 @@ def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str,
 
     ``given`` tokens of each document are known, and cost nothing.
 
-    Bits per byte are those of text alone.
+    Bits per byte are those of text without given tokens alone.
     """
     name, unit = bits(data)
     result = {
@@ -75,7 +75,7 @@ def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str,
         name: per_token.scale(1 / math.log(2), unit),
         "perplexity": per_token.perplexity("per token"),
     }
-    if data.is_text:
+    if data.is_text and not data.validation.has_given:
         result["bits_per_byte"] = per_token.scale(
             data.validation.bits_per_byte(1.0, given), "bits/byte"
         )

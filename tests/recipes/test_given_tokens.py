@@ -22,6 +22,7 @@ from recipes.data.wrapping import Wrapped
 from recipes.engine import train
 from recipes.engine.objectives.noising import add_noise, infill
 from recipes.metrics.bound import measure
+from recipes.metrics.estimate import Estimate, in_units
 from recipes.metrics.likelihood import read
 from recipes.metrics.references import unigram
 
@@ -42,6 +43,16 @@ def documents(lengths, marked=True):
 
 def is_given(token):
     return (token - 1) % 100 % 4 % 3 > 0
+
+
+def test_bytes_of_given_tokens_are_unknown():
+    made = documents([3, 20])
+    with pytest.raises(ValueError, match="bits_per_byte: documents have given tokens, whose bytes"):
+        made.bits_per_byte(1.0)
+    for text in (made, documents([3, 20], marked=False)):
+        data = SimpleNamespace(shape=(), is_text=True, validation=text)
+        units = in_units(Estimate(1.0, 0.1, None, "nats/token"), data)
+        assert ("bits_per_byte" in units) == (not text.has_given)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -59,6 +59,13 @@ def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
     assert set(found) == EXPECTED[kind]
 
 
+def test_factors_of_levels_and_edges_are_no_wait(monkeypatch):
+    monkeypatch.setenv("DDLIB_TRITON", "0")
+    weighting = dict(kind="per_level", factors=[2.0, 3.0])
+    trained = run(TINY_PROFILE, {"loss.mode": [2.0, 0.5], "loss.weighting": weighting})
+    assert set(waits(trained)) <= EXPECTED["hdlm"]
+
+
 def test_a_training_step_with_logits_of_children_waits_only_in_known_places(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     assert set(waits(run(TINY_PROFILE, {"model.head": "children"}))) == FAMILIES
