@@ -1,5 +1,6 @@
 """Capabilities of a denoiser: one frozen record, read once in each call of the library."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ class Capabilities:
 
     @contextmanager
     def evaluating(self, device: torch.device, caller: str) -> Iterator[None]:
-        """Warn once if a module in train mode behaves as in training during the calls inside.
+        """Warn, once per model, of a module in train mode that behaves as in training in the calls.
 
         It does so if it draws from torch's global state, as dropout does, or writes to its buffers,
         as batch normalisation does. This is detected by behaviour, not by the type of the modules:
@@ -200,7 +201,7 @@ class Capabilities:
                 else "writes to its buffers, as batch normalisation"
             )
             warn_once(
-                "train mode",
+                ("train mode", weakref.ref(self.modules[0])),
                 f"{caller}: the denoiser {self.name} is in train mode and {does} does; its result "
                 "is not that of the "
                 "trained network: call model.eval() before, and model.train() after",

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 
@@ -42,11 +42,11 @@ class UsageWarning(UserWarning):
     """
 
 
-_warned: set[str] = set()
+_warned: set[Hashable] = set()
 
 
 @contextmanager
-def without_warning(kind: str) -> Iterator[None]:
+def without_warning(kind: Hashable) -> Iterator[None]:
     """Issue no warning of a kind in a block, and leave it to be issued later."""
     known = kind in _warned
     _warned.add(kind)
@@ -57,7 +57,7 @@ def without_warning(kind: str) -> Iterator[None]:
             _warned.discard(kind)
 
 
-def warn_once(kind: str, message: str) -> None:
+def warn_once(kind: Hashable, message: str) -> None:
     """Issue a ``UsageWarning`` at the line of the caller outside ddlib, the first time for each
     ``kind``.
     """

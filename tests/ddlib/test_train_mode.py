@@ -111,6 +111,14 @@ def test_modules_in_train_mode_are_warned_of_once(call, make):
     assert len(found) == 1
 
 
+def test_each_model_is_warned_of():
+    nets = [Net(nn.Dropout(0.1)) for _ in range(2)]
+    with torch.no_grad(), pytest.warns(UsageWarning, match="train mode") as found:
+        for net in nets * 2:
+            sample(net)
+    assert len(found) == 2
+
+
 @calls
 @pytest.mark.parametrize("make", IDLE.values(), ids=IDLE)
 def test_modules_with_equal_modes_are_not_warned_of(call, make):
