@@ -16,6 +16,7 @@ folder of the run. The numbers do not depend on batch size or number of processe
 ``--pace`` selects another pace.
 """
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -259,9 +260,14 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     if cut := saved.rows == "wrapped":
         data = wrap(data, length)
     check_lengths(data, length, packed=True)
-    options = replace(
-        options, sequences=check_sequences("sequences", options.sequences, data, world.size)
-    )
+    count = check_sequences("sequences", options.sequences, data, world.size)
+    if world.first and (options.sequences or 0) > count:
+        print(
+            f"warning: sequences={options.sequences}: {data.folder} holds {count} for validation; "
+            "all are measured",
+            file=sys.stderr,
+        )
+    options = replace(options, sequences=count)
     pace = pace_of(saved, options)
     levels = coupling_of(saved.process, pace, length, options.bound_levels)
     group = options.likelihood_group

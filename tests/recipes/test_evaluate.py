@@ -2,6 +2,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -417,6 +418,13 @@ def test_text_of_another_tokenizer_is_refused(options, tmp_path):
     prepare(local(str(other), "train:270", held_out=5), tmp_path / "data")
     with pytest.raises(ValueError, match="another tokenizer"):
         evaluate(replace(options, data=tmp_path / "data"), ALONE)
+
+
+def test_more_sequences_than_the_data_hold_are_named(options, capsys):
+    result = evaluate(replace(options, sequences=1000, replicates=1), ALONE)
+    count = result["protocol"]["sequences"]
+    said = f"sequences=1000: .* holds {count} for validation; all are measured"
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(options, monkeypatch):
