@@ -1,0 +1,39 @@
+"""Distance of rows to the closest record of the training data."""
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from recipes.metrics.tables.columns import Codes, Columns
+
+
+def closest(rows: Codes, training: Codes, columns: Columns) -> Float64[np.ndarray, " N"]:
+    r"""Compute the Gower distance of each row to its closest row of training, 0 to 1.
+
+    .. math:: \min_{y} \frac{1}{L} \sum_l d_l(x_l, y_l)
+
+    d is 0 or 1 for equal or other categories, and the share of the codes between two ordered
+    values. 0 is a copy. Compare the distances of samples with those of held-out rows: smaller ones
+    are copies or nearly so, larger ones are rows that the data do not have.
+
+    Raises:
+        ValueError: codes that ``columns`` does not have.
+    """
+    from sklearn.neighbors import NearestNeighbors  # takes a second
+
+    columns.check("rows", rows)
+    columns.check("training", training)
+    neighbours = NearestNeighbors(n_neighbors=1, metric="manhattan")
+    neighbours.fit(_coordinates(training, columns))
+    distances, _ = neighbours.kneighbors(_coordinates(rows, columns))
+    return distances[:, 0].astype(np.float64) / len(columns.sizes)
+
+
+def _coordinates(codes: Codes, columns: Columns) -> Float[np.ndarray, "N D"]:
+    """Return points whose L1 distance is the sum of the distances of the columns."""
+    parts = []
+    for i, (size, ordered) in enumerate(zip(columns.sizes, columns.ordered, strict=True)):
+        if ordered:
+            parts.append(codes[:, i : i + 1] / max(size - 1, 1))
+        else:
+            parts.append(np.eye(size)[codes[:, i]] / 2)
+    return np.concatenate(parts, 1)

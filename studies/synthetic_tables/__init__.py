@@ -1,0 +1,1 @@
+"""Study of synthetic tables: products of processes, CTGAN, a copula and independent columns."""

@@ -1,0 +1,293 @@
+"""Run of the study of synthetic tables, and its page.
+
+    python -m studies.synthetic_tables.run                 # what the result file lacks, then the page
+    python -m studies.synthetic_tables.run --until 13:50   # no run begins after this time (UTC)
+    python -m studies.synthetic_tables.run --pages         # the page alone
+    python -m studies.synthetic_tables.run --tiny FOLDER   # all of it, in seconds, without CTGAN and copula
+
+The same command continues after a kill. The protocol is protocol.md; requirements.txt has the
+baselines. One thread.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from recipes.engine.provenance import provenance
+from recipes.metrics.tables import (
+    Codes,
+    Columns,
+    closest,
+    column_variation,
+    cramers_v,
+    floor,
+    frequencies,
+    halved,
+    measure,
+    merged,
+    transfer,
+)
+from studies.page import page
+from studies.runs import written
+from studies.synthetic_tables import baselines
+from studies.synthetic_tables.data import QUARTERS, TABLES, Split, Table, split
+from studies.synthetic_tables.diffusion import NOISES, Diffusion, Network
+from studies.synthetic_tables.pages import BEGIN, IMAGES, PAGE, draw, tables
+from studies.tables import END
+
+RESULTS = Path(__file__).parent / "results.json"
+GROUPS = 8
+CLOSEST = 1000
+"""Rows whose closest record is searched."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study."""
+
+    seconds: float = 30.0
+    seeds: Sequence[int] = (0, 1, 2)
+    groups: Sequence[Sequence[str]] = (("diamonds", "bikes"), ("health",))
+    """Tables in the order of runs: those of a group by seed."""
+    arms: Sequence[str] = (*NOISES, "independent columns", "CTGAN", "Gaussian copula")
+    halvings: int = 20
+    classifiers: int = 4
+    held_out: int = 4000
+    network: Network = field(default_factory=Network)
+
+
+TINY = Sizes(
+    seconds=0.3,
+    seeds=(0, 1),
+    groups=(("bikes",),),
+    arms=(*NOISES, "independent columns"),
+    halvings=2,
+    classifiers=2,
+    held_out=60,
+    network=Network(8, 1, 1, 8),
+)
+
+
+class Study:
+    """The runs of the study: each measures what the result file lacks.
+
+    Args:
+        out: result file, written after each run.
+        frames: returns a table by its name.
+        sizes: sizes of the study.
+        until: time after which no run begins.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        frames: Mapping[str, pd.DataFrame],
+        sizes: Sizes,
+        until: datetime | None = None,
+    ) -> None:
+        self.out = out
+        self.sizes = sizes
+        self.until = until
+        self.splits = {
+            name: split(TABLES[name], frame, sizes.held_out) for name, frame in frames.items()
+        }
+        self.result: dict[str, Any] = {"starts": [], "seconds": sizes.seconds}
+        self.result |= {"tables": {}, "floors": {}, "runs": {}}
+        if out.exists():
+            self.result = json.loads(out.read_text(encoding="utf-8"))
+
+    def run(self) -> None:
+        """Run all arms."""
+        self.result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
+        for group in self.sizes.groups:
+            for name in group:
+                if name not in self.result["floors"]:
+                    self._floor(name)
+            for seed in self.sizes.seeds:
+                for name in group:
+                    for arm in self.sizes.arms:
+                        key = f"{name} | {arm} | {seed}"
+                        if self.until is not None and datetime.now(UTC) > self.until:
+                            return
+                        if key not in self.result["runs"]:
+                            self._keep("runs", key, self._arm(name, arm, seed))
+
+    def _floor(self, name: str) -> None:
+        data = self.splits[name]
+        columns = data.columns
+        self.result["tables"][name] = {
+            "names": [*columns.names],
+            "sizes": [*columns.sizes],
+            "ordered": [*columns.ordered],
+            "training": len(data.codes),
+            "held_out": len(data.held_out),
+        }
+        measured = plain(floor(_distance(data), data.held_out, self.sizes.halvings))
+        measured |= plain(
+            floor(_classifier(data, TABLES[name]), data.held_out, self.sizes.classifiers)
+        )
+        measured |= _closest(data.held_out, data)
+        self._keep("floors", name, measured | _shapes(data.held_out, columns))
+
+    def _arm(self, name: str, arm: str, seed: int) -> dict[str, Any]:
+        """Train a generator, and measure its samples."""
+        data = self.splits[name]
+        number = len(data.held_out)
+        bits = None
+        if arm in NOISES:
+            diffusion = Diffusion(data.columns, arm, self.sizes.network)
+            begin = time.process_time()
+            diffusion.fit(data.codes, self.sizes.seconds, seed)
+            facts = {"seconds": time.process_time() - begin, "steps": diffusion.steps}
+            begin = time.process_time()
+            samples = diffusion.sample(number)
+            facts["sampling"] = time.process_time() - begin
+            bits = diffusion.bits(data.held_out)
+        elif arm == "CTGAN":
+            samples, facts = baselines.ctgan(data, number, self.sizes.seconds, seed)
+        elif arm == "Gaussian copula":
+            samples, facts = baselines.copula(data, number, seed)
+        else:
+            begin = time.process_time()
+            samples = baselines.independent(data.codes, data.columns, number, seed)
+            facts = {"seconds": time.process_time() - begin}
+            bits = baselines.independent_bits(data.codes, data.held_out, data.columns)
+        measured = plain(halved(_distance(data), samples, data.held_out, self.sizes.halvings))
+        classifier = _classifier(data, TABLES[name])
+        measured |= plain(halved(classifier, samples, data.held_out, self.sizes.classifiers))
+        measured |= _closest(samples, data)
+        measured["variation"] = rounded(column_variation(samples, data.held_out, data.columns))
+        if seed == self.sizes.seeds[0]:
+            measured |= _shapes(samples, data.columns)
+        return {"facts": {key: round(value, 2) for key, value in facts.items()}, "bits": bits} | (
+            measured
+        )
+
+    def _keep(self, stage: str, name: str, measured: dict[str, Any]) -> None:
+        self.result[stage][name] = measured
+        partial = self.out.with_suffix(".part")
+        written(partial, self.result)
+        partial.replace(self.out)
+        print(f"{datetime.now(UTC):%H:%M:%S} {stage}: {name}", flush=True)
+
+
+def _distance(data: Split) -> Any:
+    return lambda rows, reference: measure(rows, reference, data.columns, GROUPS)
+
+
+def _classifier(data: Split, table: Table) -> Any:
+    place = [*data.columns.names].index(table.target)
+    columns = data.columns
+    if columns.ordered[place]:
+        sizes = [*columns.sizes]
+        sizes[place] = QUARTERS
+        columns = Columns(columns.names, sizes, columns.ordered)
+
+    def classify(rows: Codes, reference: Codes) -> dict[str, float]:
+        parts = []
+        for codes in (rows, reference):
+            part = codes.copy()
+            part[:, place] = part[:, place] * columns.sizes[place] // data.columns.sizes[place]
+            parts.append(part)
+        quality = transfer(*parts, columns, table.target)
+        return {"accuracy": quality.accuracy, "classifier_bits": quality.bits}
+
+    return classify
+
+
+def _closest(rows: Codes, data: Split) -> dict[str, Any]:
+    distances = closest(rows[:CLOSEST], data.codes, data.columns)
+    copies = distances == 0
+    return {
+        "closest": {
+            "value": float(distances.mean()),
+            "error": float(distances.std() / np.sqrt(len(distances))),
+        },
+        "copies": {
+            "value": float(copies.mean()),
+            "error": float(copies.std() / np.sqrt(len(copies))),
+        },
+    }
+
+
+def _shapes(rows: Codes, columns: Columns) -> dict[str, Any]:
+    """Return what the pictures show: marginals, and Cramér's V."""
+    shares = [frequencies(rows[:, i], size) for i, size in enumerate(columns.sizes)]
+    return {
+        "shares": [rounded(each) for each in shares],
+        "cramers_v": [rounded(row) for row in cramers_v(*merged(rows, columns, GROUPS))],
+    }
+
+
+def plain(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values and errors as plain numbers."""
+    return {
+        name: {"value": each.value, "error": each.standard_error} for name, each in measures.items()
+    }
+
+
+def rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+def page_of(path: Path, out: Path) -> str:
+    """Return the page with the tables of the result file."""
+    result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return page(path.read_text(encoding="utf-8"), tables(result), BEGIN, END)
+
+
+def artificial(rows: int = 400) -> dict[str, pd.DataFrame]:
+    """Return a small table with the columns of bikes."""
+    generator = np.random.default_rng(0)
+    hour = generator.integers(24, size=rows)
+    numbers = {
+        name: np.round(hour / 24 + generator.random(rows), 2)
+        for name in ("temp", "atemp", "hum", "windspeed", "casual", "registered", "bikers")
+    }
+    categories = {
+        name: generator.integers(2 + i, size=rows)
+        for i, name in enumerate(TABLES["bikes"].categories)
+    }
+    return {"bikes": pd.DataFrame({"hr": hour} | categories | numbers)}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the study, and write its page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="result file")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page with the markers")
+    parser.add_argument("--images", type=Path, default=IMAGES, help="folder of the pictures")
+    parser.add_argument("--files", type=Path, default=Path("runs/packages"), help="packages")
+    parser.add_argument("--until", type=datetime.fromisoformat, help="last begin of a run, UTC")
+    parser.add_argument("--pages", action="store_true", help="write the page alone")
+    parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="all runs at tiny sizes")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    sizes = Sizes()
+    if options.tiny is not None:
+        sizes = TINY
+        options.out = options.tiny / "results.json"
+        options.page = options.tiny / "synthetic_tables.md"
+        options.images = options.tiny
+        options.page.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    if not options.pages:
+        frames = artificial()
+        if options.tiny is None:
+            frames = {name: table.read(options.files) for name, table in TABLES.items()}
+        until = None if options.until is None else options.until.replace(tzinfo=UTC)
+        Study(options.out, frames, sizes, until).run()
+    options.page.write_text(page_of(options.page, options.out), encoding="utf-8")
+    draw(json.loads(options.out.read_text(encoding="utf-8")), options.images)
+
+
+if __name__ == "__main__":
+    main()
