@@ -82,7 +82,7 @@ def copula(split: Split, number: int, seed: int) -> tuple[Codes, dict[str, Any]]
     categorical = importlib.import_module("rdt.transformers.categorical")
     begin = time.process_time()
     frame = split.training
-    np.random.seed(seed)  # noqa: NPY002 - the state that rdt and copulas use
+    np.random.seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         encoders = {}

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,13 @@ from ddlib.processes import Hierarchical, Masked, Product
 from ddlib.schedules import Linear
 from ddlib_models import FieldDiT
 from recipes.metrics.tables import Codes, Columns
+from studies.synthetic_tables.settings import EDGES, Network
 
 LEAST = 8
 """Number of codes from which an ordered column has noise of its own."""
 GROUP = 4
 DRAWS = 4
 """Draws of noise for the bound of a row."""
-EDGES = {"masks": 1, "blur": 3, "intervals": 2}
-"""Jumps of an ordered column, by the noise."""
-NOISES = tuple(EDGES)
-
-
-@dataclass(frozen=True)
-class Network:
-    """Size and training of a network."""
-
-    dim: int = 64
-    depth: int = 2
-    heads: int = 4
-    batch: int = 128
-    rate: float = 2e-3
 
 
 def product(columns: Columns, noise: str) -> Product:

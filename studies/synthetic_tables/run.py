@@ -1,9 +1,9 @@
 """Run of the study of synthetic tables, and its page.
 
-    python -m studies.synthetic_tables.run                 # what the result file lacks, then the page
-    python -m studies.synthetic_tables.run --until 13:50   # no run begins after this time (UTC)
-    python -m studies.synthetic_tables.run --pages         # the page alone
-    python -m studies.synthetic_tables.run --tiny FOLDER   # all of it, in seconds, without CTGAN and copula
+    python -m studies.synthetic_tables.run               # what the result file lacks, then the page
+    python -m studies.synthetic_tables.run --until TIME  # no run begins after this time, UTC
+    python -m studies.synthetic_tables.run --pages       # the page alone
+    python -m studies.synthetic_tables.run --tiny FOLDER # all runs that need no other package
 
 The same command continues after a kill. The protocol is protocol.md; requirements.txt has the
 baselines. One thread.
@@ -13,7 +13,6 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,41 +39,15 @@ from studies.page import page
 from studies.runs import written
 from studies.synthetic_tables import baselines
 from studies.synthetic_tables.data import QUARTERS, TABLES, Split, Table, split
-from studies.synthetic_tables.diffusion import NOISES, Diffusion, Network
+from studies.synthetic_tables.diffusion import Diffusion
 from studies.synthetic_tables.pages import BEGIN, IMAGES, PAGE, draw, tables
+from studies.synthetic_tables.settings import NOISES, TINY, Sizes
 from studies.tables import END
 
 RESULTS = Path(__file__).parent / "results.json"
 GROUPS = 8
 CLOSEST = 1000
 """Rows whose closest record is searched."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the study."""
-
-    seconds: float = 30.0
-    seeds: Sequence[int] = (0, 1, 2)
-    groups: Sequence[Sequence[str]] = (("diamonds", "bikes"), ("health",))
-    """Tables in the order of runs: those of a group by seed."""
-    arms: Sequence[str] = (*NOISES, "independent columns", "CTGAN", "Gaussian copula")
-    halvings: int = 20
-    classifiers: int = 4
-    held_out: int = 4000
-    network: Network = field(default_factory=Network)
-
-
-TINY = Sizes(
-    seconds=0.3,
-    seeds=(0, 1),
-    groups=(("bikes",),),
-    arms=(*NOISES, "independent columns"),
-    halvings=2,
-    classifiers=2,
-    held_out=60,
-    network=Network(8, 1, 1, 8),
-)
 
 
 class Study:
@@ -236,12 +209,17 @@ def plain(measures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rounded(values: np.ndarray) -> list[float]:
+    """Return five digits of each value."""
     return [round(float(value), 5) for value in values]
 
 
-def page_of(path: Path, out: Path) -> str:
-    """Return the page with the tables of the result file."""
-    result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+def stored(out: Path) -> dict[str, Any]:
+    """Return the result file, or an empty result."""
+    return json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+
+
+def page_of(path: Path, result: Mapping[str, Any]) -> str:
+    """Return the page with the tables of a result."""
     return page(path.read_text(encoding="utf-8"), tables(result), BEGIN, END)
 
 
@@ -285,8 +263,9 @@ def main(words: Sequence[str] | None = None) -> None:
             frames = {name: table.read(options.files) for name, table in TABLES.items()}
         until = None if options.until is None else options.until.replace(tzinfo=UTC)
         Study(options.out, frames, sizes, until).run()
-    options.page.write_text(page_of(options.page, options.out), encoding="utf-8")
-    draw(json.loads(options.out.read_text(encoding="utf-8")), options.images)
+    result = stored(options.out)
+    options.page.write_text(page_of(options.page, result), encoding="utf-8")
+    draw(result, options.images)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def transfer(
         seed: seed of the classifier.
 
     Raises:
-        ValueError: a target that is no column, or the only one; codes that ``columns`` does not
+        ValueError: a target that is not a column, or the only one; codes that ``columns`` does not
             have.
     """
     columns.check("rows", rows)
