@@ -141,8 +141,10 @@ def unknown(graphs: Sequence[nx.Graph], train: Sequence[nx.Graph]) -> list[nx.Gr
 
 
 def _key(graph: nx.Graph) -> Hashable:
-    types = sorted(str(kind) for _, kind in graph.nodes(data=TYPE))
-    return nx.weisfeiler_lehman_graph_hash(graph), *types
+    """Return what isomorphic graphs have in common: types of nodes with the degrees beside them."""
+    degree = dict(graph.degree)
+    nodes = graph.nodes(data=TYPE)
+    return tuple(sorted((str(kind), *sorted(degree[m] for m in graph[n])) for n, kind in nodes))
 
 
 def _isomorphic(left: nx.Graph, right: nx.Graph) -> bool:
