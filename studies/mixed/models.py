@@ -1,0 +1,224 @@
+"""Models of digits and their labels, and what is measured of them."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+import ddlib as dd
+from ddlib.hierarchies import Blur
+from ddlib.processes import ForwardProcess, Hierarchical, Masked, Product
+from ddlib.schedules import Linear
+from ddlib_models import FieldDiT
+from recipes.domains.pictures.grey import quantise, values_of
+from recipes.domains.pictures.metrics import class_accuracy, train_classifier
+
+SIDE, LEVELS, CLASSES = 8, 4, 10
+PIXELS = SIDE * SIDE
+LABEL = PIXELS
+"""Position of the label."""
+FIELDS = ["pixel"] * PIXELS + ["label"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the study."""
+
+    steps: int = 1500
+    batch: int = 32
+    dim: int = 48
+    depth: int = 2
+    tested: int = 500
+    reversed: int = 100
+    drawn: int = 50
+    """Pictures of each label."""
+
+
+TINY = Sizes(steps=4, batch=8, dim=16, depth=1, tested=20, reversed=4, drawn=3)
+
+
+def product(pixels: ForwardProcess) -> Product:
+    """Return the product of a process of pixels and a masked label."""
+    return Product({"pixel": pixels, "label": Masked(CLASSES, Linear())}, FIELDS)
+
+
+PROCESSES = {
+    "joint, masks": product(Masked(LEVELS, Linear())),
+    "joint, blur": product(Hierarchical(Blur(LEVELS, [1.0]), Linear())),
+    "classifier": product(Masked(LEVELS, Linear())),
+}
+
+
+@cache
+def digits(tested: int) -> tuple[Int[Tensor, "N L"], Int[Tensor, "M L"]]:
+    """Return pixels and labels for training and for the test."""
+    data = load_digits()
+    grey = quantise((data.images * 255 / 16).astype(np.uint8), LEVELS).reshape(-1, PIXELS)
+    rows = torch.tensor(np.concatenate([grey, data.target[:, None]], 1))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    return rows[order[tested:]], rows[order[:tested]]
+
+
+def pixels_given(x: Int[Tensor, "B L"]) -> Tensor:
+    """Return True at the pixels."""
+    return (torch.arange(x.shape[1]) < LABEL).expand(x.shape)
+
+
+def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
+    """Train a model; the classifier is given all pixels."""
+    process = PROCESSES[name]
+    torch.manual_seed(seed)
+    network = FieldDiT(
+        process.sizes,
+        sizes.dim,
+        sizes.depth,
+        4,
+        time_conditioned=False,
+        dropout=0.1,
+        positions="learned",
+        shape=(PIXELS + 1,),
+    )
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
+    decay = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(step / 50, 1) * (1 + math.cos(math.pi * step / sizes.steps)) / 2,
+    )
+    density = process.time_density(PIXELS + 1)
+    generator = torch.Generator().manual_seed(seed)
+    rows = digits(sizes.tested)[0]
+    for _ in range(sizes.steps):
+        x = rows[torch.randint(len(rows), (sizes.batch,), generator=generator)]
+        if name == "classifier":
+            network_loss = torch.nn.functional.cross_entropy(
+                label_logits(process, network, x), x[:, LABEL]
+            )
+        else:
+            t = dd.sample_times(len(x), generator=generator, density=density)
+            z = process.sample(x, t, generator)
+            draw = dd.paces.Draw(t, density.weight(t))
+            network_loss = dd.training_loss(process, network(z, t), x, z, draw)
+        optimizer.zero_grad()
+        network_loss.backward()
+        optimizer.step()
+        decay.step()
+    return network.eval()
+
+
+def label_logits(process: Product, network: FieldDiT, x: Int[Tensor, "B L"]) -> Tensor:
+    """Return the logits of the label where all pixels are given and the label is masked."""
+    z = process.tokens_as_states(x)
+    z[:, LABEL] = process.num_states - 1
+    return network(z, z.new_zeros(len(z), dtype=torch.get_default_dtype()))[:, LABEL, :CLASSES]
+
+
+@torch.no_grad()
+def measure(name: str, network: FieldDiT, seed: int, sizes: Sizes) -> dict[str, float]:
+    """Return accuracy and nats of the labels of the test pictures; of joint models by masks also
+    those of the other direction.
+    """
+    process = PROCESSES[name]
+    x = digits(sizes.tested)[1]
+    logits = label_logits(process, network, x)
+    if name == "joint, blur":  # its kernel between levels keeps a pixel's group, not its tree
+        nats = torch.nn.functional.cross_entropy(logits, x[:, LABEL], reduction="none")
+    else:
+        nats = -dd.likelihood(process, network, x, given=pixels_given(x)).log_likelihood
+    result = {
+        "accuracy": float((logits.argmax(-1) == x[:, LABEL]).double().mean()),
+        "nats": float(nats.double().mean()),
+    }
+    if name == "classifier":
+        return result
+    result["right_class"] = right_class(process, network, seed, sizes)
+    if name == "joint, masks":
+        joint, best = reverse(process, network, x[: sizes.reversed])
+        result["reverse_accuracy"] = float((best == x[: sizes.reversed, LABEL]).double().mean())
+        result["joint_nats"] = joint
+    return result
+
+
+def reverse(
+    process: Product, network: FieldDiT, x: Int[Tensor, "B L"]
+) -> tuple[float, Int[Tensor, "B"]]:
+    """Return the mean nats of pictures given their labels, and the labels under which they have the
+    largest likelihood.
+    """
+    order = dd.samplers.LeftToRight()
+    scores = []
+    for label in range(CLASSES):
+        rows = x.clone()
+        rows[:, LABEL] = label
+        exact = dd.likelihood(process, network, rows, order, given=~pixels_given(rows))
+        scores.append(exact.log_likelihood)
+    table = torch.stack(scores, 1)
+    return -float(table.gather(1, x[:, LABEL, None]).mean()), table.argmax(1)
+
+
+def right_class(process: Product, network: FieldDiT, seed: int, sizes: Sizes) -> float:
+    """Return the share of the pictures given a label that have its class."""
+    return class_accuracy(judge(), *pictures(process, network, seed, sizes))
+
+
+def pictures(
+    process: Product, network: FieldDiT, seed: int, sizes: Sizes
+) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N"]]:
+    """Draw pictures given their labels."""
+    labels = torch.arange(CLASSES).repeat_interleave(sizes.drawn)
+    x = torch.zeros(len(labels), PIXELS + 1, dtype=torch.int64)
+    x[:, LABEL] = labels
+    drawn = dd.sample(
+        process,
+        network,
+        x.shape,
+        steps=64,
+        prompt=dd.Given(x, ~pixels_given(x)),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return drawn[:, :LABEL], labels
+
+
+@cache
+def judge() -> Any:
+    """Return a convolutional classifier of the training pictures, which judges samples."""
+    rows = digits(Sizes().tested)[0]
+    return train_classifier(
+        rows[:, :LABEL], rows[:, LABEL], (SIDE, SIDE), values_of(LEVELS), epochs=20
+    )
+
+
+def of_data(sizes: Sizes) -> dict[str, float]:
+    """Return what logistic regression and the judge of samples have on the test pictures."""
+    train_rows, x = digits(sizes.tested)
+
+    def indicators(rows: Int[Tensor, "N L"]) -> np.ndarray:
+        return torch.nn.functional.one_hot(rows[:, :LABEL], LEVELS).flatten(1).double().numpy()
+
+    regression = LogisticRegression(max_iter=2000).fit(
+        indicators(train_rows), train_rows[:, LABEL].numpy()
+    )
+    log_probs = torch.tensor(regression.predict_log_proba(indicators(x)))
+    return {
+        "accuracy": float((log_probs.argmax(1) == x[:, LABEL]).double().mean()),
+        "nats": -float(log_probs.gather(1, x[:, LABEL, None]).mean()),
+        "right_class": class_accuracy(judge(), x[:, :LABEL], x[:, LABEL]),
+    }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Set one thread: the order of sums, and so the numbers, depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
