@@ -51,8 +51,10 @@ def product(pixels: ForwardProcess) -> Product:
     return Product({"pixel": pixels, "label": Masked(CLASSES, Linear())}, FIELDS)
 
 
+WEIGHTED = "joint, masks, label x 64"
 PROCESSES = {
     "joint, masks": product(Masked(LEVELS, Linear())),
+    WEIGHTED: product(Masked(LEVELS, Linear())),
     "joint, blur": product(Hierarchical(Blur(LEVELS, [1.0]), Linear())),
     "classifier": product(Masked(LEVELS, Linear())),
 }
@@ -105,7 +107,10 @@ def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
             t = dd.sample_times(len(x), generator=generator, density=density)
             z = process.sample(x, t, generator)
             draw = dd.paces.Draw(t, density.weight(t))
-            network_loss = dd.training_loss(process, network(z, t), x, z, draw)
+            terms = dd.training_loss(process, network(z, t), x, z, draw, reduction="none")
+            weights = torch.ones(PIXELS + 1)
+            weights[LABEL] = PIXELS if name == WEIGHTED else 1
+            network_loss = (weights * terms).sum(1).mean() / weights.sum()
         optimizer.zero_grad()
         network_loss.backward()
         optimizer.step()
@@ -139,7 +144,7 @@ def measure(name: str, network: FieldDiT, seed: int, sizes: Sizes) -> dict[str, 
     if name == "classifier":
         return result
     result["right_class"] = right_class(process, network, seed, sizes)
-    if name == "joint, masks":
+    if name != "joint, blur":
         joint, best = reverse(process, network, x[: sizes.reversed])
         result["reverse_accuracy"] = float((best == x[: sizes.reversed, LABEL]).double().mean())
         result["joint_nats"] = joint
