@@ -1,6 +1,6 @@
 """Sequences whose positions belong to fields, each with its own alphabet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -71,7 +71,18 @@ class Fielded(Sequences):
 
     def make_layout(self, kind: str, ends: bool, lengths: Mapping[int, int]) -> Layout:
         layout = super().make_layout(kind, ends, lengths)
-        return replace(layout, fields=self.fields, positions=self.positions)
+        contexts = tuple(self._contexts())
+        return replace(layout, fields=self.fields, positions=self.positions, contexts=contexts)
+
+    def _contexts(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield the given tokens at the front, as many as all sequences have, and their number."""
+        lead = 0 if self.given is None else int(np.stack(list(self.given)).argmin(1).min())
+        if not lead:
+            return
+        ids = self.ragged.values.reshape(-1, len(self.positions))[:, :lead]
+        rows, counts = np.unique(ids, axis=0, return_counts=True)
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            yield tuple(row), count
 
     def match(self, other: Sequences, name: str) -> Sequences:
         """Return the sequences, which have the fields of ``other``.

@@ -301,6 +301,10 @@ class Layout:
     """Alphabets of the positions, where there are several; () for one alphabet."""
     positions: tuple[str, ...] = ()
     """Name of the field of each position."""
+    contexts: tuple[tuple[tuple[int, ...], int], ...] = ()
+    """Given tokens at the front of training sequences, each with the number of its sequences, where
+    samples take them; () where nothing is given.
+    """
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":
@@ -311,7 +315,8 @@ class Layout:
         }
         lengths = {int(length): count for length, count in (parts.get("lengths") or {}).items()}
         fields = tuple(Field.read(one) for one in parts.get("fields", ()))
-        return cls(**parts | {"lengths": lengths, "fields": fields})
+        contexts = tuple((tuple(tokens), count) for tokens, count in parts.get("contexts", ()))
+        return cls(**parts | {"lengths": lengths, "fields": fields, "contexts": contexts})
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for ``read``."""
@@ -346,9 +351,27 @@ class Layout:
         allowed = [(length, count) for length, count in cut if length >= least and count]
         if not allowed:
             return least
-        lengths, counts = (np.array(column) for column in zip(*allowed, strict=True))
-        share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
-        return int(lengths[np.searchsorted(counts.cumsum(), share * counts.sum(), side="right")])
+        return allowed[_draw([count for _, count in allowed], seed, number)][0]
+
+    def draw_context(self, seed: int, number: int) -> tuple[int, ...]:
+        """Draw the given tokens of a sample as training sequences have them; () for none.
+
+        They depend on (seed, number) alone.
+
+        Args:
+            seed: seed of the draw.
+            number: number of the sample.
+        """
+        if not self.contexts:
+            return ()
+        return self.contexts[_draw([count for _, count in self.contexts], seed, number)][0]
+
+
+def _draw(counts: Sequence[int], seed: int, number: int) -> int:
+    """Draw an index in proportion to the counts; it depends on (seed, number) alone."""
+    share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
+    total = np.cumsum(counts)
+    return int(np.searchsorted(total, share * total[-1], side="right"))
 
 
 def check_given(given: Sequence[np.ndarray], ids: Ragged) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ CANONICAL = 100
 """Number of held-out molecules by which data are recognised as canonical SMILES, which MOSES and
 GuacaMol have.
 """
+COMPARED = 10_000
+"""Number of graphs of a side that are compared, the first ones."""
 
 
 class Pictures:
@@ -89,6 +92,42 @@ class Molecules:
         if molecules.canonical(part) != part:
             train = frozenset(one for one in molecules.canonical(sorted(train)) if one is not None)
         return molecules.measure(_strings(samples, data), sorted(held), train)
+
+
+class Graphs:
+    """Distances of degrees, clustering coefficients and orbits; of molecules also their metrics.
+
+    Novelty is that against the first 10,000 training graphs.
+    """
+
+    def check(self, data: Prepared) -> None:
+        """Raise ValueError unless the data are graphs."""
+        from recipes.domains.graphs.sequences import is_graphs
+
+        if data.layout is None or not is_graphs(data.layout):
+            raise ValueError("metrics: the data must be graphs, with fields size, node and edge")
+
+    def measure(
+        self, samples: Samples, data: Prepared, labels: Int[np.ndarray, " N"] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of ``recipes.domains.graphs.metrics.measure``, then those of
+        ``recipes.domains.molecules.metrics.measure`` where nodes and edges are atoms and bonds.
+        """
+        from recipes.domains.graphs import metrics as graphs
+        from recipes.domains.graphs.molecules import smiles_of
+        from recipes.domains.graphs.saving import is_molecules
+        from recipes.domains.graphs.sequences import slots_of
+        from recipes.domains.molecules import metrics as molecules
+
+        assert data.layout is not None
+        decode = slots_of(data.layout).decode
+        sides = samples, data.validation, data.train
+        parts = [[decode(one) for one in islice(side, COMPARED)] for side in sides]
+        result = graphs.measure(*parts)
+        if not is_molecules(data.layout):
+            return result
+        drawn, held, train = map(smiles_of, parts)
+        return result | molecules.measure(drawn, held, frozenset(train))
 
 
 class Music:

@@ -110,9 +110,12 @@ def references(
         given: whether the first token of a sequence is given, and not measured.
     """
     alphabets = Alphabets.of(data)
-    measure_batches = partial(unigram, alphabets.costs(data), alphabets.of_position, given=given)
-    terms = over(data, length, world, sequences, batch, measure_batches)
-    return References(alphabets.uniform, terms.per_token.value)
+    values = []
+    for costs in (alphabets.equal_costs(), alphabets.costs(data)):
+        measure_batches = partial(unigram, costs, alphabets.of_position, given=given)
+        terms = over(data, length, world, sequences, batch, measure_batches)
+        values.append(terms.per_token.value)
+    return References(*values)
 
 
 def check_sequences(argument: str, value: int | None, data: Prepared, processes: int = 1) -> int:

@@ -40,7 +40,7 @@ def draw_samples(
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, sampling.pace_of(saved), length + before)
     mine = range(count)[world.rank :: world.size]
-    samples = to_draw(saved, [start], mine, seed if saved.draws_lengths else None)
+    samples = to_draw(saved, [start], mine, seed, saved.draws_lengths)
     for places in batched(saved, samples, sampling, batch):
         draw_batch(saved, [samples[place] for place in places], sampling, seed)
     drawn = {one.number: one.tokens for one in samples}

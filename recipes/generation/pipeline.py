@@ -289,9 +289,9 @@ class Pipeline:
     def samples(self, prompts: Sequence[Prompt], request: Request) -> list[Sample]:
         """Return the samples of each prompt, after the checks of ``rows``."""
         free = request.length is None and request.new is None
-        seed = request.seed if free and self.files.draws_lengths else None
         rows = self.rows(prompts, request)
-        return to_draw(self.model, rows, request.numbers, seed)
+        of_any_length = free and self.files.draws_lengths
+        return to_draw(self.model, rows, request.numbers, request.seed, of_any_length)
 
     def automaton(self, samples: Sequence[Sample], request: Request) -> dd.contrib.Automaton | None:
         """Return the automaton of the constraint; None without one.

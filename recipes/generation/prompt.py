@@ -326,6 +326,22 @@ def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
     return replace(row, length=saved.layout.draw_length(seed, number, least, row.length))
 
 
+def with_context(saved: ModelFiles, row: Row, seed: int, number: int) -> Row:
+    """Return the row of a sample without a prompt with the given tokens of a training sequence,
+    where the model was trained on such.
+
+    Args:
+        saved: the model.
+        row: the row of the prompt.
+        seed: seed of the draw.
+        number: number of the sample.
+    """
+    if row.text is not None or saved.layout is None:
+        return row
+    context = saved.layout.draw_context(seed, number)
+    return replace(row, states=torch.tensor(context, dtype=torch.int64)) if context else row
+
+
 class Batch(NamedTuple):
     """Rows that are drawn in one batch."""
 

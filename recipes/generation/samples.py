@@ -13,7 +13,15 @@ from ddlib.contrib import Automaton, Film, Length
 from ddlib.samplers import Sampler
 from recipes.config import own_times
 from recipes.generation.constrained import alike, start
-from recipes.generation.prompt import GAP, Row, drawn_length, has_gaps, stack, together
+from recipes.generation.prompt import (
+    GAP,
+    Row,
+    drawn_length,
+    has_gaps,
+    stack,
+    together,
+    with_context,
+)
 from recipes.generation.sampling import OnStep, Sampling, draw
 from recipes.model_io import LoadedModel, make_sampler
 
@@ -103,12 +111,25 @@ def until(text: str, stops: str | Sequence[str]) -> str:
 
 
 def to_draw(
-    saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int | None
+    saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int, of_any_length: bool
 ) -> list[Sample]:
-    """Return the samples of each prompt, by number; with a seed each has a length drawn with it."""
+    """Return the samples of each prompt, by number.
+
+    Args:
+        saved: the model.
+        rows: the row of each prompt.
+        numbers: numbers of the samples.
+        seed: seed of what a sample takes from the data.
+        of_any_length: whether that is its length too.
+    """
+
+    def made(row: Row, number: int) -> Row:
+        row = drawn_length(saved, row, seed, number) if of_any_length else row
+        return with_context(saved, row, seed, number)
+
     return [
         Sample(
-            row if seed is None else drawn_length(saved, row, seed, number),
+            made(row, number),
             number,
             f"prompt {place}, sample {number}" if len(rows) > 1 else f"sample {number}",
         )

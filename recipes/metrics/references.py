@@ -54,11 +54,10 @@ class Alphabets:
         places = torch.tensor([numbers[name] for name in data.layout.positions])
         return cls([len(one.symbols) for one in fields], places)
 
-    @property
-    def uniform(self) -> float:
-        """Nats per token of the model in which all tokens have equal probabilities."""
+    def equal_costs(self) -> Float[Tensor, "F V"]:
+        """Return -log of equal probabilities of the tokens of each field."""
         logs = torch.tensor(self.sizes, dtype=torch.float64).log()
-        return float(logs[self.of_position].mean())
+        return logs[:, None].expand(-1, max(self.sizes))
 
     def costs(self, data: Prepared) -> Float[Tensor, "F V"]:
         """Return -log of the frequencies of the training tokens in each field, each count increased
@@ -82,7 +81,7 @@ def unigram(
     """Return -log p(x) of every sequence under the frequencies of the tokens.
 
     Args:
-        costs: nats of each token in each field, ``Alphabets.costs``.
+        costs: nats of each token in each field, ``Alphabets.costs`` or ``equal_costs``.
         field: number of the field of each position, or of all.
         batches: batches of unpacked sequences; padding is not counted.
         given: whether the first token of a sequence is given, and not measured.

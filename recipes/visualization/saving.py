@@ -1,5 +1,5 @@
-"""Samples in the files of their kind: pictures, films of pictures, molecules, music, FASTA,
-lines.
+"""Samples in the files of their kind: pictures, films of pictures, molecules, graphs, music,
+FASTA, lines.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from ddlib.contrib import Film
 from ddlib.processes import ForwardProcess
 from recipes.data.names import spelt
 from recipes.data.sequences import Layout
+from recipes.domains.graphs.saving import GRAPH6, check_graph_file, write_graphs
+from recipes.domains.graphs.sequences import is_graphs
 from recipes.domains.molecules.drawing import draw
 from recipes.domains.music.drawing import piano_rolls, write_midi
 from recipes.domains.music.pitches import midi_of
@@ -26,7 +28,7 @@ PNG = (".png",)
 FILMS = (".gif", ".apng")
 """Suffixes of films, which need the states of every step."""
 
-SUFFIXES = (*PNG, *FILMS, *MIDI, *FASTA, *LINES)
+SUFFIXES = (*PNG, *FILMS, *MIDI, *FASTA, *LINES, GRAPH6)
 """Suffixes of the files."""
 
 MOLECULES = "molecules"
@@ -43,6 +45,11 @@ def check_samples(path: Path | str, symbols: Sequence[str], layout: Layout) -> N
         raise ValueError(f"path={path}: {kind} are texts: must end in .jsonl")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
+    if is_graphs(layout):
+        check_graph_file(path, layout)
+        return
+    if path.suffix == GRAPH6:
+        raise ValueError(f"path={path}: {kind} are no graphs")
     if path.suffix in FILMS and not layout.is_picture:
         raise ValueError(
             f"path={path}: {kind} cannot be saved as a film, which requires a shape and values"
@@ -80,10 +87,10 @@ def write_samples(
 ) -> list[Path]:
     """Write samples into a file of the kind that its suffix names, and return the files.
 
-    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or
-    piano rolls. .gif and .apng are films of pictures. .mid is music, with a file name-0.mid,
-    name-1.mid, ... for each of several samples. .fasta or .fa and .txt or .smi are the symbols
-    themselves.
+    .png is a picture: a grid where sequences have a shape and values, drawings of molecules and
+    graphs, or piano rolls. .gif and .apng are films of pictures. .mid is music, with a file
+    name-0.mid, name-1.mid, ... for each of several samples. .g6 are graphs in graph6; .smi are
+    molecules. .fasta or .fa and .txt or .smi are the symbols themselves.
 
     Args:
         path: file.
@@ -103,6 +110,9 @@ def write_samples(
     if not len(samples):
         raise ValueError("there are no samples: must be at least one")
     check_samples(path, symbols, layout)
+    if is_graphs(layout):
+        write_graphs(path, samples, layout)
+        return [path]
     if suffix in FILMS:
         film(trajectory(films), layout.shape, layout.values, path, process=process)
         return [path]
@@ -138,7 +148,7 @@ def picture_of(layout: Layout, symbols: Sequence[str]) -> str:
 
     "" for none.
     """
-    return PNG[0] if layout.is_picture or is_music(symbols) else ""
+    return PNG[0] if layout.is_picture or is_graphs(layout) or is_music(symbols) else ""
 
 
 def is_music(symbols: Sequence[str]) -> bool:

@@ -1,0 +1,89 @@
+"""Graphs of files: graph6, sparse6, or nodes and links in JSON."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import networkx as nx
+
+from recipes.data.fielded import Fielded
+from recipes.data.sources.files import identity, matching, suffix, text_lines
+from recipes.domains.graphs.sequences import sequences_of
+from recipes.domains.graphs.slots import TYPE, Slots, check_graph
+
+READERS: dict[str, Callable[[str], nx.Graph]] = {
+    ".g6": lambda line: nx.from_graph6_bytes(line.encode()),
+    ".s6": lambda line: nx.from_sparse6_bytes(line.encode()),
+    ".jsonl": lambda line: nx.node_link_graph(json.loads(line), edges="edges"),
+}
+"""Function that reads a graph of a line, by suffix."""
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Undirected graphs, one a line: graph6 (.g6), sparse6 (.s6), or JSON (.jsonl).
+
+    A line of JSON is what ``json.dumps(networkx.node_link_data(graph, edges="edges"))`` writes. The
+    attribute "type" of nodes and edges, if there is one, is their type.
+
+    Args:
+        files: a file, a folder or a quoted pattern.
+        slots: largest number of nodes; by default that of the largest graph.
+
+    Raises:
+        FileNotFoundError, ValueError: on loading: no such file; a line that is no graph; a graph
+            that is directed, has several edges between two nodes or one from a node to itself, is
+            larger than the slots, or has types at a part of its nodes or edges; with file and line.
+    """
+
+    files: str
+    slots: int | None = None
+
+    def load(self) -> Fielded:
+        graphs = dict(self._read())
+        if not graphs:
+            raise ValueError(f"files={self.files!r}: there is no line with a graph")
+        types = _types(graphs, "nodes"), _types(graphs, "edges")
+        count = max(len(graph) for graph in graphs.values()) if self.slots is None else self.slots
+        return sequences_of(graphs.values(), Slots(count, *types), list(graphs))
+
+    def identity(self) -> dict[str, str]:
+        return identity(self._files(), None)
+
+    def _files(self) -> list[Path]:
+        return matching(self.files, tuple(READERS))
+
+    def _read(self) -> Iterator[tuple[str, nx.Graph]]:
+        for file in self._files():
+            for number, line in enumerate(text_lines(file), start=1):
+                if not line.strip():
+                    continue
+                name = f"{file}, line {number}"
+                try:
+                    graph = READERS[suffix(file)](line)
+                except (nx.NetworkXException, ValueError, KeyError, TypeError) as error:
+                    raise ValueError(
+                        f"{name}: is not a graph in {suffix(file)}: {error}"
+                    ) from error
+                check_graph(graph, name)
+                yield name, graph
+
+
+def _types(graphs: Mapping[str, nx.Graph], part: str) -> tuple[str, ...]:
+    """Return the types of all nodes, or of all edges; one where they have none.
+
+    Raises:
+        ValueError: a part of them has none.
+    """
+    every = set[str]()
+    without = None
+    for name, graph in graphs.items():
+        for *_, kind in getattr(graph, part).data(TYPE):
+            if kind is None:
+                without = name
+            else:
+                every.add(str(kind))
+    if every and without is not None:
+        raise ValueError(f"{without}: one of its {part} has no attribute {TYPE!r}, others have it")
+    return tuple(sorted(every)) or (part.removesuffix("s"),)

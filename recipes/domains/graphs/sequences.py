@@ -1,0 +1,45 @@
+"""Sequences of graphs, with the alphabets of their positions."""
+
+from collections.abc import Iterable, Sequence
+
+import networkx as nx
+import numpy as np
+
+from recipes.data import Layout
+from recipes.data.fielded import Fielded
+from recipes.data.fields import Field
+from recipes.domains.graphs.slots import EDGE, NODE, SIZE, Slots
+
+
+def sequences_of(
+    graphs: Iterable[nx.Graph], slots: Slots, names: Sequence[str] | None = None
+) -> Fielded:
+    """Return graphs as sequences, of which the number of nodes and what is absent are given.
+
+    Args:
+        graphs: graphs, whose nodes and edges have the attribute "type" where there are several.
+        slots: largest number of nodes, and the types.
+        names: names of the graphs for messages.
+
+    Raises:
+        TypeError, ValueError: as ``Slots.encode``; no graph.
+    """
+    rows = []
+    for number, graph in enumerate(graphs):
+        rows.append(slots.encode(graph, names[number] if names else f"graph {number}"))
+    if not rows:
+        raise ValueError("graphs is empty: must have at least one")
+    ids = np.stack(rows)
+    fields = [Field(name=name, symbols=symbols) for name, symbols in slots.alphabets.items()]
+    return Fielded.of(ids, fields, slots.positions, given=list(slots.given(ids)))
+
+
+def is_graphs(layout: Layout) -> bool:
+    """Return whether the sequences of a folder are graphs."""
+    return tuple(one.name for one in layout.fields) == (SIZE, NODE, EDGE)
+
+
+def slots_of(layout: Layout) -> Slots:
+    """Return the slots of a folder of graphs."""
+    size, node, edge = layout.fields
+    return Slots(len(size.symbols), node.symbols, edge.symbols[1:])
