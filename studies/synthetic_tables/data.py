@@ -16,7 +16,6 @@ CODES = 32
 HELD_OUT = 4000
 SHARE = 0.28
 SPLIT_SEED = 0
-QUARTERS = 4
 
 
 @dataclass(frozen=True)

@@ -166,9 +166,8 @@ def _marginals(facts: Result, sets: Mapping[str, Result], path: Path) -> None:
     for row, (arm, run) in zip(panels, drawn.items(), strict=True):
         for i, panel in enumerate(row):
             data = sets["held-out rows"]["shares"][i]
-            places = range(len(data))
-            panel.bar(places, data, width=1.0, color="0.8")
-            panel.step(places, run["shares"][i], where="mid", color="C0", linewidth=1)
+            panel.stairs(data, fill=True, color="0.8")
+            panel.stairs(run["shares"][i], color="C0", linewidth=1)
             panel.set_ylim(0, 1.15 * max(*data, *run["shares"][i]))
             panel.set_xticks([])
             panel.set_yticks([])

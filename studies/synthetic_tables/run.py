@@ -38,7 +38,7 @@ from recipes.metrics.tables import (
 from studies.page import page
 from studies.runs import written
 from studies.synthetic_tables import baselines
-from studies.synthetic_tables.data import QUARTERS, TABLES, Split, Table, split
+from studies.synthetic_tables.data import TABLES, Split, Table, split
 from studies.synthetic_tables.diffusion import Diffusion
 from studies.synthetic_tables.pages import BEGIN, IMAGES, PAGE, draw, tables
 from studies.synthetic_tables.settings import NOISES, TINY, Sizes
@@ -158,20 +158,8 @@ def _distance(data: Split) -> Any:
 
 
 def _classifier(data: Split, table: Table) -> Any:
-    place = [*data.columns.names].index(table.target)
-    columns = data.columns
-    if columns.ordered[place]:
-        sizes = [*columns.sizes]
-        sizes[place] = QUARTERS
-        columns = Columns(columns.names, sizes, columns.ordered)
-
     def classify(rows: Codes, reference: Codes) -> dict[str, float]:
-        parts = []
-        for codes in (rows, reference):
-            part = codes.copy()
-            part[:, place] = part[:, place] * columns.sizes[place] // data.columns.sizes[place]
-            parts.append(part)
-        quality = transfer(*parts, columns, table.target)
+        quality = transfer(rows, reference, data.columns, table.target)
         return {"accuracy": quality.accuracy, "classifier_bits": quality.bits}
 
     return classify

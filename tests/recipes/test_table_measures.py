@@ -69,12 +69,15 @@ def test_cramers_v_of_two_by_two_is_the_absolute_correlation():
 
 
 def test_ordered_columns_are_merged_in_groups_of_neighbours():
-    columns = Columns(("ordered", "small", "category"), (10, 2, 10), (True, True, False))
-    codes = np.stack([np.arange(10), np.arange(10) % 2, np.arange(10)], 1)
+    names = ("ordered", "small", "category", "may miss")
+    missing = (False, False, False, True)
+    columns = Columns(names, (10, 2, 10, 10), (True, True, False, True), missing)
+    codes = np.stack([np.arange(10), np.arange(10) % 2, np.arange(10), np.arange(10)], 1)
     fewer, coarse = merged(codes, columns, 4)
-    assert coarse.sizes == [4, 2, 10]
+    assert coarse.sizes == [4, 2, 10, 5]
     assert fewer[:, 0].tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
-    np.testing.assert_array_equal(fewer[:, 1:], codes[:, 1:])
+    np.testing.assert_array_equal(fewer[:, 1:3], codes[:, 1:3])
+    assert fewer[:, 3].tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
     coarse.check("fewer", fewer)
 
 
@@ -92,6 +95,16 @@ def test_a_classifier_reaches_what_is_in_the_samples():
     assert alone.bits > 2
 
 
+def test_an_ordered_target_is_predicted_by_groups_of_its_codes():
+    columns = Columns(("a", "y"), (8, 8), (True, True))
+    data = rows_of(columns, 800)
+    data[:, 1] = data[:, 0] ^ 1  # the neighbour in the same pair of codes
+    assert transfer(data[:400], data[400:], columns, "y").accuracy == 1
+    data[:, 1] = data[:, 0] // 2 * 2 + np.random.default_rng(1).integers(2, size=800)
+    assert transfer(data[:400], data[400:], columns, "y").accuracy == 1
+    assert transfer(data[:400], data[400:], columns, "y", groups=8).accuracy < 0.7
+
+
 def test_a_class_that_samples_lack_costs_finitely_many_bits():
     columns = Columns(("a", "y"), (2, 3), (False, False))
     train = np.array([[0, 0], [1, 0], [1, 0]])
@@ -102,10 +115,16 @@ def test_a_class_that_samples_lack_costs_finitely_many_bits():
     assert quality.bits == pytest.approx(-(math.log2(4 / 6) + math.log2(1 / 6)) / 2)
 
 
-def test_the_closest_record_is_that_of_all_pairs():
-    columns = Columns(("age", "city", "constant"), (5, 4, 1), (True, False, True))
+@pytest.mark.parametrize("may_miss", [False, True])
+def test_the_closest_record_is_that_of_all_pairs(may_miss):
+    names = ("age", "city", "constant")
+    columns = Columns(names, (5, 4, 1), (True, False, True), (may_miss, False, False))
     training, rows = rows_of(columns, 7), rows_of(columns, 30, 1)
-    ages = np.abs(rows[:, None, 0] - training[None, :, 0]) / 4
+    ages = np.abs(rows[:, None, 0] - training[None, :, 0]) / (4 - may_miss)
+    if may_miss:
+        one, other = rows[:, None, 0] == 4, training[None, :, 0] == 4
+        assert (one & ~other).any() and (one & other).any()
+        ages = np.where(one | other, one != other, ages)
     cities = rows[:, None, 1] != training[None, :, 1]
     want = ((ages + cities) / 3).min(1)
     np.testing.assert_allclose(closest(rows, training, columns), want, atol=1e-12)
@@ -164,8 +183,8 @@ def test_halves_of_the_floor_share_no_row():
 
 def wrong_inputs():
     rows = EVERY
-    yield "names, sizes and ordered", lambda: Columns(("a",), (2, 3), (True,))
-    yield "names, sizes and ordered", lambda: Columns((), (), ())
+    yield "names, sizes, ordered", lambda: Columns(("a",), (2, 3), (True,))
+    yield "names, sizes, ordered", lambda: Columns((), (), ())
     yield "size of column 'a' is 0", lambda: Columns(("a",), (0,), (True,))
     yield r"rows\[0, 1\] = 3 in column 'b'", lambda: cramers_v(np.array([[0, 3]]), TWO)
     yield r"reference\[0, 0\] = -1", lambda: column_variation(rows, np.array([[-1, 0]]), TWO)

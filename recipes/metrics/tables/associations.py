@@ -11,7 +11,8 @@ from recipes.metrics.tables.columns import Codes, Columns
 def merged(codes: Codes, columns: Columns, groups: int) -> tuple[Codes, Columns]:
     """Return codes of at most so many groups of neighbours in each ordered column.
 
-    Other columns are unchanged. Fewer cells have less noise from finite numbers of rows.
+    Other columns, and missing values, are unchanged. Fewer cells have less noise from finite
+    numbers of rows.
 
     Raises:
         ValueError: no group; codes that ``columns`` does not have.
@@ -19,12 +20,12 @@ def merged(codes: Codes, columns: Columns, groups: int) -> tuple[Codes, Columns]
     if groups < 1:
         raise ValueError(f"groups is {groups}, must be at least 1")
     columns.check("codes", codes)
-    sizes = [
-        min(size, groups) if ordered else size
-        for size, ordered in zip(columns.sizes, columns.ordered, strict=True)
-    ]
-    fewer = codes * np.asarray(sizes) // np.asarray(columns.sizes)
-    return fewer, Columns(columns.names, sizes, columns.ordered)
+    values = np.asarray(columns.values)
+    fewer = np.where(columns.ordered, np.minimum(values, groups), values)
+    # a missing value follows the values, and so its group follows theirs
+    merged_codes = np.where(codes < values, codes * fewer // np.maximum(values, 1), fewer)
+    sizes = (fewer + np.asarray(columns.missing)).tolist()
+    return merged_codes, Columns(columns.names, sizes, columns.ordered, columns.missing)
 
 
 def pair_variation(rows: Codes, reference: Codes, columns: Columns) -> Float64[np.ndarray, "L L"]:

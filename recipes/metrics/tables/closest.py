@@ -12,8 +12,9 @@ def closest(rows: Codes, training: Codes, columns: Columns) -> Float64[np.ndarra
     .. math:: \min_{y} \frac{1}{L} \sum_l d_l(x_l, y_l)
 
     d is 0 or 1 for equal or other categories, and the share of the codes between two ordered
-    values. 0 is a copy. Compare the distances of samples with those of held-out rows: smaller ones
-    are copies or nearly so, larger ones are rows that the data do not have.
+    values; a missing value is a category. 0 is a copy. Compare the distances of samples with those
+    of held-out rows: smaller ones are copies or nearly so, larger ones are rows that the data do
+    not have.
 
     Raises:
         ValueError: codes that ``columns`` does not have.
@@ -31,9 +32,13 @@ def closest(rows: Codes, training: Codes, columns: Columns) -> Float64[np.ndarra
 def _coordinates(codes: Codes, columns: Columns) -> Float[np.ndarray, "N D"]:
     """Return points whose L1 distance is the sum of the distances of the columns."""
     parts = []
-    for i, (size, ordered) in enumerate(zip(columns.sizes, columns.ordered, strict=True)):
-        if ordered:
-            parts.append(codes[:, i : i + 1] / max(size - 1, 1))
-        else:
-            parts.append(np.eye(size)[codes[:, i]] / 2)
+    for i, (size, ordered) in enumerate(zip(columns.values, columns.ordered, strict=True)):
+        column = codes[:, i]
+        if not ordered:
+            parts.append(np.eye(columns.sizes[i])[column] / 2)
+            continue
+        share = column / max(size - 1, 1)
+        # |u - v| between values, 1 between a missing one and any
+        point = np.stack([share, 1 - share, np.zeros(len(column))], 1) / 2
+        parts.append(np.where((column < size)[:, None], point, [0.0, 0.0, 0.5]))
     return np.concatenate(parts, 1)

@@ -21,16 +21,27 @@ class Columns:
     names: Sequence[str]
     sizes: Sequence[int]
     ordered: Sequence[bool]
+    missing: Sequence[bool] = ()
+    """Whether the last code of a column is that of missing values, which have no order; empty:
+    none is."""
 
     def __post_init__(self) -> None:
-        lengths = (len(self.names), len(self.sizes), len(self.ordered))
+        if not self.missing:
+            object.__setattr__(self, "missing", (False,) * len(self.names))
+        lengths = (len(self.names), len(self.sizes), len(self.ordered), len(self.missing))
         if not self.names or len(set(lengths)) > 1:
             raise ValueError(
-                f"names, sizes and ordered have the lengths {lengths}: must be equal, at least 1"
+                f"names, sizes, ordered and missing have the lengths {lengths}: must be equal, at "
+                "least 1"
             )
         for name, size in zip(self.names, self.sizes, strict=True):
             if size < 1:
                 raise ValueError(f"the size of column {name!r} is {size}, must be at least 1")
+
+    @property
+    def values(self) -> Sequence[int]:
+        """Number of codes of each column without that of missing values."""
+        return [size - missing for size, missing in zip(self.sizes, self.missing, strict=True)]
 
     def check(self, name: str, codes: Codes) -> None:
         """Raise ValueError unless the argument ``name`` has rows, and codes within the sizes."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64
 
+from recipes.metrics.tables.associations import merged
 from recipes.metrics.tables.columns import Codes, Columns
 
 LARGEST = 255
@@ -21,7 +21,13 @@ class Transfer:
 
 
 def transfer(
-    rows: Codes, test: Codes, columns: Columns, target: str, iterations: int = 50, seed: int = 0
+    rows: Codes,
+    test: Codes,
+    columns: Columns,
+    target: str,
+    groups: int = 4,
+    iterations: int = 50,
+    seed: int = 0,
 ) -> Transfer:
     """Train histogram gradient boosting of one column from the others on ``rows``, and test it.
 
@@ -34,7 +40,9 @@ def transfer(
         rows: table to train on.
         test: table to test on.
         columns: columns of both.
-        target: name of the column to predict; each of its codes is a class.
+        target: name of the column to predict.
+        groups: largest number of classes of an ordered target, groups of neighbouring codes; each
+            code of others is a class.
         iterations: number of boosting iterations.
         seed: seed of the classifier.
 
@@ -42,6 +50,8 @@ def transfer(
         ValueError: a target that is not a column, or the only one; codes that ``columns`` does not
             have.
     """
+    from sklearn.ensemble import HistGradientBoostingClassifier  # takes a second
+
     columns.check("rows", rows)
     columns.check("test", test)
     if target not in columns.names or len(columns.names) < 2:
@@ -49,32 +59,27 @@ def transfer(
             f"target is {target!r}, must be one of at least two columns: {[*columns.names]}"
         )
     place = [*columns.names].index(target)
-    probabilities = _predict(rows, test, columns, place, iterations, seed)
-    right = test[:, place]
-    size = columns.sizes[place]
+    alone = Columns(
+        (target,), [columns.sizes[place]], [columns.ordered[place]], [columns.missing[place]]
+    )
+    classes, coarse = merged(rows[:, [place]], alone, groups)
+    right = merged(test[:, [place]], alone, groups)[0][:, 0]
+    size = coarse.sizes[0]
+    pairs = zip(columns.sizes, columns.ordered, strict=True)
+    unordered = [not ordered and number <= LARGEST for number, ordered in pairs]
+    probabilities = np.zeros((len(test), size))
+    known, which = np.unique(classes[:, 0], return_inverse=True)
+    if len(known) == 1:
+        probabilities[:, known] = 1.0
+    else:
+        classifier = HistGradientBoostingClassifier(
+            max_iter=iterations,
+            categorical_features=np.delete(unordered, place),
+            early_stopping=False,
+            random_state=seed,
+        )
+        classifier.fit(np.delete(rows, place, 1), which)
+        probabilities[:, known] = classifier.predict_proba(np.delete(test, place, 1))
     smoothed = (len(rows) * probabilities + 1) / (len(rows) + size)
     costs = -np.log2(smoothed[np.arange(len(test)), right])
     return Transfer(float((smoothed.argmax(1) == right).mean()), float(costs.mean()))
-
-
-def _predict(
-    rows: Codes, test: Codes, columns: Columns, place: int, iterations: int, seed: int
-) -> Float64[np.ndarray, "N K"]:
-    from sklearn.ensemble import HistGradientBoostingClassifier  # takes a second
-
-    probabilities = np.zeros((len(test), columns.sizes[place]))
-    classes = np.unique(rows[:, place])
-    if len(classes) == 1:
-        probabilities[:, classes] = 1.0
-        return probabilities
-    pairs = zip(columns.sizes, columns.ordered, strict=True)
-    unordered = [not ordered and size <= LARGEST for size, ordered in pairs]
-    classifier = HistGradientBoostingClassifier(
-        max_iter=iterations,
-        categorical_features=np.delete(unordered, place),
-        early_stopping=False,
-        random_state=seed,
-    )
-    classifier.fit(np.delete(rows, place, 1), rows[:, place])
-    probabilities[:, classifier.classes_] = classifier.predict_proba(np.delete(test, place, 1))
-    return probabilities
