@@ -24,9 +24,9 @@ def people(count, seed):
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     with (folder / "people.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([HEADER, *people(600, 0)])
+        csv.writer(file).writerows([HEADER, *people(2400, 0)])
     source = {"kind": "table", "files": str(folder / "people.csv")}
-    prepare(SymbolCorpus(source=source, held_out=200), folder / "data")
+    prepare(SymbolCorpus(source=source, held_out=800), folder / "data")
     return open_prepared(folder / "data")
 
 
@@ -41,16 +41,16 @@ def test_columns_are_the_fields_of_the_table(data):
 
 def test_training_rows_measure_as_data_and_shuffled_columns_do_not(data):
     training = np.stack(list(data.train))
-    same = Table().measure([*training[:200]], data)
+    same = Table().measure([*training[:800]], data)
     generator = np.random.default_rng(0)
-    shuffled = np.stack([generator.permutation(training[:200, i]) for i in range(3)], 1)
+    shuffled = np.stack([generator.permutation(training[:800, i]) for i in range(3)], 1)
     other = Table().measure([*shuffled], data)
     for name in NAMES:
         assert {name, f"{name}_error", f"{name}_of_data"} <= {*same}
         assert same[f"{name}_of_data"] == other[f"{name}_of_data"]
     for name in ("marginals", "pairs", "associations"):
         assert abs(same[name] - same[f"{name}_of_data"]) < 4 * same[f"{name}_error"]
-    assert same["accuracy"] == same["accuracy_of_data"] == 1
+    assert min(same["accuracy"], same["accuracy_of_data"]) > 0.98
     assert other["marginals"] < 2 * same["marginals"]
     assert other["pairs"] > 3 * same["pairs"]
     assert other["associations"] > 0.5
@@ -60,9 +60,9 @@ def test_training_rows_measure_as_data_and_shuffled_columns_do_not(data):
 
 
 def test_one_column_may_be_the_target(data):
-    rows = [*np.stack(list(data.train))[:60]]
+    rows = [*np.stack(list(data.train))[:400]]
     result = Table(target="member", halvings=2).measure(rows, data)
-    assert result["accuracy"] == 1
+    assert result["accuracy"] > 0.98
 
 
 def test_bad_input_is_named(data):

@@ -52,7 +52,9 @@ class Table:
         """
         layout = data.layout
         if layout is None or not layout.fields or len(layout.positions) != len(layout.fields):
-            raise ValueError("metrics: the data must be a table, each position a field of its own")
+            raise ValueError(
+                "metrics: the data must be a table, with another field at each position"
+            )
         if len(layout.positions) < 2 or len(data.validation) < LEAST:
             raise ValueError(
                 f"metrics: the table has {len(layout.positions)} columns and "
