@@ -8,7 +8,7 @@ import torch
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.processes import ForwardProcess, LevelProcess, identity
 from ddlib.processes.base import Component
-from ddlib.samplers.control import Needs, SamplingCall
+from ddlib.samplers.control import Control, Needs, SamplingCall
 from ddlib.samplers.loop import share_time
 
 
@@ -100,10 +100,21 @@ def takes_windows(call: SamplingCall) -> bool:
     return able.caches_windows or (able.caches_blocks and whole)
 
 
+def draws_of_chance(call: SamplingCall) -> list[Control]:
+    """Return the controls that sharpen the same log-probabilities in different ways."""
+    row = torch.linspace(0, 1, call.process.vocab_size, device=call.free.device).log_softmax(-1)
+    ends = (1.0, 0.0)
+    return [
+        one
+        for one in call.controls
+        if not all(torch.equal(one.sharpen(t)(row), one.sharpen(t)(row)) for t in ends)
+    ]
+
+
 def without_path(call: SamplingCall) -> object:
     """Return the control or sampler by which a path has no probability."""
-    controls = (one for one in call.controls if Needs.INDEPENDENT_DRAWS in one.breaks)
-    return next(controls, call.sampler)
+    controls = [one for one in call.controls if Needs.INDEPENDENT_DRAWS in one.breaks]
+    return [*controls, *draws_of_chance(call), call.sampler][0]
 
 
 def changes_length(call: SamplingCall) -> object:
@@ -179,7 +190,7 @@ TABLE = (
     ),
     Requirement(
         Needs.INDEPENDENT_DRAWS,
-        lambda call: call.sampler.guarantees.independent_draws,
+        lambda call: call.sampler.guarantees.independent_draws and not draws_of_chance(call),
         lambda call, option: (
             f"{option} with {without_path(call)!r}, by which a path has no probability in closed "
             "form: use Ancestral(), FirstHitting(), an order without noise such as Confidence(), "

@@ -630,6 +630,13 @@ def test_the_rows_of_a_group_have_one_prompt():
             dd.reward_loss(log_probs, path, rewards, group=2)
 
 
+class Jitter(dd.controls.Control):
+    """Noise on log-probabilities that forgets what it was."""
+
+    def sharpen(self, t):
+        return lambda log_probs: log_probs + torch.rand_like(log_probs) * (t < 0.5)
+
+
 test_refusals = refuses(
     """
     dd.sample(MASKS, uniform, SHAPE, record=1) | TypeError | record is 1, must be True or False
@@ -640,6 +647,7 @@ test_refusals = refuses(
     recorded(MASKS, controls=[dd.contrib.Cache('prefix')], pace=Blocks(1)) | TypeError | .
     recorded(MASKS, LeftToRight(), controls=[dd.controls.Settled(0.1)]) | TypeError |
         record is True with Settled
+    recorded(MASKS, controls=[Jitter()]) | TypeError | record is True with Jitter.*no probability
     recorded(GIDD, temperature=0.5) | TypeError | has no levels: z_s is then drawn
     recorded(GIDD, Ancestral(True)) | TypeError | has no levels
     dd.log_prob(MASKS, uniform, None) | TypeError | trajectory is a NoneType, must be the second
