@@ -13,7 +13,7 @@ from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import WARM_UP, Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
-from recipes.config.validation import at_least, check_keys
+from recipes.config.validation import at_least, check_keys, of_types
 
 __all__ = [
     "IN_STRATA",
@@ -35,6 +35,7 @@ __all__ = [
     "fitting",
     "make_pace",
     "numbers",
+    "of_types",
     "own_times",
     "plugins",
     "read_recipe",

@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_type_hints
+
+from ddlib import parts
 
 _THEIRS = {
     "hardware.bf16": "dtype precision fp16 mixed_precision",
@@ -62,6 +64,22 @@ def share(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value}: must lie in [0, 1)")
+
+
+def of_types(holder: Callable[..., Any], **values: Any) -> dict[str, Any]:
+    """Return values in the types that a function, or the fields of a dataclass, state for them.
+
+    Raises:
+        ValueError: a value of another type, by its name.
+    """
+    hints = get_type_hints(holder)
+    result = {}
+    for name, value in values.items():
+        try:
+            result[name] = parts.Key(name, hints[name], None).check(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return result
 
 
 def check_keys(place: str, given: Mapping[str, Any], function: Callable[..., Any]) -> None:

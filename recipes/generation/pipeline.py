@@ -13,7 +13,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.samplers import Sampler
-from recipes.config import at_least, check_keys
+from recipes.config import at_least, check_keys, of_types
 from recipes.console import displayed, render
 from recipes.embeddings.naming import cluster_names
 from recipes.generation import scores
@@ -26,6 +26,7 @@ from recipes.generation.prompt import (
     check_gaps,
     check_known,
     check_prompt,
+    check_whole,
     has_gaps,
     listed,
     row,
@@ -148,7 +149,9 @@ class TextOptions:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ValueError(f"{name}={options[name]!r}: is not an option of a text{hint}")
         steering = {name: value for name, value in options.items() if name in further}
+        steering = of_types(Sampling, **steering)
         values = {name: value for name, value in options.items() if name in own}
+        values = of_types(cls, **values)
         if steering:
             values["sampling"] = replace(values.get("sampling", Sampling()), **steering)
         return cls(**values)
@@ -406,13 +409,18 @@ class Pipeline:
             unknown: whether symbols that the tokenizer lacks are accepted.
 
         Raises:
-            ValueError: before anything is measured: more tokens than the sequences of the model
-                have; symbols that the tokenizer lacks; an order without an exact likelihood.
+            TypeError, ValueError: before anything is measured: another type; a gap; more tokens
+                than the sequences of the model have; symbols that the tokenizer lacks; an order
+                without an exact likelihood.
         """
+        of_types(Pipeline.score, likelihood=likelihood)
+        draws, seed = of_types(Pipeline.score, draws=draws, seed=seed).values()
+        unknown = of_types(Pipeline.score, unknown=unknown)["unknown"]
         at_least(1, draws=draws)
         at_least(0, seed=seed)
-        several = [texts] if isinstance(texts, str) else list(texts)
+        several = listed(texts)
         for text in several:
+            check_whole("texts", text)
             check_known(self.files, "texts", text, unknown)
         if likelihood is not None:
             check_order(self.files, likelihood)
@@ -535,5 +543,12 @@ def pipeline(
         FileNotFoundError, OSError, PermissionError, ValueError: as in ``open_saved``.
     """
     check_keys("pipeline:", reading, LoadOptions)
+    options = LoadOptions(**of_types(LoadOptions, **reading))
+    of_types(pipeline, model=model, precision=precision)
+    batch_size = of_types(pipeline, batch_size=batch_size)["batch_size"]
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Pipeline(LoadOptions(**reading).find(str(model), where, precision), batch_size)
+    try:
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r}: {error}") from error
+    return Pipeline(options.find(str(model), where, precision), batch_size)

@@ -2,7 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -73,9 +82,15 @@ class Row:
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return the prompts of a call, which takes one of them or several."""
+    """Return the prompts of a call, which takes one of them or several.
+
+    Raises:
+        TypeError: neither a prompt nor a list.
+    """
     if prompts is None or isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, Mapping | Set) or not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts: {prompts!r} must be a text, a list of messages or of texts")
     several = list(prompts)
     return [several] if several and isinstance(several[0], Mapping) else several
 
@@ -127,6 +142,15 @@ def _check_prompt(name: str, text: str, chat: bool) -> None:
     for gap in GAP.finditer(text):
         if gap[1] and int(gap[1]) == 0:
             raise ValueError(f"{name}: {gap[0]} has no token, must have at least 1, as in [MASK:1]")
+
+
+def check_whole(name: str, text: object) -> None:
+    """Raise TypeError or ValueError unless a text is one without gaps."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: {text!r} must be a text")
+    check_text(name, text)
+    if match := GAP.search(text):
+        raise ValueError(f"{name}: {match[0]} is a gap, must be a whole text; infill fills gaps")
 
 
 def check_known(saved: ModelFiles, name: str, text: str, allowed: bool = False) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from pretrained_by_others import write
@@ -247,11 +248,69 @@ def test_texts_that_do_not_fit_are_refused_by_name(pipe):
         (dict(seed=-1), "seed=-1: must be at least 0"),
         (dict(max_length=LENGTH + 1), f"length={LENGTH + 1}: must be at most {LENGTH}"),
         (dict(label="3"), "label='3': .* was trained without labels"),
+        (dict(steps="many"), "^steps: Input should be a valid integer.*, got 'many'"),
+        (dict(temperature=(1.0, 0.5, 0.2)), "^temperature: .* valid number or .*at most 2 items"),
+        (dict(end="never"), "^end: Input should be 'free' or 'last', got 'never'"),
+        (dict(forbidden=" the"), "^forbidden: Input should be a valid tuple, got ' the'"),
+        (dict(spacing=None), "^spacing: Input should be 'time' or 'jumps', got None"),
+        (dict(max_new_tokens=True), "^max_new_tokens: Input should not be a boolean, got True"),
+        (dict(stop_strings=["a", None]), "^stop_strings: Input should be a valid string"),
+        (dict(json_schema=[]), "^json_schema: .*valid string.*, got "),
+        (dict(sampling=None), "^sampling: Input should be .*Sampling, got None"),
     ],
 )
 def test_wrong_options_are_refused(pipe, options, message):
     with pytest.raises(ValueError, match=message):
         pipe.generate("We", **options)
+
+
+def test_options_have_the_types_that_they_state(pipe):
+    """A list as a tuple, and numbers of numpy."""
+    ways = dict(steps=np.int64(2), forbidden=[" the"], temperature=[1.0, 0.5])
+    texts = pipe.generate("We", **ways)
+    same = dict(steps=2, forbidden=(" the",), temperature=(1.0, 0.5))
+    assert texts == pipe.generate("We", **same)
+
+
+@pytest.mark.parametrize("prompts", [3, {"role": "user"}, {"We"}])
+def test_what_is_no_list_of_texts_is_refused(pipe, prompts):
+    for call in (pipe.generate, pipe.stream, pipe.chat, pipe.infill, pipe.score):
+        with pytest.raises(TypeError, match=r"^prompts: .* must be a text, a list of messages or"):
+            call(prompts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ([3], {}, "^texts: 3 must be a text"),
+        (None, {}, "^texts: None must be a text"),
+        ("We [MASK]", {}, "^texts: .MASK. is a gap, must be a whole text; infill fills gaps"),
+        ("We \udcff", {}, "^texts='We .*': must be text in UTF-8"),
+        ("We", dict(draws=2.5), "^draws: Input should be a valid integer"),
+        ("We", dict(seed=None), "^seed: Input should be a valid integer, got None"),
+        ("We", dict(likelihood=3), "^likelihood: Input should be a valid string, got 3"),
+        ("We", dict(unknown="maybe"), "^unknown: Input should be a valid boolean"),
+    ],
+)
+def test_wrong_texts_and_options_of_scores_are_refused(pipe, texts, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        pipe.score(texts, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(precision="float64"), "^precision: Input should be 'float32' or 'bfloat16'"),
+        (dict(batch_size=2.5), "^batch_size: Input should be a valid integer"),
+        (dict(trust="module"), "^trust: Input should be a valid tuple, got 'module'"),
+        (dict(block_size="x"), "^block_size: Input should be a valid integer"),
+        (dict(device="nowhere"), "^device='nowhere': Expected one of cpu, cuda"),
+        (dict(model=3), "^model: Input should be a valid string"),
+    ],
+)
+def test_wrong_options_of_loading_are_refused(published, options, message):
+    with pytest.raises(ValueError, match=message):
+        recipes.pipeline(**{"model": published.run, "device": "cpu"} | options)
 
 
 def test_a_pipeline_takes_the_options_of_loading(published):
