@@ -5,11 +5,13 @@ The core never imports this package. Their names in recipes are those of the ent
 
 from ddlib.contrib.batcher import Batcher, Session, sample_together
 from ddlib.contrib.caches import Cache
+from ddlib.contrib.captured import Captured
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
 from ddlib.contrib.constraints.automaton import Automaton
 from ddlib.contrib.constraints.constraint import Constraint
 from ddlib.contrib.filmed import Event, Film, Filmed, Frame, Mark
+from ddlib.contrib.fixed_capacity import FixedCapacity
 from ddlib.contrib.halton import Halton
 from ddlib.contrib.lanes import Lanes
 from ddlib.contrib.leave_one_out import Probe, leave_one_out_probe
@@ -28,12 +30,14 @@ __all__ = [
     "Batcher",
     "Cache",
     "Canvas",
+    "Captured",
     "Checkerboard",
     "Constraint",
     "Daedal",
     "Event",
     "Film",
     "Filmed",
+    "FixedCapacity",
     "Frame",
     "Halton",
     "Lanes",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from ddlib.processes.broadcasting import (
     elapsed,
@@ -171,7 +171,8 @@ def remask_coupling(
         lift: (B, n) or (B, L, n) :math:`\sigma_i`, at most ``max_remask_prob``.
     """
     mass = unsqueeze_times(joint.sum(-2)[..., :-1], 1) * unsqueeze_times(lift, 1)
-    at_level = one_hot(level, joint.shape[-1]).to(joint)
+    each = torch.arange(joint.shape[-1], device=level.device)
+    at_level = (level[..., None] == each).to(joint)  # one_hot waits for the values on a CPU
     up = at_level[..., :-1] * mass
     down = at_level[..., 1:] * mass
     added = pad(up, (1, 0)) - pad(up, (0, 1)) + pad(down, (0, 1)) - pad(down, (1, 0))

@@ -161,8 +161,8 @@ class Guarantees:
     network. A path then has a probability (``log_prob``).
     """
     own_times: bool = False
-    """True if ``step`` takes one time per position, (B, L), False if only one per sequence,
-    (B,).
+    """True if all times that ``step`` takes are ``at(run, k)`` and ``at(run, k + 1)``, which may be
+    those of each position, (B, L); False if it needs one per sequence, (B,), or another time.
     """
 
 

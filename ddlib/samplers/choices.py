@@ -152,8 +152,10 @@ def select_first(ranked: Ranked, number: int) -> Bool[Tensor, "B L"]:
 
 def select_above(ranked: Ranked, bounds: float | tuple[float, ...]) -> Bool[Tensor, "B L"]:
     """Select the positions with at least this score, or the one of their next edge."""
-    bound = torch.tensor(bounds, dtype=torch.float64, device=ranked.score.device)
-    return ranked.score >= (bound if bound.ndim == 0 else bound[(ranked.level - 1).clamp_min(0)])
+    if isinstance(bounds, float):
+        return ranked.score >= bounds
+    bound = torch.stack([ranked.score.new_full((), each) for each in bounds])
+    return ranked.score >= bound[(ranked.level - 1).clamp_min(0)]
 
 
 def select_within(ranked: Ranked, gamma: float) -> Bool[Tensor, "B L"]:
@@ -165,7 +167,9 @@ def select_within(ranked: Ranked, gamma: float) -> Bool[Tensor, "B L"]:
 def select_group(ranked: Ranked, pace: InTurn) -> Bool[Tensor, "B L"]:
     """Select the rest of the group that moves next along a pace."""
     length = ranked.level.shape[1]
-    group = (ranks(pace, length) // pace.size).to(ranked.level.device)[ranked.position]
+    group = (ranks(pace, length) // pace.size).to(ranked.level.device, non_blocking=True)[
+        ranked.position
+    ]
     return group == group[:, :1]
 
 

@@ -70,6 +70,8 @@ class Needs(Flag):
     """All sequences have the length L from the first step to the last."""
     PART_BATCHES = auto()
     """Sequences without a jump are left out of the network's batch."""
+    FIXED_SIZES = auto()
+    """The number of uniforms that a step draws depends on no state."""
 
 
 Processor = Callable[

@@ -21,14 +21,15 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     state = _check_state(run.sampler, run.sampler.init(run))
     state = state._replace(z=torch.where(run.free, state.z, run.fixed))
     memos: list[Any] = []
+    times = run.times.tolist()
     for control in run.controls:
         run, state, memo = control.begin(run, state)
         memos.append(memo)
     for k in range(-1, run.steps):
         if k >= 0:
-            sharpen = run.sharpening(float(run.times[k]))
+            sharpen = run.sharpening(times[k])
             run = run if sharpen is run.sharpen else replace(run, sharpen=sharpen)
-            state = _step(run, state, k)
+            state = take_step(run, state, k)
         for i, control in enumerate(run.controls):
             run, state, memos[i] = control.after_step(run, state, memos[i], k)
         if run.on_step is not None:
@@ -40,7 +41,7 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     return torch.where(run.free, run.sampler.finalize(run, state), state.z)
 
 
-def _step(run: SamplingCall, state: State, k: int) -> State:
+def take_step(run: SamplingCall, state: State, k: int) -> State:
     """Take a step; positions that are not free or whose time does not change keep their states."""
     here = run
     if run.path is not None:

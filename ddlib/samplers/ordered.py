@@ -1,6 +1,7 @@
 """Samplers that choose the positions that descend next."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple, cast
 
 import torch
@@ -195,11 +196,7 @@ class Ordered(Sampler):
             evaluated = list(run.network.at(z, state.t, level > 0))
             score = self.scores(run, evaluated, z, level)
             chosen = self.choose(score, level, least, offset)
-            predictions = (
-                part.take(chosen[part.b, part.i])
-                for part in evaluated
-                if bool(chosen[part.b, part.i].any())
-            )
+            predictions = chain.from_iterable(part.within(chosen) for part in evaluated)
         else:
             chosen = self.choose(score, level, least, offset)
             predictions = run.network.at(z, state.t, chosen)

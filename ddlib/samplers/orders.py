@@ -376,4 +376,4 @@ class InOrder(Ordered):
         rank = self.ranks(z.shape[1])
         if self.scoring.reads:  # groups one after the other; scores differ by less than _APART
             rank = _APART * (rank // self.pace.size)
-        return -rank.to(z.device, torch.float64).expand(z.shape)
+        return -rank.to(z.device, torch.float64, non_blocking=True).expand(z.shape)

@@ -178,12 +178,10 @@ class Remask(Sampler):
 
     def sigma(self, most: Float64[Tensor, "*n levels"]) -> Float64[Tensor, "*n levels"]:
         """Compute the probability to ascend each edge from its upper bound ``most``."""
-        factors = (
-            torch.ones(most.shape[-1])
-            if self.lift is None
-            else torch.tensor(self.lift, dtype=most.dtype)
-        )
-        return _RULES[self.rule](most, (self.eta * factors.to(most)).expand_as(most))
+        factors = [1.0] * most.shape[-1] if self.lift is None else self.lift
+        # filled on the device: a copy of the factors would make the host wait
+        lifted = torch.stack([most.new_full((), self.eta * factor) for factor in factors])
+        return _RULES[self.rule](most, lifted.expand_as(most))
 
     def time(self, grid: Times) -> Times:
         """Map times of the grid, (B,), to times of the process; the identity except for "loop"."""

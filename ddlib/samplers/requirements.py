@@ -117,9 +117,16 @@ def without_path(call: SamplingCall) -> object:
     return [*controls, *draws_of_chance(call), call.sampler][0]
 
 
-def changes_length(call: SamplingCall) -> object:
-    """Return the control that changes lengths."""
-    return next(one for one in call.controls if Needs.FIXED_LENGTH in one.breaks)
+def breaking(call: SamplingCall, need: Needs) -> object:
+    """Return the control by which a call lacks a property, or else the sampler."""
+    return next((one for one in call.controls if need in one.breaks), call.sampler)
+
+
+def fixed_sizes(call: SamplingCall) -> bool:
+    """Return whether levels are drawn from uniforms at all positions, and states given these."""
+    guarantees = call.sampler.guarantees
+    drawn = guarantees.independent_draws and guarantees.supports_joint_draws
+    return drawn and isinstance(call.process, LevelProcess)
 
 
 TABLE = (
@@ -193,9 +200,9 @@ TABLE = (
         lambda call: call.sampler.guarantees.independent_draws and not draws_of_chance(call),
         lambda call, option: (
             f"{option} with {without_path(call)!r}, by which a path has no probability in closed "
-            "form: use Ancestral(), FirstHitting(), an order without noise such as Confidence(), "
-            "or Remask of another rule than 'confidence', and no control of the draws, the length "
-            "or the network's features"
+            "form: use Ancestral(), FirstHitting(), an order without noise "
+            "such as Confidence(), or Remask of another rule than 'confidence', and no control of "
+            "the draws, the length or the network's features"
         ),
     ),
     Requirement(
@@ -219,9 +226,9 @@ TABLE = (
         Needs.JOINT_DRAWS,
         lambda call: call.sampler.guarantees.supports_joint_draws,
         lambda call, option: (
-            f"{option}, which {call.sampler!r} does not support: a sampler must draw each token "
-            "when it is unmasked and keep it or remask it, as LeftToRight(), Confidence() and "
-            "Ancestral() do"
+            f"{option}, which {breaking(call, Needs.JOINT_DRAWS)!r} does not support: a sampler "
+            "must draw each token when it is unmasked and keep it or remask it, as LeftToRight(), "
+            "Confidence() and Ancestral() do"
         ),
     ),
     Requirement(
@@ -293,16 +300,25 @@ TABLE = (
         Needs.FIXED_LENGTH,
         lambda call: True,
         lambda call, option: (
-            f"{option} and {changes_length(call)!r}, must not hold both: it is for sequences of "
-            "the fixed length L"
+            f"{option} and {breaking(call, Needs.FIXED_LENGTH)!r}, must not hold both: it is for "
+            "sequences of the fixed length L"
         ),
     ),
     Requirement(
         Needs.PART_BATCHES,
         lambda call: True,
         lambda call, option: (
-            f"{option} and WholeBatch(), must not hold both: a row must keep its memory in steps "
-            "without a call"
+            f"{option} and {breaking(call, Needs.PART_BATCHES)!r}, must not hold both: a row must "
+            "keep its memory in steps without a call"
+        ),
+    ),
+    Requirement(
+        Needs.FIXED_SIZES,
+        fixed_sizes,
+        lambda call, option: (
+            f"{option} with {call.sampler!r} on {call.process!r}, whose steps draw by sizes that "
+            "depend on the states: use a process with levels, and Ancestral(), FirstHitting(), an "
+            "order without noise such as Confidence(), or Remask of another rule than 'confidence'"
         ),
     ),
     Requirement(

@@ -12,12 +12,14 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 _debug = os.environ.get("DDLIB_DEBUG", "0") not in ("", "0")
+_hidden = ContextVar("_hidden", default=False)
 
 
 def debug(active: bool = True) -> None:
@@ -30,9 +32,21 @@ def debug(active: bool = True) -> None:
 
 def visible(tensor: Tensor) -> bool:
     """Return whether the values of ``tensor`` may be checked: it is on the CPU, or ``debug(True)``
-    was called.
+    was called, and not within ``hide_values``.
     """
-    return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
+    if torch.compiler.is_compiling() or _hidden.get():
+        return False
+    return tensor.device.type == "cpu" or _debug
+
+
+@contextmanager
+def hide_values() -> Iterator[None]:
+    """Check no values of tensors in a block, as on an accelerator, in this thread."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
 
 
 class UsageWarning(UserWarning):

@@ -41,7 +41,6 @@ class NoHost(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-@pytest.mark.xfail(raises=TypeError, strict=True, reason="not met yet: steps of fixed capacity")
 @pytest.mark.parametrize("sampler", [Ancestral(), Remask(0.5), Confidence()], ids=repr)
 def test_a_step_of_fixed_capacity_never_waits_for_the_device(sampler):
     """All steps are one graph: calls have one shape, and no size depends on what is drawn."""
@@ -61,7 +60,8 @@ def test_a_step_of_fixed_capacity_never_waits_for_the_device(sampler):
         if k == STEPS - 1:
             mode.__exit__(None, None, None)
 
-    fixed = generate(network, sampler, capacity=LENGTH, on_step=watch)
+    controls = [dd.contrib.FixedCapacity()]
+    fixed = generate(network, sampler, controls=controls, on_step=watch)
     assert torch.equal(fixed, plain)
     assert len(shapes) == 1
 

@@ -16,7 +16,16 @@ from zoo.networks import KINDS
 
 import ddlib as dd
 from ddlib import paces, registry
-from ddlib.contrib import Automaton, Cache, Constraint, Daedal, Length, Psi, RhoEOS
+from ddlib.contrib import (
+    Automaton,
+    Cache,
+    Constraint,
+    Daedal,
+    FixedCapacity,
+    Length,
+    Psi,
+    RhoEOS,
+)
 from ddlib.processes import Masked, Product, RateMatrix
 from ddlib.processes.examples import four, special
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, Particles, Remask, UnsupportedError
@@ -131,7 +140,7 @@ def offered_by_sampler(sampler):
     name = type(sampler).__name__
     if name == "Particles":
         lacking = Needs.ONE_SEQUENCE | Needs.STEP_TIMES | Needs.INDEPENDENT_DRAWS
-        return offered_by_sampler(sampler.sampler) & ~lacking
+        return offered_by_sampler(sampler.sampler) & ~(lacking | Needs.FIXED_SIZES)
     by_times = name not in BY_COUNT or getattr(sampler, "per_step", None) is not None
     offered = Needs.ONE_SEQUENCE | (Needs.TIMES if by_times else Needs.NO_TIMES)
     if name == "Corrected":
@@ -145,7 +154,9 @@ def offered_by_sampler(sampler):
     if name in BY_COUNT | {"Ancestral", "Remask"} and rule != "confidence":
         noisy = getattr(sampler, "temperature", 0) or getattr(sampler, "edit", None) is not None
         offered |= NONE if noisy else Needs.INDEPENDENT_DRAWS
-    return offered | Needs.JOINT_DRAWS if keeps else offered
+    offered |= Needs.JOINT_DRAWS if keeps else NONE
+    by_sizes = Needs.JOINT_DRAWS | Needs.INDEPENDENT_DRAWS
+    return offered | Needs.FIXED_SIZES if by_sizes in offered else offered
 
 
 def steers(sampler):
@@ -176,6 +187,7 @@ ALIKE = Needs.TOKEN_DISTRIBUTIONS | Needs.ONE_ALPHABET
 LENGTHS = (
     FINAL | Needs.ONE_ALPHABET | Needs.ONE_SEQUENCE | Needs.ONE_TIME | Needs.TOKEN_DISTRIBUTIONS
 )
+SIZES = ALIKE | Needs.FIXED_SIZES | Needs.FIXED_LENGTH
 CONTROLS = [
     (Truncation(0.7, 0.9), Needs.TOKEN_DISTRIBUTIONS),
     (HEATED, Needs.TOKEN_DISTRIBUTIONS),
@@ -198,6 +210,8 @@ CONTROLS = [
         | Needs.PART_BATCHES,
     ),
     (WholeBatch(), NONE),
+    (FixedCapacity(), SIZES),
+    (FixedCapacity(graph=True), SIZES | Needs.NO_BLOCKS),
     (Cache("none"), NONE),
     (Cache("dual"), Needs.BLOCKS | Needs.WINDOWS),
     (Cache("prefix:refresh=1"), Needs.BLOCKS | Needs.WINDOWS),
@@ -210,6 +224,7 @@ BROKEN = {
     RhoEOS: Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS,
     Daedal: Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS,
     WholeBatch: Needs.PART_BATCHES,
+    FixedCapacity: Needs.INDEPENDENT_DRAWS | Needs.JOINT_DRAWS | Needs.PART_BATCHES,
     Constraint: Needs.INDEPENDENT_DRAWS,
     Settled: Needs.INDEPENDENT_DRAWS,
     Memory: Needs.INDEPENDENT_DRAWS,
@@ -270,6 +285,8 @@ class Call:
         forced = getattr(sampler, "force_transition", False)
         if process in WITH_LEVELS or not (truncated or forced):
             self.offered |= Needs.UNCHANGED_DRAWS
+        if process not in WITH_LEVELS - {"fields"}:
+            self.offered &= ~Needs.FIXED_SIZES
         for control in self.controls:
             self.offered &= ~broken_by(control)
         self.needs = [
@@ -337,7 +354,7 @@ class Call:
             return type(self.network).__name__
         if need in Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME:
             return f"pace is {self.pace!r}, must "
-        if need is Needs.INDEPENDENT_DRAWS:
+        if need in Needs.INDEPENDENT_DRAWS | Needs.JOINT_DRAWS:
             broken = [one for one in self.controls if need in broken_by(one)]
             return repr(broken[0] if broken else self.sampler)
         if need in Needs.FIXED_LENGTH | Needs.PART_BATCHES:
@@ -385,7 +402,8 @@ OFFERED_BY = {
     | Needs.TIMES
     | Needs.NO_TIMES
     | Needs.STEP_TIMES
-    | Needs.INDEPENDENT_DRAWS,
+    | Needs.INDEPENDENT_DRAWS
+    | Needs.FIXED_SIZES,
     "pace": Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME,
     "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES | Needs.UNCHANGED_DRAWS,
 }
@@ -457,7 +475,7 @@ def clash(call):
     endings = [one for one in controls if isinstance(one, Ending)]
     patterns = [
         r"must hold at most one \w+"
-        for kind in (Cache, Constraint, Length)
+        for kind in (Cache, Constraint, FixedCapacity, Length)
         if sum(isinstance(one, kind) for one in controls) > 1
     ]
     if constrained and any(isinstance(one, Settled) or one.least for one in endings):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pretended_device import Pretended
 from training_runs import context, curve, finish
+from zoo.pretended_device import Pretended
 from zoo.runs import recipe, text
 
 from benchmarks.profile import TINY_PROFILE, run

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pretended_device import Pretended
+from zoo.pretended_device import Pretended
 
 from benchmarks.profile import TINY_PROFILE, batches, run
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from pretended_device import Pretended
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo.pretended_device import Pretended
 
 from benchmarks.profile import TINY_PROFILE, batches, run
 from ddlib.utils import philox, random

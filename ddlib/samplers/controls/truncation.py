@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -64,13 +64,16 @@ class Truncation(Control):
         top_p = check_number(*_name_and_value("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return identity
-        return partial(
-            _sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p
-        )
+        return _sharpen_by(temperature, top_p, self.top_k, self.min_p)
 
 
 def _name_and_value(name: str, value: Scheduled, t: float) -> tuple[str, float]:
     return (f"{name}({t:g})", value(t)) if callable(value) else (name, value)
+
+
+@lru_cache(maxsize=1)  # so that a constant temperature is one function in all steps
+def _sharpen_by(temperature: float, top_p: float, top_k: int | None, min_p: float) -> Sharpen:
+    return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
 
 
 def _sharpen(

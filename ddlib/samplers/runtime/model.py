@@ -377,6 +377,12 @@ class Predictions(NamedTuple):
         """Select some of the positions."""
         return Predictions(self.network, *(column[some] for column in self[1:]))
 
+    def within(self, where: Bool[Tensor, "B L"]) -> Iterator["Predictions"]:
+        """Yield the predictions at those of the positions that are in ``where``, if any are."""
+        here = where[self.b, self.i]
+        if bool(here.any()):
+            yield self.take(here)
+
     def token_logits(
         self, target: Int64[Tensor, "N"], force: bool = False
     ) -> Float[Tensor, "N 1 V"]:
