@@ -5,7 +5,7 @@ import re
 import torch
 
 import ddlib as dd
-from ddlib.contrib import Automaton, Cache, Constraint, Psi, RhoEOS
+from ddlib.contrib import Automaton, Cache, Constraint, FixedCapacity, Psi, RhoEOS
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.processes import GIDD, Masked, Product, Uniform
 from ddlib.samplers import (
@@ -187,6 +187,10 @@ CALLS = {
     "memory and blocks": lambda: call(denoiser=Recalling(), pace=Blocks(2), controls=[Memory()]),
     "memory and whole batches": lambda: call(
         denoiser=Recalling(), controls=[Memory(), WholeBatch()]
+    ),
+    "fixed capacity without levels": lambda: call(UNIFORM, controls=[FixedCapacity()]),
+    "fixed capacity and a constraint": lambda: call(
+        controls=[Constraint(ANYTHING), FixedCapacity()]
     ),
     "cache's name": lambda: call(controls=[Cache("triple")]),
     "cache's refresh": lambda: call(controls=[Cache("dual:refresh=0")]),
