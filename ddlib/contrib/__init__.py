@@ -5,7 +5,7 @@ The core never imports this package. Their names in recipes are those of the ent
 
 from ddlib.contrib.batcher import Batcher, Session, sample_together
 from ddlib.contrib.caches import Cache
-from ddlib.contrib.captured import Captured
+from ddlib.contrib.captured import Captured, CaptureError
 from ddlib.contrib.checkerboard import Checkerboard
 from ddlib.contrib.consistency import bridge, consistency_loss
 from ddlib.contrib.constraints.automaton import Automaton
@@ -30,6 +30,7 @@ __all__ = [
     "Batcher",
     "Cache",
     "Canvas",
+    "CaptureError",
     "Captured",
     "Checkerboard",
     "Constraint",

@@ -5,6 +5,7 @@ A graph launches all of them at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -21,22 +22,29 @@ class Recording(Protocol):
         """Run it again and return its results, which are in the same memory each time."""
 
 
-Record = Callable[[Callable[[], Any], torch.device], Recording]
-"""Factory of a recording, from a function and its device."""
+Record = Callable[[Callable[[], Any], torch.device, int], Recording]
+"""Factory of a recording, from a function, its device, and the number of calls before."""
+
+
+class CaptureError(RuntimeError):
+    """Error for a function that cannot be recorded, such as one that reads a value of the
+    device.
+    """
 
 
 class CudaRecording:
     """CUDA graph of a function, whose operations must wait for no value of the device.
 
-    The function is called ``warm_up`` times before, which allocates what libraries keep.
-
     Args:
         function: of no arguments.
         device: the device.
-        warm_up: number of calls before; 0 if it was called before.
+        warm_up: number of calls before, in which libraries allocate what they keep.
+
+    Raises:
+        CaptureError: an operation that cannot be a part of a graph.
     """
 
-    def __init__(self, function: Callable[[], Any], device: torch.device, warm_up: int = 3) -> None:
+    def __init__(self, function: Callable[[], Any], device: torch.device, warm_up: int) -> None:
         stream = torch.cuda.Stream(device)
         current = torch.cuda.current_stream(device)
         stream.wait_stream(current)
@@ -46,8 +54,11 @@ class CudaRecording:
         current.wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         # another thread may copy data to the device meanwhile
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._results = function()
+        try:
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._results = function()
+        except RuntimeError as error:
+            raise CaptureError(f"no CUDA graph can be made: {error}") from error
 
     def replay(self) -> Any:
         self._graph.replay()
@@ -60,7 +71,7 @@ class Rerun:
     So whatever reads the results sees them change as those of a graph do.
     """
 
-    def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
+    def __init__(self, function: Callable[[], Any], device: torch.device, warm_up: int) -> None:
         self._function = function
         self._results: Any = None
 
@@ -73,10 +84,10 @@ class Rerun:
         return self._results
 
 
-def record_on(function: Callable[[], Any], device: torch.device) -> Recording:
+def record_on(function: Callable[[], Any], device: torch.device, warm_up: int) -> Recording:
     """Record a function: a graph on a CUDA device, else calls."""
     kind = CudaRecording if device.type == "cuda" else Rerun
-    return kind(function, device)
+    return kind(function, device, warm_up)
 
 
 class Captured:
@@ -88,6 +99,8 @@ class Captured:
 
     Args:
         function: of tensors; its sizes depend on the shapes of these alone, and it reads no value.
+        warm_up: number of calls before a graph is recorded; 0 for a function that changes what it
+            reads, which must have been called before.
         record: factory of recordings.
 
     Example:
@@ -97,8 +110,9 @@ class Captured:
         (tensor([0., 0.]), tensor([0., 0.]))
     """
 
-    def __init__(self, function: Function, record: Record = record_on) -> None:
+    def __init__(self, function: Function, warm_up: int = 3, record: Record = record_on) -> None:
         self._function = function
+        self._warm_up = warm_up
         self._record = record
         self._recordings: dict[Any, tuple[Sequence[Tensor], Recording]] = {}
 
@@ -106,7 +120,8 @@ class Captured:
         key = tuple((one.shape, one.dtype, one.device) for one in inputs)
         if key not in self._recordings:
             copies = [one.clone() for one in inputs]
-            recording = self._record(lambda: self._function(*copies), inputs[0].device)
+            call = partial(self._function, *copies)
+            recording = self._record(call, inputs[0].device, self._warm_up)
             self._recordings[key] = copies, recording
         buffers, recording = self._recordings[key]
         for buffer, value in zip(buffers, inputs, strict=True):

@@ -36,24 +36,32 @@ Rule = Callable[[Any, FlatBatch, LossOptions, torch.dtype], LossPlan]
 
 RULES: dict[str, Rule] = {}
 """Rules by the name that a process class states in ``fused``."""
+FIXED_RULES: dict[str, Rule] = {}
+"""Those whose sizes do not depend on the states."""
 
 
 def plan(
-    process: ForwardProcess, rows: FlatBatch, options: LossOptions, dtype: torch.dtype
+    process: ForwardProcess,
+    rows: FlatBatch,
+    options: LossOptions,
+    dtype: torch.dtype,
+    whole: bool = False,
 ) -> LossPlan:
     """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's
     class.
 
     The rule is that of the first class in the method resolution order that states ``fused`` in its
-    body. It does not hold for a subclass that overrides the loss and does not state it again.
+    body. It does not hold for a subclass that overrides the loss and does not state it again. With
+    ``whole`` the sizes of the plan do not depend on the states.
     """
+    rules = FIXED_RULES if whole else RULES
     methods = {
         "weighted_divergence",
         *([] if options.name == "standard" else [f"{options.name}_weighted_divergence"]),
     }
     for cls in type(process).__mro__:
         if "fused" in vars(cls):
-            return RULES.get(vars(cls)["fused"], _general)(process, rows, options, dtype)
+            return rules.get(vars(cls)["fused"], _general)(process, rows, options, dtype)
         if methods & vars(cls).keys():
             break
     return _general(process, rows, options, dtype)
@@ -162,7 +170,8 @@ def _uniform(
     )
 
 
-RULES |= {"hierarchical": _hierarchical, "uniform": _uniform}
+FIXED_RULES["uniform"] = _uniform
+RULES |= FIXED_RULES | {"hierarchical": _hierarchical}
 
 
 def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Block:

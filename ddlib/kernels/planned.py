@@ -56,11 +56,12 @@ class PlannedLoss:
         *,
         parameterization: Parameterization = "cavity",
         dtype: torch.dtype = torch.float32,
+        whole: bool = False,
     ) -> Self:
         """Plan the loss of a batch.
 
         Args:
-            process: as in ``training_loss``, as are all arguments but the last.
+            process: as in ``training_loss``, as are all arguments but the last two.
             x: see there.
             z: see there.
             t: see there; times, not a draw.
@@ -68,13 +69,15 @@ class PlannedLoss:
             mode: see there.
             parameterization: see there.
             dtype: that of the hidden states, with autocast that of its matrix products.
+            whole: whether all columns are computed for all positions. No size then depends on the
+                states, so that the loss may be a part of a CUDA graph.
 
         Raises:
             TypeError, ValueError: as ``training_loss``.
         """
         options = LossOptions(weighting, mode, parameterization)
         LossInputs.of(process, x, z, t, options, None, None)
-        parts = plan(process, FlatBatch.of(x, z, t), options, dtype)
+        parts = plan(process, FlatBatch.of(x, z, t), options, dtype, whole)
         for part in parts.blocks:
             part.read()
         batch = (x, z, t)

@@ -150,9 +150,15 @@ class Hardware:
     """Matrix products in bfloat16; weights, optimizer and loss stay in float32."""
     compile: bool = False
     """Compile the network, see ``graph``."""
-    graph: Literal["blocks", "trunk"] = "blocks"
+    graph: Literal["blocks", "trunk", "step"] = "blocks"
     """With ``compile``: one graph for each block, which are alike and compiled once; or one for all
-    blocks and the last normalisation, with fewer calls of the host and a longer compilation."""
+    blocks and the last normalisation, with fewer calls of the host and a longer compilation. With
+    or without it, "step": forward and backward pass, optimizer and average are one CUDA graph, for
+    small networks on one device. The loss then computes all logits at all positions."""
+    ahead: bool = True
+    """Compute the data and noise of a step while the device computes the step before."""
+    wait: bool = False
+    """Wait for the device at the end of each step: slower, for measurements."""
     recompute: bool = False
     """Keep no activations inside blocks: less memory, a third more work."""
     threads: int = 4
@@ -169,10 +175,10 @@ class Hardware:
         )
         if self.graph == "trunk" and not self.compile:
             raise ValueError("graph='trunk': has no effect without compile=True")
-        if self.graph == "trunk" and (self.shard or self.recompute):
+        if self.graph != "blocks" and (self.shard or self.recompute):
             raise ValueError(
-                f"graph='trunk': not with shard={self.shard}, recompute={self.recompute}, which "
-                "treat blocks one by one"
+                f"graph={self.graph!r}: not with shard={self.shard}, recompute={self.recompute}, "
+                "which treat blocks one by one"
             )
         if self.peak is not None and not 0 < self.peak < math.inf:
             raise ValueError(f"peak={self.peak}: must be positive")

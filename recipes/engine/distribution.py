@@ -39,7 +39,7 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     for block in blocks(model):
         if hardware.recompute:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if hardware.compile and hardware.graph == "blocks":
+        if hardware.compile and hardware.graph != "trunk":
             block.compile()
     if hardware.graph == "trunk":
         able(model, CompilesTrunk, "hardware.graph='trunk'", "compile_trunk").compile_trunk()

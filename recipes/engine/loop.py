@@ -27,6 +27,7 @@ from recipes.engine.distribution import check_sharding
 from recipes.engine.divergence import DivergenceGuard
 from recipes.engine.export import publish
 from recipes.engine.folder import hold
+from recipes.engine.graph import say_without_graph
 from recipes.engine.launched import Launched
 from recipes.engine.optimizer import check_decay
 from recipes.engine.parallel import join
@@ -95,6 +96,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         messages += [
             *check_decay(recipe.optimizer, recipe.steps),
             *check_sharding(recipe.hardware, world),
+            *say_without_graph(recipe.hardware, world),
         ]
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")

@@ -60,7 +60,7 @@ def check_decay(config: Optimizer, steps: int) -> list[str]:
 
 def update(
     optimizers: Iterable[torch.optim.Optimizer],
-    rate: float,
+    rate: float | Tensor,
     broken: Float[Tensor, ""],
     excess: Float[Tensor, ""],
 ) -> None:
@@ -70,7 +70,7 @@ def update(
         optimizers: AdamW and Muon. They divide gradients by their attribute ``grad_scale``, and
             leave weights and states as they are where ``found_inf`` is 1; both are read on the
             device, in the optimizer's own pass over the gradients.
-        rate: the learning rate.
+        rate: the learning rate, on the device where AdamW is a part of a CUDA graph.
         broken: 1 where a gradient is not finite, else 0.
         excess: norm of the gradients over its maximum, at least 1.
     """
@@ -98,10 +98,13 @@ class Average:
             name: p.detach().clone() for name, p in self._weights.items()
         }
 
+    def decay_at(self, step: int) -> float:
+        """Return the decay after step 0, 1, ...."""
+        return min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, step: int, broken: Float[Tensor, ""]) -> None:
-        """Update the average with the weights after step 0, 1, ..., unless ``broken`` is 1."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+    def update(self, decay: float | Tensor, broken: Float[Tensor, ""]) -> None:
+        """Update the average with the present weights, unless ``broken`` is 1."""
         share = (1 - broken.double()) * (1 - decay)
         for name, average in self.weights.items():
             average.lerp_(self._weights[name], share.to(average.dtype))

@@ -1,6 +1,6 @@
 """Objects of a training run, and one training step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from recipes.data.agreement import check_lengths
 from recipes.engine.ahead import read_ahead, worker_for
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
 from recipes.engine.distribution import accumulating, gather_again, spread
+from recipes.engine.graph import CapturedPasses, Numbers, Passes, check_graph
 from recipes.engine.launched import HostCopy, Launched
 from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
@@ -123,6 +124,7 @@ class Run:
         filled = context(recipe, data, world)
         process = make_process(recipe, filled, data, world)
         model = make_model(recipe, ModelContext(filled, process))
+        check_graph(recipe, world, model)
         if writes:
             check_folder(recipe.output, model, recipe.optimizer.ema > 0)
         if earlier is None:
@@ -157,6 +159,14 @@ class Run:
         objective.begin(run.setting)
         return run
 
+    @cached_property
+    def compute(self) -> Passes:
+        """Work of a step on the device; one graph with ``hardware.graph: step``."""
+        if self.recipe.hardware.graph != "step":
+            return self.passes
+        state = self.state
+        return CapturedPasses(self.passes, state.objective, state.optimizers, self.world.device)
+
     @property
     def setting(self) -> Setting:
         """Objects that the training objective takes."""
@@ -189,13 +199,15 @@ class Run:
 
     def inputs(self, last: int) -> Iterator[list[Any]]:
         """Return what ``launch`` takes in each step from the next one up to step ``last``, computed
-        one step ahead.
+        one step ahead unless ``hardware.ahead`` is False.
 
         Close the iterator before the end of the run.
         """
         first = self.facts.step
         _ = self.network.parameterization  # found before another thread reads it
         batches = islice(self.batches(), last - first)
+        if not self.recipe.hardware.ahead:
+            return (self.ready(batch, number) for number, batch in enumerate(batches, first))
         return read_ahead(batches, self.ready, first, worker_for(self.world.device))
 
     def ready(self, batches: list[Batch], number: int) -> list[Any]:
@@ -236,6 +248,30 @@ class Run:
         if implements(self.network.model, Steps):
             self.network.model.at_step(number)
         noisy = objective.prepare(parts, number)
+        average = self.state.average
+        value = rate(recipe.optimizer, number, recipe.steps)
+        decay = 1.0 if average is None else average.decay_at(number)
+        values, per_token = self.compute(noisy, Numbers(value, decay, float(stop)))
+        self.last = noisy[-1]
+        numbers = objective.numbers_to_log()
+        objective.after()
+        self.facts = replace(self.facts, step=number + 1)
+        copy = HostCopy(values)
+        if recipe.hardware.wait:
+            copy.read()
+        return Launched(number, copy, value, noisy, per_token, numbers)
+
+    def passes(
+        self, noisy: Sequence[NoisyBatch], numbers: Numbers
+    ) -> tuple[Float[Tensor, " n"], list[Float[Tensor, "B L"]]]:
+        """Compute loss and gradients of the micro-batches of a step, and update the weights.
+
+        Returns:
+            the numbers of ``Launched.values``, and the loss of each token, of each micro-batch.
+        """
+        recipe = self.recipe
+        world = self.world
+        objective = self.state.objective
         total = world.sum(torch.stack([part.mask.sum() for part in noisy]).sum())
         sums = 0.0
         loss = torch.zeros((), dtype=torch.float64, device=world.device)
@@ -251,27 +287,21 @@ class Run:
             loss += losses.sum(dtype=torch.float64)
             per_token.append(losses)
             sums = sums + level_sums(self.process, losses, part)
-        self.last = noisy[-1]
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
         norm = _full(nn.utils.get_total_norm(gradients))
         finite = loss.isfinite() & norm.isfinite()
-        stopping = torch.full_like(loss, stop)
+        stopping = torch.zeros_like(loss) + numbers.stop
         summed = world.sum(
             torch.cat([torch.stack([loss, (~finite).double(), stopping]), sums.flatten()])
         )
-        self.broken = torch.maximum(self.broken, (summed[1] > 0).float())
-        value = rate(recipe.optimizer, number, recipe.steps)
+        torch.maximum(self.broken, (summed[1] > 0).float(), out=self.broken)
         with record_function("update"):
             excess = (norm / recipe.optimizer.max_grad_norm).clamp(min=1)
-            update(self.state.optimizers, value, self.broken, excess)
+            update(self.state.optimizers, numbers.rate, self.broken, excess)
             if self.state.average is not None:
-                self.state.average.update(number, self.broken)
-        numbers = objective.numbers_to_log()
-        objective.after()
-        self.facts = replace(self.facts, step=number + 1)
+                self.state.average.update(numbers.decay, self.broken)
         local = torch.stack([norm.double(), total.double(), (~finite).double()])
-        values = HostCopy(torch.cat([local, summed]))
-        return Launched(number, values, value, noisy, per_token, numbers)
+        return torch.cat([local, summed]), per_token
 
     def finish(self, launched: Launched) -> Step:
         """Wait for a step and return its results.

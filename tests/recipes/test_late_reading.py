@@ -94,7 +94,7 @@ def test_optimizers_and_averages_that_are_not_broken_are_those_without_the_flag(
             weight.grad = torch.randn_like(weight)
             other.grad = weight.grad.clone()
         update(flagged, 0.02, torch.zeros(()), torch.ones(()))
-        average.update(step, torch.zeros(()))
+        average.update(average.decay_at(step), torch.zeros(()))
         for optimizer in plain:
             optimizer.step()
         decay = min(0.9, (1 + step) / (10 + step))

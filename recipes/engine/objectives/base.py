@@ -110,6 +110,15 @@ class Objective(dd.parts.Part):
         """
         return noisy
 
+    def fix_sizes(self, noisy: NoisyBatch) -> NoisyBatch:
+        """Return a micro-batch whose loss computes in sizes that do not depend on its states, for
+        ``hardware.graph: step``.
+
+        A class with its own loss states it again. It must draw nothing in Python, and read no
+        value of the device.
+        """
+        return noisy
+
     @abstractmethod
     def loss(
         self, noisy: NoisyBatch, network: Network, scale: Tensor

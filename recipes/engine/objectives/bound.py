@@ -169,12 +169,17 @@ class Bound(Objective):
                 )
 
     def ahead(self, batches: list[Batch], step: int) -> list[Any]:
-        return [self.plan(self.noise(self.mark(batch, step), step)) for batch in batches]
+        noisy = [self.noise(self.mark(batch, step), step) for batch in batches]
+        fixed = self.setting.recipe.hardware.graph == "step"
+        return noisy if fixed else [self.plan(one) for one in noisy]
 
     def prepare(self, batches: list[Any], step: int) -> list[NoisyBatch]:
         return batches
 
-    def plan(self, noisy: NoisyBatch) -> NoisyBatch:
+    def fix_sizes(self, noisy: NoisyBatch) -> NoisyBatch:
+        return self.plan(noisy, whole=True)
+
+    def plan(self, noisy: NoisyBatch, whole: bool = False) -> NoisyBatch:
         """Return a micro-batch with the plan of its loss, which the network does not change."""
         network = self.setting.network
         if not network.split:
@@ -188,6 +193,7 @@ class Bound(Objective):
             self.mode,
             parameterization=network.parameterization,
             dtype=network.dtype,
+            whole=whole,
         )
         return replace(noisy, planned=planned)
 
