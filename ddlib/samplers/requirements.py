@@ -200,9 +200,9 @@ TABLE = (
         lambda call: call.sampler.guarantees.independent_draws and not draws_of_chance(call),
         lambda call, option: (
             f"{option} with {without_path(call)!r}, by which a path has no probability in closed "
-            "form: use Ancestral(), FirstHitting(), an order without noise "
-            "such as Confidence(), or Remask of another rule than 'confidence', and no control of "
-            "the draws, the length or the network's features"
+            "form: use Ancestral(), FirstHitting(), an order without noise such as Confidence(), "
+            "or Remask of another rule than 'confidence', and no control of the draws, the length "
+            "or the network's features"
         ),
     ),
     Requirement(
