@@ -1,12 +1,12 @@
 """Joint network calls of calls of ``sample`` that differ in length, options and steps."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Condition, Event, Lock, Thread
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ WITH_CACHE = ("extend", "prefill", "prefill_around")
 WRAPPERS = ("after", "with_label", "with_padding")
 """Methods of denoisers that return another denoiser."""
 
+Drawn = TypeVar("Drawn")
 Mode = tuple[str, torch.dtype, bool]
 """Arguments of ``torch.autocast``."""
 
@@ -88,6 +89,32 @@ class Batcher:
         From then on the others wait until it calls the denoiser, or leaves.
         """
         return Session(self)
+
+    def run(self, draws: Sequence[Callable[[Denoiser], Drawn]]) -> list[Drawn]:
+        """Return the results of functions of the joined denoiser, each in a thread of its own.
+
+        At most as many run at a time as a joint call has rows; the next one begins when one ends.
+
+        Raises:
+            Exception: what one of them raises; the others are cancelled.
+        """
+        count = min(max(len(draws), 1), self.rows[-1])
+        sessions = [self.join() for _ in draws]
+        with ThreadPoolExecutor(
+            count, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+        ) as pool:
+            runs = [
+                pool.submit(each._apply, draw) for each, draw in zip(sessions, draws, strict=True)
+            ]
+            try:
+                ended = wait(runs, return_when=FIRST_EXCEPTION).done
+                errors = [error for run in ended if (error := run.exception()) is not None]
+            finally:
+                for session in sessions:
+                    session.cancel()
+        if errors:
+            raise errors[0]
+        return [run.result() for run in runs]
 
     def close(self) -> None:
         """End all drawings: what they wait for, or their next call, raises CancelledError."""
@@ -232,11 +259,13 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self._batcher._leave()
 
+    def _apply(self, draw: Callable[[Denoiser], Drawn]) -> Drawn:
+        with self as denoiser:
+            return draw(denoiser)
+
     def run(self, plan: Plan) -> Tokens:
         """Draw the tokens of a plan of the same denoiser, in this thread."""
-        network = copy(plan.network)
-        with self as network.denoiser:
-            return replace(plan, network=network).run()
+        return self._apply(lambda denoiser: with_denoiser(plan, denoiser).run())
 
     def _evaluate(
         self, denoiser: Denoiser, method: str, z: Tensor, *args: Any, **options: Any
@@ -351,22 +380,23 @@ def sample_together(
     denoisers = {id(plan.network.denoiser): plan.network.denoiser for plan in plans}
     for denoiser in denoisers.values():
         places = [k for k, plan in enumerate(plans) if plan.network.denoiser is denoiser]
-        count = min(len(places), max(rows) if isinstance(rows, Sequence) else rows)
         mode = _autocast(plans[places[0]].free.device)
-        with (
-            ThreadPoolExecutor(
-                count, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
-            ) as pool,
-            Batcher(denoiser, rows, lengths) as batcher,
-        ):
-            runs = [pool.submit(_run, batcher, plans[k], mode) for k in places]
-            tokens |= {k: run.result() for k, run in zip(places, runs, strict=True)}
+        with Batcher(denoiser, rows, lengths) as batcher:
+            drawn = batcher.run([partial(_draw, plans[k], mode) for k in places])
+        tokens |= zip(places, drawn, strict=True)
     return [tokens[k] for k in range(len(plans))]
 
 
-def _run(batcher: Batcher, plan: Plan, mode: Mode) -> Tokens:
+def _draw(plan: Plan, mode: Mode, denoiser: Denoiser) -> Tokens:
     with torch.autocast(*mode):
-        return batcher.join().run(plan)
+        return with_denoiser(plan, denoiser).run()
+
+
+def with_denoiser(plan: Plan, denoiser: Denoiser) -> Plan:
+    """Return a checked call with another form of its denoiser, such as that of a ``Session``."""
+    network = copy(plan.network)
+    network.denoiser = denoiser
+    return replace(plan, network=network)
 
 
 def _autocast(device: torch.device) -> Mode:

@@ -1,6 +1,6 @@
 """From text to text: prompts, chats and texts with gaps through a trained model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.samplers import Sampler
+from ddlib.typing import Denoiser
 from recipes.config import at_least, check_keys, of_types
 from recipes.console import displayed, render
 from recipes.embeddings.naming import cluster_names
@@ -308,13 +309,21 @@ class Pipeline:
         return request.constraint.automaton_of(self.model, request.sampling, rows)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt] = None, **options: Any
+        self,
+        prompts: Prompt | Sequence[Prompt] = None,
+        *,
+        each: Sequence[Mapping[str, Any]] = (),
+        **options: Any,
     ) -> list[Generated]:
         """Draw texts: behind prompts, in the gaps of texts, or in answer to messages.
+
+        Prompts with other options than the rest share its network calls
+        (``ddlib.contrib.Batcher``): a text that is done makes room for the next.
 
         Args:
             prompts: a prompt, or a list of them: the beginning of a text; a text with gaps, [MASK]
                 or [MASK:3]; the messages of a chat; None for a text without a prompt.
+            each: options of each prompt, in place of those for all; by default all have the same.
             options: those of ``TextOptions`` and ``Sampling``.
 
         Returns:
@@ -324,10 +333,10 @@ class Pipeline:
             ValueError: before anything is drawn, for an option or a prompt that is invalid or that
                 the model does not support.
         """
-        drawing = self.drawing(prompts, TextOptions.of(options))
-        for places in drawing.batches():
-            drawing.draw(places)
-        return [drawing.result(place) for place in range(len(drawing.samples))]
+        drawings = self._drawings(prompts, each, options)
+        self._draw(drawings)
+        texts = [one.result(place) for one in drawings for place in range(len(one.samples))]
+        return sorted(texts, key=lambda one: one.prompt)
 
     def chat(
         self, messages: Conversation | Sequence[Conversation], **options: Any
@@ -371,7 +380,13 @@ class Pipeline:
                 )
         return self.generate(texts, **options)
 
-    def stream(self, prompts: Prompt | Sequence[Prompt] = None, **options: Any) -> Iterator[Draft]:
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt] = None,
+        *,
+        each: Sequence[Mapping[str, Any]] = (),
+        **options: Any,
+    ) -> Iterator[Draft]:
         """Yield a draft of every text after each step; the texts are those of ``generate``.
 
         The last draft of a text has its ``result``. The texts of a batch come together, batch after
@@ -379,12 +394,13 @@ class Pipeline:
 
         Args:
             prompts: as in ``generate``.
+            each: as in ``generate``.
             options: as in ``generate``.
 
         Raises:
             ValueError: as in ``generate``, at the call.
         """
-        return self._drafts(self.drawing(prompts, TextOptions.of(options)))
+        return self._drafts(self._drawings(prompts, each, options))
 
     def score(
         self,
@@ -431,20 +447,68 @@ class Pipeline:
             return list(scores.likelihood(saved, documents, order, self.batch_size))
         return [scores.bound(saved, one, draws, seed, self.batch_size) for one in documents]
 
-    def _drafts(self, drawing: "Drawing") -> Iterator[Draft]:
+    def _drafts(self, drawings: Sequence["Drawing"]) -> Iterator[Draft]:
         saved = self.model
         names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
-        for places in drawing.batches():
-            for _, t, z in follow(partial(drawing.draw, places)):
-                times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
-                for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
-                    one = drawing.samples[place]
-                    shown = displayed(saved.process, one.row.drafted(states))
-                    text = render(saved.tokenizer, shown, names).plain
-                    yield Draft(text, drawing.prompt_of(place), one.number, time)
-            for place in places:
-                result = drawing.result(place)
-                yield Draft(result.text, result.prompt, result.number, 0.0, result)
+        for drawing, places, t, z in follow(partial(self._draw, drawings)):
+            if t is None:
+                for place in places:
+                    result = drawing.result(place)
+                    yield Draft(result.text, result.prompt, result.number, 0.0, result)
+                continue
+            times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
+            for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
+                one = drawing.samples[place]
+                shown = displayed(saved.process, one.row.drafted(states))
+                text = render(saved.tokenizer, shown, names).plain
+                yield Draft(text, drawing.prompt_of(place), one.number, time)
+
+    def _draw(self, drawings: Sequence["Drawing"], tell: Callable[..., None] | None = None) -> None:
+        """Draw the samples of several drawings: those of one by batches, those of several one by
+        one, with joint network calls.
+
+        Args:
+            drawings: each with its options.
+            tell: takes drawing, places, times and states after each step, and None for the last two
+                at the end.
+        """
+        if len(drawings) < 2:
+            for drawing in drawings:
+                for places in drawing.batches():
+                    drawing.draw_through(None, places, tell)
+            return
+        alone = [
+            partial(drawing.draw_through, places=[place], tell=tell)
+            for drawing in drawings
+            for place in range(len(drawing.samples))
+        ]
+        saved = self.model
+        sizes = call_rows(self.batch_size), call_lengths(saved.length)
+        with dd.contrib.Batcher(saved.denoiser, *sizes) as batcher:
+            batcher.run(alone)
+
+    def _drawings(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        each: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> list["Drawing"]:
+        """Return the samples of a call by their options, after all checks."""
+        several = listed(prompts)
+        if each and len(each) != len(several):
+            raise ValueError(
+                f"each: holds {len(each)} options, must be {len(several)}, those of each prompt"
+            )
+        ways = [TextOptions.of({**options, **own}) for own in each or [{}]]
+        if not each:
+            return [self.drawing(several, ways[0])]
+        places: dict[str, list[int]] = {}
+        for place, one in enumerate(ways):
+            places.setdefault(repr(one), []).append(place)
+        return [
+            replace(self.drawing([several[k] for k in alike], ways[alike[0]]), prompts=alike)
+            for alike in places.values()
+        ]
 
     def drawing(self, prompts: Prompt | Sequence[Prompt], ways: TextOptions) -> "Drawing":
         """Return the samples of a call, which are to be drawn, after all checks.
@@ -456,7 +520,8 @@ class Pipeline:
         for prompt in each:
             ways.check(prompt)
         samples = self.samples(each, ways.request)
-        return Drawing(self, ways, samples, self.automaton(samples, ways.request))
+        automaton = self.automaton(samples, ways.request)
+        return Drawing(self, ways, samples, automaton, range(len(each)))
 
 
 @dataclass(frozen=True)
@@ -467,6 +532,13 @@ class Drawing:
     options: TextOptions
     samples: Sequence[Sample]
     automaton: dd.contrib.Automaton | None
+    prompts: Sequence[int]
+    """Places of its prompts among those of the call."""
+
+    def through(self, denoiser: Denoiser) -> "Drawing":
+        """Return the same drawing by another form of the model's network."""
+        model = replace(self.pipeline.model, denoiser=denoiser)
+        return replace(self, pipeline=Pipeline(model, self.pipeline.batch_size))
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the places of samples that are drawn in one batch."""
@@ -498,9 +570,23 @@ class Drawing:
             constraint=self.automaton,
         )
 
+    def draw_through(
+        self,
+        denoiser: Denoiser | None,
+        places: Sequence[int],
+        tell: Callable[..., None] | None,
+    ) -> None:
+        """Draw samples by a form of the network, and tell their steps as in ``Pipeline._draw``."""
+        drawing = self if denoiser is None else self.through(denoiser)
+        if tell is None:
+            drawing.draw(places)
+            return
+        drawing.draw(places, lambda k, t, z: tell(self, places, t, z))
+        tell(self, places, None, None)
+
     def prompt_of(self, place: int) -> int:
         """Return the place of a sample's prompt."""
-        return place // self.options.num_return_sequences
+        return self.prompts[place // self.options.num_return_sequences]
 
     def result(self, place: int) -> Generated:
         """Return the text of a sample that was drawn."""
@@ -519,6 +605,17 @@ class Drawing:
             ended,
             tuple(map(saved.tokenizer.decode, one.fills(saved))),
         )
+
+
+def call_rows(most: int) -> list[int]:
+    """Return the numbers of rows of joint network calls: powers of two, and the largest."""
+    return [2**k for k in range(most.bit_length()) if 2**k < most] + [most]
+
+
+def call_lengths(longest: int) -> list[int]:
+    """Return the lengths of joint network calls: 32, 48, 64, 96 and so on, and the largest."""
+    steps = [size << k for k in range(longest.bit_length()) for size in (32, 48)]
+    return [length for length in steps if length < longest] + [longest]
 
 
 def pipeline(

@@ -3,37 +3,36 @@
 from collections.abc import Callable, Iterator
 from queue import Queue
 from threading import Event, Semaphore, Thread
+from typing import Any
 
 import torch
-from torch import Tensor
-
-Step = tuple[int, Tensor, Tensor]
-"""Number of the step, -1 at the start; times; states: the arguments of ``on_step``."""
 
 
 class _StoppedError(Exception):
     """The iterator was closed before the call ended."""
 
 
-def follow(run: Callable[[Callable[[int, Tensor, Tensor], None]], object]) -> Iterator[Step]:
-    """Yield the steps of a sampling call, which waits in a thread of its own after each of them.
+def follow(run: Callable[[Callable[..., None]], object]) -> Iterator[tuple[Any, ...]]:
+    """Yield the steps of a sampling call, the arguments of its ``on_step``.
 
-    An iterator that is closed early stops the call.
+    The call waits in a thread of its own after each of them. An iterator that is closed early stops
+    it.
 
     Args:
-        run: makes the call, given its ``on_step``.
+        run: makes the call, given its ``on_step``; or several calls of which one is made at a time.
 
     Raises:
         Exception: what the call raises.
     """
-    steps: Queue[Step | BaseException | None] = Queue(1)
+    steps: Queue[tuple[Any, ...] | BaseException | None] = Queue(1)
     resumed = Semaphore(0)
     stopped = Event()
     threads = torch.get_num_threads()
 
-    def on_step(k: int, t: Tensor, z: Tensor) -> None:
-        steps.put((k, t, z))
-        resumed.acquire()
+    def on_step(*step: Any) -> None:
+        if not stopped.is_set():
+            steps.put(step)
+            resumed.acquire()
         if stopped.is_set():
             raise _StoppedError
 

@@ -119,14 +119,16 @@ def test_sequences_are_padded_to_few_shapes_and_padding_is_masked():
 
 
 def test_network_calls_are_shared_and_rows_that_are_done_leave():
-    """As many calls as the longest drawing makes, and late ones take the place of ended ones."""
+    """As many calls as the longest drawing makes, and some while the others begin; with few rows
+    late ones take the place of those that have ended.
+    """
     network = Recorded(PROCESS)
     steps = [2, 9, 3, 5, 4]
     plans = [
         dd.plan(PROCESS, network, (1, 8), Confidence(), count, generator=[count]) for count in steps
     ]
     sample_together(plans, 8)
-    assert len(network.shapes) == max(plan.network_calls for plan in plans)
+    assert len(network.shapes) <= max(plan.network_calls for plan in plans) + 2
     network.shapes.clear()
     sample_together(plans, 2)
     assert len(network.shapes) < sum(plan.network_calls for plan in plans) * 0.75

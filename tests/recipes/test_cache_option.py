@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from zoo.runs import publishes
+from zoo.runs import publishes, quiet
 
 import ddlib as dd
 import recipes
+from recipes.generate import Options, generate
 from recipes.generation.pipeline import TextOptions
 from recipes.generation.samples import batched
 from recipes.generation.sampling import Sampling, draw
@@ -52,3 +53,24 @@ def test_the_option_of_samples_is_that_of_dd_sample(published):
         draw(saved, Sampling(keep="dual"), 0, index, 24)
     with pytest.raises(ValueError, match="cache is 'dual:4'"):
         Sampling(keep="dual:4")
+
+
+@pytest.mark.parametrize("keep", ["dual", "prefix:refresh=2"])
+def test_prompts_of_unlike_lengths_and_options_have_a_cache(published, keep):
+    """Rows of several lengths, on the command line, which shows whole blocks, and in Python."""
+    pipe = recipes.pipeline(published.run, device="cpu")
+    prompts = ["The", "The state of our union", "We will", "No."]
+    ways = dict(pace="blocks:6", keep=keep, sampler="confidence", steps=3, max_new_tokens=7)
+    alone = [one for prompt in prompts for one in pipe.generate(prompt, **ways)]
+    assert len({len(one.tokens) for one in alone}) > 1
+    assert [replace(one, prompt=0) for one in pipe.generate(prompts, **ways)] == alone
+    sampling = Sampling(pace="blocks:6", keep=keep, sampler="confidence", steps=3)
+    options = Options(run=str(published.run), prompt=prompts, new=7, samples=1, sampling=sampling)
+    for text, one in zip(generate(options, quiet()), alone, strict=True):
+        assert text.startswith(one.text)
+    own = [{"steps": 2}, {"seed": 4}, {"temperature": 0.5}, {"keep": None}]
+    several = pipe.generate(prompts, each=own, **ways)
+    assert [replace(one, prompt=0) for one in several] == [
+        pipe.generate(prompt, **{**ways, **one})[0]
+        for prompt, one in zip(prompts, own, strict=True)
+    ]

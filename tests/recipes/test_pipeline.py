@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -416,3 +417,40 @@ def test_rules_and_constraints_are_those_of_the_command(published, pipe, tmp_pat
     assert [one.text for one in pipe.generate("We", json_schema=str(file), **sampling)] == texts[:1]
     with pytest.raises(ValueError, match="regex='a': not with json_schema"):
         pipe.generate("We", regex="a", json_schema=schema)
+
+
+EACH = [
+    {"seed": 3, "steps": 2},
+    {"temperature": 0.5, "sampler": "confidence", "num_return_sequences": 2},
+    {"regex": "[a-z ]{4,8}\\.", "sampler": "left_to_right", "steps": 24},
+    {"steps": 5, "top_p": 0.8, "end": "last"},
+]
+
+
+def test_prompts_with_options_of_their_own_have_the_texts_of_each_alone(pipe):
+    prompts = ["The state of", "We", None, "The [MASK:3] of our[MASK]"]
+    with network_calls(pipe.model.model) as calls:
+        several = pipe.generate(prompts, each=EACH, steps=4)
+    alone = [
+        replace(one, prompt=place)
+        for place, (prompt, own) in enumerate(zip(prompts, EACH, strict=True))
+        for one in pipe.generate(prompt, **{"steps": 4, **own})
+    ]
+    assert several == alone
+    assert pipe.generate(prompts[:2], each=EACH[:2], steps=4, top_k=9) != several[:3]
+    drafts = list(pipe.stream(prompts, each=EACH, steps=4))
+    results = [one.result for one in drafts if one.result is not None]
+    assert sorted(results, key=lambda one: (one.prompt, one.number)) == several
+    for one in several:
+        mine = [
+            draft for draft in drafts if (draft.prompt, draft.number) == (one.prompt, one.number)
+        ]
+        assert mine[0].time == 1 and mine[-1].text == one.text
+    stream = pipe.stream(prompts, each=EACH, steps=40)
+    next(stream)
+    stream.close()
+    assert calls.sequences > 0
+    with pytest.raises(ValueError, match="each: holds 2 options, must be 4"):
+        pipe.generate(prompts, each=EACH[:2])
+    with pytest.raises(ValueError, match="stepz=3: is not an option of a text; did you mean steps"):
+        pipe.generate("We", each=[{"stepz": 3}])
