@@ -43,6 +43,7 @@ from recipes.engine.validation import (
     references,
     validate,
 )
+from recipes.evaluation.by_field import measure_fields
 from recipes.evaluation.exact import check_order, exact
 from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
@@ -293,6 +294,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     )
     density = density_of(saved, options)
     replicates = bounds(saved, data, options, world, density)
+    rows_at_once = min(options.batch, -(-options.sequences // world.size))
     result: dict[str, Any] = {
         "bound": {
             name: asdict(estimate)
@@ -304,13 +306,16 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
                 length,
                 world,
                 sequences=options.sequences,
-                batch=min(options.batch, -(-options.sequences // world.size)),
+                batch=rows_at_once,
                 given=is_free,
             )
         ),
         "by_label": {
             name: asdict(estimate) for name, estimate in by_label(replicates, data).items()
         },
+        "by_field": measure_fields(
+            replicates, data, length, world, options.sequences, rows_at_once
+        ),
         "likelihood": likely,
         "protocol": {
             "run": options.run,

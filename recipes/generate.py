@@ -10,6 +10,8 @@ message.
     python -m recipes.generate runs/owt/mdlm --prompt "Born in" --regex " (19|20)[0-9]{2}" \
         --sampler left_to_right
     python -m recipes.generate runs/mnist/masks --label 3 --guidance 2 --out threes.gif
+    python -m recipes.generate runs/table/columns --given "cut=Ideal,carat=1" --out rows.csv
+    python -m recipes.generate runs/table/columns --impute incomplete.csv --out complete.csv
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free
 token, [MASK:12] are twelve, and the rest is fixed. A space before a gap belongs to the first token
@@ -20,7 +22,7 @@ alone.
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,9 +46,17 @@ from recipes.generation.drafts import Drafts, Trace, show, tell
 from recipes.generation.lengths import Steps
 from recipes.generation.pipeline import Pipeline, Request
 from recipes.generation.prompt import Prompt, check_prompt, read_prompts
+from recipes.generation.row_samples import RowRequest, generate_rows, wants_rows
+from recipes.generation.rows import TABULAR
 from recipes.generation.samples import Sample, batched, draw_batch
 from recipes.generation.sampling import OnStep, Sampling
-from recipes.model_io import LoadedModel, LoadOptions, Precision, make_sampler, one_of
+from recipes.model_io import (
+    LoadedModel,
+    LoadOptions,
+    Precision,
+    make_sampler,
+    one_of,
+)
 from recipes.visualization import write_page
 from recipes.visualization.saving import (
     FASTA,
@@ -86,6 +96,12 @@ class Options:
     """
     system: str | None = None
     """System message of a chat."""
+    given: str | None = None
+    """Values of a row that are kept, for data with several alphabets: "age=40,sex=F"; quoted as in
+    CSV where they have commas, and empty for a missing value.
+    """
+    impute: Path | None = None
+    """Table, .csv or .parquet, whose missing values are drawn, once for each row."""
     unknown: bool = False
     """Allow symbols of a prompt that the tokenizer lacks: they become its unknown token, or are
     dropped.
@@ -127,7 +143,7 @@ class Options:
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all settings to draw it again. For
     a model of symbols also a picture (.png), a film of pictures (.gif, .apng), music (.mid),
-    .fasta, or one sample a line (.smi, .txt).
+    .fasta, or one sample a line (.smi, .txt). For rows of several alphabets .csv or .parquet.
     """
 
     def __post_init__(self) -> None:
@@ -142,11 +158,13 @@ class Options:
             raise ValueError(
                 f"length={self.length!r}: not with a page or a film, which show fixed positions"
             )
-        if self.out is not None and self.out.suffix not in ("", *JSON, *SUFFIXES):
+        if self.out is not None and self.out.suffix not in ("", *JSON, *SUFFIXES, *TABULAR):
             raise ValueError(
                 f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in "
-                f"{', '.join(SUFFIXES)}"
+                f"{', '.join((*SUFFIXES, *TABULAR))}"
             )
+        if self.given is not None and self.impute is not None:
+            raise ValueError(f"impute={self.impute}: not with given={self.given!r}, choose one")
         if texts and self.prompts is not None:
             raise ValueError(
                 f"prompts={self.prompts}: not with prompt={texts[0]!r}, give all prompts by one of "
@@ -190,7 +208,7 @@ class Options:
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
 
-    def given(self) -> list[Prompt]:
+    def all_prompts(self) -> list[Prompt]:
         """Return the prompts, None for an unconditional sample.
 
         Raise OSError or ValueError for a file without any.
@@ -280,10 +298,14 @@ def generate(options: Options, console: Console) -> list[str]:
     for name in ("html", "out"):
         if (path := getattr(options, name)) is not None:
             check_file(name, path)
-    prompts = options.given()  # before loading the weights, which may take minutes
+    prompts = options.all_prompts()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = options.reading.find(options.run, device, options.precision)
     saved = found.files
+    if wants_rows(vars(options), {one.name: one.default for one in fields(Options)}, saved):
+        wanted = RowRequest(options.given, options.impute, tuple(options.request.numbers))
+        ways = options.sampling, options.seed, options.batch
+        return generate_rows(found, wanted, *ways, options.out, console)
     if (
         to_file := options.out is not None
         and saved.layout is not None

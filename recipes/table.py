@@ -56,7 +56,7 @@ def recipes(size: Size = SIZE, columns: int = COLUMNS) -> Mapping[str, tuple[str
                 hardware=replace(recipe.hardware, bf16=False, compile=False, threads=1),
                 output=replace(
                     recipe.output,
-                    folder=recipe.output.folder / name,
+                    folder=Path("runs/smoke/table" if size is SMOKE else "runs/table") / name,
                     validate_sequences=1024,
                     sample_steps=columns,
                     tensorboard=False,

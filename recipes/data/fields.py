@@ -100,8 +100,9 @@ class Field:
             others = f"from {self.cells.text(low)} to {self.cells.text(high)}"
             if low <= number <= high:
                 ends = [end for cell in self.cells.quantiles for end in cell]
-                close = sorted(ends, key=lambda value: abs(value - number))[:2]
-                others = f"{others}, nearest {' and '.join(map(self.cells.text, sorted(close)))}"
+                below = max(end for end in ends if end < number)
+                above = min(end for end in ends if end > number)
+                others = f"{others}, next {self.cells.text(below)} and {self.cells.text(above)}"
             raise ValueError(
                 f"{self.name}={text}: no such value in the training data, which are {others}"
             )

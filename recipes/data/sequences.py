@@ -323,6 +323,11 @@ class Layout:
         return asdict(self)
 
     @property
+    def is_row(self) -> bool:
+        """True if each position has a field of its own, as a column of a table."""
+        return len(self.fields) == len(self.positions) > 0
+
+    @property
     def is_picture(self) -> bool:
         """True if a sequence can be drawn as a picture: it has a shape, and symbols have values."""
         return bool(self.shape and self.values)

@@ -7,6 +7,9 @@ from contextlib import closing
 from functools import partial
 from itertools import islice
 
+from jaxtyping import Float
+from torch import Tensor
+
 import ddlib as dd
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
@@ -110,12 +113,25 @@ def references(
         given: whether the first token of a sequence is given, and not measured.
     """
     alphabets = Alphabets.of(data)
-    values = []
-    for costs in (alphabets.equal_costs(), alphabets.costs(data)):
-        measure_batches = partial(unigram, costs, alphabets.of_position, given=given)
-        terms = over(data, length, world, sequences, batch, measure_batches)
-        values.append(terms.per_token.value)
-    return References(*values)
+    where = data, length, world, sequences, batch
+    both = alphabets.equal_costs(), alphabets.costs(data)
+    terms = [of_tokens(costs, alphabets, *where, given) for costs in both]
+    return References(*(one.per_token.value for one in terms))
+
+
+def of_tokens(
+    costs: Float[Tensor, "F V"],
+    alphabets: Alphabets,
+    data: Prepared,
+    length: int,
+    world: World,
+    sequences: int,
+    batch: int,
+    given: bool = False,
+) -> Terms:
+    """Sum the costs of the tokens of validation sequences; other arguments as ``references``."""
+    measure_batches = partial(unigram, costs, alphabets.of_position, given=given)
+    return over(data, length, world, sequences, batch, measure_batches)
 
 
 def check_sequences(argument: str, value: int | None, data: Prepared, processes: int = 1) -> int:

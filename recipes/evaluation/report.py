@@ -38,6 +38,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
     rows = dict(result["bound"])
     rows |= {f"label {name}": row for name, row in result["by_label"].items()}
+    for name, row in result["by_field"].items():
+        rows[f"field {name}"] = row | {"unit": f"{row['unit']}; unigram {row['unigram']:.4f}"}
     if (likely := result["likelihood"]) is not None:
         rows |= {f"likelihood {name}": row for name, row in likely.items() if name != "protocol"}
     if (generative := result["generative"]) is not None:

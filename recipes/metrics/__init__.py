@@ -2,7 +2,7 @@
 
 from recipes.metrics.bound import Terms, basis, measure
 from recipes.metrics.conditioned import with_tokens
-from recipes.metrics.estimate import Estimate, bits, by_label, estimates, in_units
+from recipes.metrics.estimate import Estimate, bits, by_field, by_label, estimates, in_units
 from recipes.metrics.likelihood import read
 from recipes.metrics.references import Alphabets, References, unigram
 
@@ -13,6 +13,7 @@ __all__ = [
     "Terms",
     "basis",
     "bits",
+    "by_field",
     "by_label",
     "estimates",
     "in_units",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 import ddlib as dd
@@ -15,7 +15,7 @@ from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.conditioned import with_labels, with_tokens
 
-COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels")
+COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels", "by_field", "field_tokens")
 """Fields of ``Terms`` with a row for each sequence."""
 
 
@@ -39,6 +39,10 @@ class Terms:
     """The nats draw by draw, where there are several."""
     labels: Int[Tensor, " N"] | None = None
     """Index of the class of each sequence; None without labels."""
+    by_field: Float[Tensor, "N draws F"] | None = None
+    """The sum of the terms over the positions of each field, draw by draw; None for one field."""
+    field_tokens: Int[Tensor, "N F"] | None = None
+    """Number of tokens of each field that are measured; None for one field."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
@@ -59,12 +63,14 @@ class Terms:
         if all(r.times is not None for r in replicates):
             times = torch.cat([r.times for r in replicates], 1)
         apart = torch.cat([r.nats[:, None] if r.apart is None else r.apart for r in replicates], 1)
+        fields = [r.by_field for r in replicates if r.by_field is not None]
         return replace(
             replicates[0],
             nats=nats,
             draws=sum(r.draws for r in replicates),
             times=times,
             apart=apart,
+            by_field=torch.cat(fields, 1) if fields else None,
         )
 
     def first(self, n: int) -> "Terms":
@@ -98,6 +104,11 @@ class Terms:
     def term(self, number: int) -> dd.Measure:
         """Return one of the terms in nats per token."""
         return self._ratio(self.drawn[..., number])
+
+    def of_field(self, number: int) -> dd.Measure:
+        """Return the terms of a field in nats per token of the field."""
+        tokens = self.field_tokens[:, number].double()
+        return dd.Measure.ratio(self.by_field[..., number], tokens, "nats/token", self.times)
 
     def _ratio(self, nats: Float[Tensor, "N draws"]) -> dd.Measure:
         return dd.Measure.ratio(nats, self.tokens.double(), "nats/token", self.times)
@@ -134,6 +145,24 @@ def by_length(
         free = torch.cat([batch.free[rows, :length], mask[:, length:].logical_not()], 1)
         labels = None if batch.labels is None else batch.labels[rows]
         yield Batch(x, mask, free, batch.index[rows], labels=labels)
+
+
+def sum_fields(
+    nats: Float[Tensor, "B L"], mask: Bool[Tensor, "B L"], field: Int[Tensor, "B L"], count: int
+) -> dict[str, Tensor]:
+    """Return ``by_field`` and ``field_tokens`` of ``Terms`` for one draw.
+
+    Args:
+        nats: of each position.
+        mask: True at tokens that are measured.
+        field: number of the field of each position.
+        count: number of fields.
+    """
+    sums = [
+        values.new_zeros(len(values), count).scatter_add(1, field, values).cpu()
+        for values in (torch.where(mask, nats, 0.0), mask.long())
+    ]
+    return {"by_field": sums[0][:, None], "field_tokens": sums[1]}
 
 
 @torch.no_grad()
@@ -209,9 +238,11 @@ def measure(
         nats = torch.where(mask[..., None], terms, 0.0).sum(1)
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
         labels = None if batch.labels is None else batch.labels.cpu()
-        parts.append(
-            Terms(batch.index.cpu(), nats.cpu(), mask.sum(1).cpu(), times=times, labels=labels)
-        )
+        columns = {"times": times, "labels": labels}
+        if len(process.components) > 1:
+            field = process.component_of(process.tokens_as_states(batch.x))
+            columns |= sum_fields(terms.sum(-1), mask, field, len(process.components))
+        parts.append(Terms(batch.index.cpu(), nats.cpu(), mask.sum(1).cpu(), **columns))
     if not parts:
         raise ValueError("batches: must contain at least one sequence")
     return Terms.join(parts)

@@ -9,6 +9,7 @@ import torch
 
 import ddlib as dd
 from recipes.metrics.bound import Terms
+from recipes.metrics.references import Alphabets
 
 if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import
     from recipes.data import Prepared
@@ -75,6 +76,9 @@ def in_units(per_token: Estimate, data: "Prepared", given: int = 0) -> dict[str,
         name: per_token.scale(1 / math.log(2), unit),
         "perplexity": per_token.perplexity("per token"),
     }
+    if not data.is_text and data.layout.fields and not data.validation.has_given:
+        size = len(data.layout.positions)
+        result["bits_per_row"] = per_token.scale(size / math.log(2), "bits/row")
     if data.is_text and not data.validation.has_given:
         result["bits_per_byte"] = per_token.scale(
             data.validation.bits_per_byte(1.0, given), "bits/byte"
@@ -95,6 +99,16 @@ def by_label(replicates: Sequence[Terms], data: "Prepared") -> dict[str, Estimat
             result[name] = Estimate.of(
                 Terms.average(of_label).per_token, [one.per_token for one in of_label]
             )
+    return result
+
+
+def by_field(replicates: Sequence[Terms], alphabets: Alphabets) -> dict[str, Estimate]:
+    """Return the bound of each field in bits per value, by its name; empty for one alphabet."""
+    whole = Terms.average(replicates)
+    result = {}
+    for number, name in enumerate(alphabets.names):
+        nats = Estimate.of(whole.of_field(number), [one.of_field(number) for one in replicates])
+        result[name] = nats.scale(1 / math.log(2), "bits/value")
     return result
 
 

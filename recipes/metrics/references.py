@@ -4,15 +4,18 @@ the tokens, in each field.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from recipes.data import Batch, Prepared
-from recipes.embeddings.neighbours import stream
+from recipes.data import Batch
 from recipes.embeddings.starting import log_probs
-from recipes.metrics.bound import Terms
+from recipes.metrics.bound import Terms, sum_fields
+
+if TYPE_CHECKING:  # help of a recipe imports this module, and reading data takes seconds to import
+    from recipes.data import Prepared
 
 
 @dataclass(frozen=True)
@@ -41,28 +44,32 @@ class Alphabets:
 
     sizes: list[int]
     """Number of tokens of each."""
+    names: list[str]
+    """Name of each; none where there is one."""
     of_position: Int[Tensor, " *L"]
     """Number of that of each position, (L,); of all positions, (), where there is one."""
 
     @classmethod
-    def of(cls, data: Prepared) -> "Alphabets":
+    def of(cls, data: "Prepared") -> "Alphabets":
         """Return those of prepared data."""
         fields = () if data.layout is None else data.layout.fields
         if not fields:
-            return cls([data.vocab_size], torch.tensor(0))
+            return cls([data.vocab_size], [], torch.tensor(0))
         numbers = {one.name: number for number, one in enumerate(fields)}
         places = torch.tensor([numbers[name] for name in data.layout.positions])
-        return cls([len(one.symbols) for one in fields], places)
+        return cls([len(one.symbols) for one in fields], list(numbers), places)
 
     def equal_costs(self) -> Float[Tensor, "F V"]:
         """Return -log of equal probabilities of the tokens of each field."""
         logs = torch.tensor(self.sizes, dtype=torch.float64).log()
         return logs[:, None].expand(-1, max(self.sizes))
 
-    def costs(self, data: Prepared) -> Float[Tensor, "F V"]:
+    def costs(self, data: "Prepared") -> Float[Tensor, "F V"]:
         """Return -log of the frequencies of the training tokens in each field, each count increased
         by one half.
         """
+        from recipes.embeddings.neighbours import stream  # on demand, as above
+
         ids = stream(data)
         field = self.of_position.expand(ids.view(-1, *self.of_position.shape).shape).flatten()
         costs = torch.full((len(self.sizes), max(self.sizes)), torch.inf, dtype=torch.float64)
@@ -91,6 +98,7 @@ def unigram(
         x = batch.x.cpu()
         mask = (batch.mask & batch.free).cpu()
         mask[:, : int(given)] = False
-        nats = torch.where(mask, costs[field, x], 0.0).sum(1)
-        parts.append(Terms(batch.index.cpu(), nats[:, None], mask.sum(1)))
+        nats = torch.where(mask, costs[field, x], 0.0)
+        columns = sum_fields(nats, mask, field.expand(x.shape), len(costs))
+        parts.append(Terms(batch.index.cpu(), nats.sum(1)[:, None], mask.sum(1), **columns))
     return Terms.join(parts)

@@ -126,7 +126,7 @@ test_bad_values_are_refused = refuses("""
     price().token('cheap') | ValueError | price=cheap: must be a number
     price().token('nan') | ValueError | price=nan: must be a finite number, or .missing.
     price().token('1.5') | ValueError | price=1.5: no such value in the training data, which are
-        from 1 to 9, nearest 1 and 2
+        from 1 to 9, next 1 and 2
     price().token('10') | ValueError | price=10: no such value in the training data, which are from
         1 to 9
     city().token('Osla') | ValueError | city=Osla: no such value in the training data; did you mean

@@ -22,6 +22,7 @@ from recipes.engine.validation import references
 from recipes.evaluate import Options as Evaluation
 from recipes.evaluate import evaluate
 from recipes.generate import Options, generate
+from recipes.generation.rows import headings, read_given
 from recipes.model_io import open_saved
 
 CORPUS = SymbolCorpus(source={"kind": "fielded_source:Rows"}, held_out=60)
@@ -59,6 +60,18 @@ def test_samples_are_tokens_of_their_fields(whole):
     ids = np.array([[int(token) for token in text.split()] for text in texts])
     assert ids.shape == (8, 4)
     assert (ids < np.array([6, 3, 2, 3])).all()
+
+
+def test_fields_of_several_positions_are_numbered_and_not_given(whole):
+    layout = open_saved(whole.output.folder).layout
+    assert headings(layout) == ["age", "city[0]", "member", "city[1]"]
+    with pytest.raises(ValueError, match="'city' has 2 positions, must be a field of one position"):
+        read_given(layout, "city=Oslo", 1)
+    some = Options(run=str(whole.output.folder), given="age=3,member=no", samples=2)
+    for text in generate(some, quiet()):
+        values = text.split(", ")
+        assert values[0] == "3" and values[2] == "no"
+        assert values[1] in FIELDS[1].symbols and values[3] in FIELDS[1].symbols
 
 
 def test_evaluation_measures_every_position(whole):

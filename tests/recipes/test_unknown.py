@@ -207,9 +207,9 @@ def test_generate_refuses_them_before_anything_is_drawn():
     model = saved(word_level())
     options = Options(run="mine", prompt="the dog")
     with pytest.raises(ValueError, match=r"prompt: 1 symbols are not in"):
-        Pipeline(model).rows(options.given(), options.request)
+        Pipeline(model).rows(options.all_prompts(), options.request)
     accepting = replace(options, unknown=True, new=2)
-    (row,) = Pipeline(model).rows(accepting.given(), accepting.request)
+    (row,) = Pipeline(model).rows(accepting.all_prompts(), accepting.request)
     assert row.states.tolist() == [4, 0]
 
 

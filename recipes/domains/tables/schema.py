@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from recipes.data.cells import Cells
 from recipes.data.fields import MISSING, Field
@@ -218,20 +218,24 @@ def fit(name: str, column: Column, schema: ColumnSchema) -> Field:
     )
 
 
-def tokens(field: Field, column: Column) -> Any:
-    """Return the token of each value of a column, (N,).
+def tokens(field: Field, column: Column, absent: int | None = None) -> Int[np.ndarray, " N"]:
+    """Return the token of each value of a column.
+
+    Args:
+        field: the alphabet.
+        column: the values.
+        absent: token of missing values; by default that of ``MISSING``.
 
     Raises:
         ValueError: a value that the field lacks, with its row.
     """
     if field.cells is None:
-        names = [MISSING if text is None else text for text in column.texts()]
+        names = ("" if text is None else text for text in column.texts())
         result = np.array([field.place_of.get(name, -1) for name in names])
     else:
-        numbers = column.numbers()
-        result = field.cells.tokens(np.nan_to_num(numbers))
-        absent = field.place_of.get(MISSING, -1)
-        result = np.where(column.missing, absent, result)
+        result = field.cells.tokens(np.nan_to_num(column.numbers()))
+    missing = field.place_of.get(MISSING, -1) if absent is None else absent
+    result = np.where(column.missing, missing, result)
     if len(bad := np.flatnonzero(result < 0)):
         row = int(bad[0])
         text = column.texts()[row]
