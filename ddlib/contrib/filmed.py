@@ -113,6 +113,11 @@ class Filmed(Sampler):
     def guarantees(self) -> Guarantees:
         return replace(self.sampler.guarantees, supports_fields=False)
 
+    @property
+    def texts(self) -> list[Film]:
+        """The trajectories so far."""
+        return self._texts
+
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""
         recorder = StepOutputs(run.free.shape, run.free.device)

@@ -174,7 +174,7 @@ function follow() {
 
 function key(event) {
   const at = event.target, inText = at === box;
-  if (event.ctrlKey || event.metaKey || event.altKey || at === select || at === hide) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || at === select || at.matches("textarea, input:not(#step)")) return;
   const acts = {
     ArrowLeft: () => inText ? pick((sample.picked ?? 1) - 1) : (stop(), show(sample.step - 1)),
     ArrowRight: () => inText ? pick((sample.picked ?? -1) + 1) : (stop(), show(sample.step + 1)),
@@ -186,7 +186,7 @@ function key(event) {
     End: () => { stop(); show(Infinity); },
     " ": toggle,
   };
-  if (!(event.key in acts) || (event.key === " " && (at === play || at.tagName === "SUMMARY"))) return;
+  if (!(event.key in acts) || (event.key === " " && ["BUTTON", "SUMMARY"].includes(at.tagName))) return;
   event.preventDefault();
   acts[event.key]();
 }

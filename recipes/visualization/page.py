@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from ddlib.contrib import Event, Film
+from ddlib.contrib import Event, Film, Frame
 from ddlib.plot import level_names
 from ddlib.processes import ForwardProcess
 from recipes.console import sign
@@ -70,14 +70,32 @@ def write_page(
     path.write_text(page(title, about, numbers | film), encoding="utf-8")
 
 
-def page(title: str, about: Mapping[str, Any], film: Mapping[str, Any]) -> str:
-    """Return the page with its style, its script, and the data of ``pack``."""
+def page(
+    title: str,
+    about: Mapping[str, Any],
+    film: Mapping[str, Any],
+    form: str = "",
+    script: str = "",
+    sources: str = "",
+) -> str:
+    """Return the page with its style, its script, and the data of ``pack``.
+
+    Args:
+        title: title of the page.
+        about: sampling options, by name.
+        film: the data.
+        form: HTML above the text.
+        script: behind that of the page, in the same module.
+        sources: further directives of the policy for what the page may fetch.
+    """
     folder = files("recipes.visualization")
     rows = [[name, "none" if value is None else str(value)] for name, value in about.items()]
     parts = {
         "title": html.escape(title),
         "style": (folder / "page.css").read_text(encoding="utf-8"),
-        "script": (folder / "page.js").read_text(encoding="utf-8"),
+        "script": (folder / "page.js").read_text(encoding="utf-8") + script,
+        "form": form,
+        "sources": sources,
         "film": in_script({"about": rows, **film}),
     }
     whole = (folder / "page.html").read_text(encoding="utf-8")
@@ -118,47 +136,79 @@ def pack(
     Raises:
         ValueError: a picture whose shape or values do not fit the samples.
     """
-    number: dict[int, int] = {}
-
-    def short(state: int) -> int:
-        return number.setdefault(state, len(number))
-
-    def event(one: Event) -> list[Any]:
-        chance = None if one.chance is None else round_chance(one.chance)
-        drawn = [one.position, short(one.state), int(one.mark), chance]
-        return drawn + [
-            value for state, p in one.others for value in (short(state), round_chance(p))
-        ]
-
+    packing = Packing(process, spell)
     shown = [
-        {
-            "start": [short(state) for state in text.start],
-            "given": text.given,
-            "end": end,
-            "frames": [
-                [round(t, 6), calls, *map(event, events)] for t, calls, events in text.frames
-            ],
-        }
+        packing.start(text, end) | {"frames": [packing.frame(one) for one in text.frames]}
         for text, end in zip(texts, ends, strict=True)
     ]
-    bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
-    level = {state: next(i for i, bound in enumerate(bounds) if state < bound) for state in number}
-    drawn = (
-        {} if picture is None else {"picture": colours_of(picture, texts, process, list(number))}
-    )
-    names = level_names(process)
-    if picture is not None:
-        names[0] = "token"
+    drawn = {} if picture is None else {"picture": colours_of(picture, texts, process, packing.all)}
     return {
-        "levels": [list(pair) for pair in zip(names, process.levels, strict=True)],
-        "states": [
-            [text, level[state], int(special)]
-            for state in number
-            for text, special in [spell(state)]
-        ],
+        "levels": levels_of(process, picture is not None),
+        "states": packing.new_states(),
         "texts": shown,
         **drawn,
     }
+
+
+def levels_of(process: ForwardProcess, picture: bool = False) -> list[list[Any]]:
+    """Return the name and the size of each level, for the page's script."""
+    names = level_names(process)
+    if picture:
+        names[0] = "token"
+    return [list(pair) for pair in zip(names, process.levels, strict=True)]
+
+
+class Packing:
+    """Data of trajectories for the page's script, whose states are numbered as they appear.
+
+    Args:
+        process: determines the level of a state.
+        spell: display form of a state.
+    """
+
+    def __init__(self, process: ForwardProcess, spell: Spell) -> None:
+        self._spell = spell
+        self._bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
+        self._numbers: dict[int, int] = {}
+        self._told = 0
+
+    @property
+    def all(self) -> list[int]:
+        """The states by their numbers."""
+        return list(self._numbers)
+
+    def start(self, text: Film, end: int) -> dict[str, Any]:
+        """Return the data of a trajectory without its frames."""
+        start = [self._number(state) for state in text.start]
+        return {"start": start, "given": text.given, "end": end}
+
+    def frame(self, frame: Frame) -> list[Any]:
+        """Return the data of a step."""
+        return [round(frame.t, 6), frame.calls, *map(self._event, frame.events)]
+
+    def new_states(self) -> list[list[Any]]:
+        """Return the states that have appeared since the last call: [text, level, special] each."""
+        new = self.all[self._told :]
+        self._told = len(self._numbers)
+        return [
+            [
+                text,
+                next(level for level, bound in enumerate(self._bounds) if state < bound),
+                int(special),
+            ]
+            for state in new
+            for text, special in [self._spell(state)]
+        ]
+
+    def _number(self, state: int) -> int:
+        return self._numbers.setdefault(state, len(self._numbers))
+
+    def _event(self, one: Event) -> list[Any]:
+        chance = None if one.chance is None else round_chance(one.chance)
+        drawn = [one.position, self._number(one.state), int(one.mark), chance]
+        return drawn + [
+            value for state, p in one.others for value in (self._number(state), round_chance(p))
+        ]
 
 
 def colours_of(

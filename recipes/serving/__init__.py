@@ -1,0 +1,1 @@
+"""A model behind HTTP: routes of OpenAI's interface, many requests in one network call."""
