@@ -48,6 +48,7 @@ from recipes.evaluation.exact import check_order, exact
 from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
 from recipes.evaluation.samples import draw_samples, measure, metrics_of
+from recipes.generation.pipeline import Pipeline, Request
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
@@ -60,6 +61,7 @@ from recipes.model_io import (
     one_of,
     open_held_out,
 )
+from recipes.model_io import check_order as check_exact
 
 RESULT = "evaluation.json"
 METHODS = {
@@ -254,10 +256,21 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         ValueError: before anything is measured: the text is of another tokenizer, is a single
             sequence, or has no likelihood by the requested order.
     """
-    saved = options.reading.open(options.run, world.device, options.precision)
+    found = options.reading.find(options.run, world.device, options.precision)
+    data = open_held_out(found.files, options.data)
+    text = data.is_text
+    metrics = metrics_of(options.metrics, data)
+    if not text and options.scorer not in (Options.scorer, NONE):
+        raise ValueError(
+            f"scorer={options.scorer!r}: a language model scores text, and the data is not text"
+        )
+    if options.likelihood is not None:
+        check_exact(found.files, options.likelihood)
+    if metrics is not None or (text and options.scorer != NONE):
+        Pipeline(found).check([], Request(sampling=options.sampling))
+    saved = found.load()
     length = length_of(saved, options)
     is_free = saved.rows == "free"
-    data = open_held_out(saved, options.data)
     if cut := saved.rows == "wrapped":
         data = wrap(data, length)
     check_lengths(data, length, packed=True)
@@ -277,15 +290,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         if options.likelihood is None
         else make_order(saved, options.likelihood, length, group, pace)
     )
-    text = data.is_text
-    if not text and options.scorer not in (Options.scorer, NONE):
-        raise ValueError(
-            f"scorer={options.scorer!r}: a language model scores text, and the data is not text"
-        )
     scorer, missing = (
         judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is not text")
     )
-    metrics = metrics_of(options.metrics, data)
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
     limits = options.likelihood_steps, options.sequences, options.batch

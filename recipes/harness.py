@@ -24,12 +24,13 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
+from recipes.generation.pipeline import Pipeline, Request
 from recipes.generation.prompt import Row as PromptRow
 from recipes.generation.prompt import batches, check_known
 from recipes.generation.samples import Sample, batched, draw_batch, protocol, until
 from recipes.generation.sampling import Sampling
 from recipes.metrics import with_tokens
-from recipes.model_io import Precision, measured_length, open_saved
+from recipes.model_io import Precision, find_saved, measured_length
 
 try:
     import lm_eval.models  # noqa: F401  fills the registry, which stays empty if this model is the first entry
@@ -134,9 +135,11 @@ class DiffusionLM(LM):
         trusted = str(trust).split("+") if trust else ()
         # lm_eval converts strings that look like numbers
         mask, version = (None if one is None else str(one) for one in (mask_token, revision))
-        self.saved = open_saved(
+        found = find_saved(
             pretrained, self._device, precision, trusted, family, mask, block_size, version
         )
+        Pipeline(found).check([], Request(sampling=self.sampling))
+        self.saved = found.load()
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)
         self.samples = samples

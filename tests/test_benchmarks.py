@@ -26,6 +26,7 @@ from benchmarks import (
     sampler_costs,
     sampling,
     table,
+    together,
     training,
     utilisation,
 )
@@ -334,3 +335,14 @@ def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
         and measured["ratios"][f"{loops.BARE} time"] == 1
     )
     assert "| engine of the recipes | " in capsys.readouterr().out
+
+
+def test_joint_calls_change_no_tokens_of_a_tiny_network():
+    model = together.network(None, tiny=True)
+    plans = together.drawings(model, 4, 48)
+    assert together.measure_overhead(model, plans, 48)["ratios"]["beyond"] > 0
+    changes = together.count_changes(model, plans[:2], 48)
+    assert all(0 == one["changed"] < one["tokens"] for one in changes.values())
+    blocks = together.network(None, tiny=True, block_size=together.BLOCK)
+    first = together.measure_first_blocks(blocks, 2 * together.BLOCK)
+    assert len(first["at once"]) == together.ROWS

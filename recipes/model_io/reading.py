@@ -4,14 +4,14 @@ from pathlib import Path
 
 from recipes.data import Prepared, open_prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
-from recipes.model_io.base import LoadedModel
+from recipes.model_io.base import LoadedModel, ModelFiles
 from recipes.model_io.names import WEIGHTS
 
 MOST = 512
 """Default length of a sequence for a model that supports any."""
 
 
-def open_held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
+def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
     """Open prepared text in a model's vocabulary.
 
     Args:

@@ -15,7 +15,7 @@ import torch
 from refusals import refused_with
 from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
-from zoo.runs import ALONE, publishes
+from zoo.runs import ALONE, publish_tiny, publishes
 
 import ddlib as dd
 from recipes import evaluate as evaluation
@@ -479,3 +479,23 @@ def test_options_of_samples_are_checked_before_the_bound(
     monkeypatch.setattr("recipes.evaluate.bounds", None)
     with pytest.raises(ValueError, match=message):
         evaluate(replace(options, scorer=str(scorer), sampling=Sampling(**sampling)), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(likelihood="ancestral"), "likelihood='ancestral': "),
+        (dict(sampling=Sampling(sampler="first_hitting")), "sampler='first_hitting': "),
+    ],
+)
+def test_what_the_files_show_is_refused_before_the_network_is_loaded(
+    options, message, tmp_path, monkeypatch
+):
+    published = publish_tiny("uniform", tmp_path)
+    monkeypatch.setattr(
+        "recipes.model_io.opening.load_network", lambda *_: pytest.fail("the network was loaded")
+    )
+    with pytest.raises(ValueError, match=message):
+        evaluate(Options(run=str(published.run), scorer="gpt2", **options), ALONE)
+    with pytest.raises(pytest.fail.Exception, match="the network was loaded"):
+        evaluate(Options(run=str(published.run), scorer="none"), ALONE)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.utils import make_table
-from zoo.runs import LENGTH, publishes
+from zoo.runs import LENGTH, publish_tiny, publishes
 
 import ddlib as dd
 from recipes.generation.prompt import batches
@@ -237,6 +237,17 @@ def test_batches_hold_sequences_of_like_length():
 def test_bad_arguments_are_refused(run, values):
     with pytest.raises(ValueError, match=next(iter(values))):
         DiffusionLM(str(run), **values)
+
+
+def test_an_order_of_masks_in_uniform_noise_is_refused_before_the_network_is_loaded(
+    tmp_path, monkeypatch
+):
+    run = publish_tiny("uniform", tmp_path).run
+    monkeypatch.setattr(
+        "recipes.model_io.opening.load_network", lambda *_: pytest.fail("the network was loaded")
+    )
+    with pytest.raises(ValueError, match="sampler='first_hitting': "):
+        DiffusionLM(str(run), sampler="first_hitting")
 
 
 @pytest.mark.parametrize(
