@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.hierarchies import Blur
-from ddlib.processes import ForwardProcess, Hierarchical, Masked, Product
+from ddlib.processes import Masked, Product
 from ddlib.schedules import Linear
 from ddlib_models import FieldDiT
 from recipes.domains.pictures.grey import quantise, values_of
@@ -33,31 +32,23 @@ FIELDS = ["pixel"] * PIXELS + ["label"]
 class Sizes:
     """Sizes of the study."""
 
-    steps: int = 1500
+    steps: int = 600
     batch: int = 32
     dim: int = 48
     depth: int = 2
     tested: int = 500
-    reversed: int = 100
-    drawn: int = 50
+    reversed: int = 50
+    drawn: int = 20
     """Pictures of each label."""
 
 
 TINY = Sizes(steps=4, batch=8, dim=16, depth=1, tested=20, reversed=4, drawn=3)
 
 
-def product(pixels: ForwardProcess) -> Product:
-    """Return the product of a process of pixels and a masked label."""
-    return Product({"pixel": pixels, "label": Masked(CLASSES, Linear())}, FIELDS)
-
-
-WEIGHTED = "joint, masks, label x 64"
-PROCESSES = {
-    "joint, masks": product(Masked(LEVELS, Linear())),
-    WEIGHTED: product(Masked(LEVELS, Linear())),
-    "joint, blur": product(Hierarchical(Blur(LEVELS, [1.0]), Linear())),
-    "classifier": product(Masked(LEVELS, Linear())),
-}
+PROCESS = Product({"pixel": Masked(LEVELS, Linear()), "label": Masked(CLASSES, Linear())}, FIELDS)
+LABEL_WEIGHTS = {"joint": 1, "joint, label x 64": PIXELS}
+"""Weight of the label's term in the loss of each joint model."""
+MODELS = (*LABEL_WEIGHTS, "classifier")
 
 
 @cache
@@ -77,10 +68,9 @@ def pixels_given(x: Int[Tensor, "B L"]) -> Tensor:
 
 def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
     """Train a model; the classifier is given all pixels."""
-    process = PROCESSES[name]
     torch.manual_seed(seed)
     network = FieldDiT(
-        process.sizes,
+        PROCESS.sizes,
         sizes.dim,
         sizes.depth,
         4,
@@ -94,22 +84,20 @@ def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
         optimizer,
         lambda step: min(step / 50, 1) * (1 + math.cos(math.pi * step / sizes.steps)) / 2,
     )
-    density = process.time_density(PIXELS + 1)
+    density = PROCESS.time_density(PIXELS + 1)
     generator = torch.Generator().manual_seed(seed)
     rows = digits(sizes.tested)[0]
     for _ in range(sizes.steps):
         x = rows[torch.randint(len(rows), (sizes.batch,), generator=generator)]
         if name == "classifier":
-            network_loss = torch.nn.functional.cross_entropy(
-                label_logits(process, network, x), x[:, LABEL]
-            )
+            network_loss = torch.nn.functional.cross_entropy(label_logits(network, x), x[:, LABEL])
         else:
             t = dd.sample_times(len(x), generator=generator, density=density)
-            z = process.sample(x, t, generator)
+            z = PROCESS.sample(x, t, generator)
             draw = dd.paces.Draw(t, density.weight(t))
-            terms = dd.training_loss(process, network(z, t), x, z, draw, reduction="none")
+            terms = dd.training_loss(PROCESS, network(z, t), x, z, draw, reduction="none")
             weights = torch.ones(PIXELS + 1)
-            weights[LABEL] = PIXELS if name == WEIGHTED else 1
+            weights[LABEL] = LABEL_WEIGHTS[name]
             network_loss = (weights * terms).sum(1).mean() / weights.sum()
         optimizer.zero_grad()
         network_loss.backward()
@@ -118,10 +106,10 @@ def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
     return network.eval()
 
 
-def label_logits(process: Product, network: FieldDiT, x: Int[Tensor, "B L"]) -> Tensor:
+def label_logits(network: FieldDiT, x: Int[Tensor, "B L"]) -> Tensor:
     """Return the logits of the label where all pixels are given and the label is masked."""
-    z = process.tokens_as_states(x)
-    z[:, LABEL] = process.num_states - 1
+    z = PROCESS.tokens_as_states(x)
+    z[:, LABEL] = PROCESS.num_states - 1
     return network(z, z.new_zeros(len(z), dtype=torch.get_default_dtype()))[:, LABEL, :CLASSES]
 
 
@@ -130,30 +118,24 @@ def measure(name: str, network: FieldDiT, seed: int, sizes: Sizes) -> dict[str, 
     """Return accuracy and nats of the labels of the test pictures; of joint models by masks also
     those of the other direction.
     """
-    process = PROCESSES[name]
     x = digits(sizes.tested)[1]
-    logits = label_logits(process, network, x)
-    if name == "joint, blur":  # its kernel between levels keeps a pixel's group, not its tree
-        nats = torch.nn.functional.cross_entropy(logits, x[:, LABEL], reduction="none")
-    else:
-        nats = -dd.likelihood(process, network, x, given=pixels_given(x)).log_likelihood
+    best = label_logits(network, x).argmax(-1)
+    exact = dd.likelihood(PROCESS, network, x, given=pixels_given(x))
     result = {
-        "accuracy": float((logits.argmax(-1) == x[:, LABEL]).double().mean()),
-        "nats": float(nats.double().mean()),
+        "accuracy": float((best == x[:, LABEL]).double().mean()),
+        "nats": -float(exact.log_likelihood.mean()),
     }
     if name == "classifier":
         return result
-    result["right_class"] = right_class(process, network, seed, sizes)
-    if name != "joint, blur":
-        joint, best = reverse(process, network, x[: sizes.reversed])
-        result["reverse_accuracy"] = float((best == x[: sizes.reversed, LABEL]).double().mean())
-        result["joint_nats"] = joint
-    return result
+    nats, best = reverse(network, x[: sizes.reversed])
+    return result | {
+        "picture_nats": nats,
+        "reverse_accuracy": float((best == x[: sizes.reversed, LABEL]).double().mean()),
+        "right_class": class_accuracy(judge(), *pictures(network, seed, sizes)),
+    }
 
 
-def reverse(
-    process: Product, network: FieldDiT, x: Int[Tensor, "B L"]
-) -> tuple[float, Int[Tensor, "B"]]:
+def reverse(network: FieldDiT, x: Int[Tensor, "B L"]) -> tuple[float, Int[Tensor, "B"]]:
     """Return the mean nats of pictures given their labels, and the labels under which they have the
     largest likelihood.
     """
@@ -162,26 +144,21 @@ def reverse(
     for label in range(CLASSES):
         rows = x.clone()
         rows[:, LABEL] = label
-        exact = dd.likelihood(process, network, rows, order, given=~pixels_given(rows))
+        exact = dd.likelihood(PROCESS, network, rows, order, given=~pixels_given(rows))
         scores.append(exact.log_likelihood)
     table = torch.stack(scores, 1)
     return -float(table.gather(1, x[:, LABEL, None]).mean()), table.argmax(1)
 
 
-def right_class(process: Product, network: FieldDiT, seed: int, sizes: Sizes) -> float:
-    """Return the share of the pictures given a label that have its class."""
-    return class_accuracy(judge(), *pictures(process, network, seed, sizes))
-
-
 def pictures(
-    process: Product, network: FieldDiT, seed: int, sizes: Sizes
+    network: FieldDiT, seed: int, sizes: Sizes
 ) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N"]]:
     """Draw pictures given their labels."""
     labels = torch.arange(CLASSES).repeat_interleave(sizes.drawn)
     x = torch.zeros(len(labels), PIXELS + 1, dtype=torch.int64)
     x[:, LABEL] = labels
     drawn = dd.sample(
-        process,
+        PROCESS,
         network,
         x.shape,
         steps=64,

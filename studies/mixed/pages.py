@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from studies.mixed.models import PROCESSES
+from studies.mixed.models import MODELS
 from studies.rewards.pages import interval
 from studies.tables import MISSING, table
 
@@ -31,21 +31,22 @@ def cell(runs: Sequence[Result], key: str) -> str:
 
 def tables(result: Result) -> str:
     """Return the tables of the page."""
-    keys = ("accuracy", "nats", "reverse_accuracy", "right_class")
+    keys = ("accuracy", "nats", "picture_nats", "reverse_accuracy", "right_class")
     rows = []
-    for name in PROCESSES:
+    for name in MODELS:
         runs = of_seeds(result, name)
         seconds = f"{mean(run['seconds'] for run in runs):.0f}" if runs else MISSING
         rows.append([name, *(cell(runs, key) for key in keys), seconds])
     data = result.get("data", {})
     known = [f"{data[key]:.3f}" if key in data else MISSING for key in ("accuracy", "nats")]
-    rows.append(["logistic regression", *known, "-", "-", "-"])
+    rows.append(["logistic regression", *known, "-", "-", "-", "-"])
     share = f"{data['right_class']:.3f}" if data else MISSING
-    rows.append(["test pictures themselves", "-", "-", "-", share, "-"])
+    rows.append(["test pictures themselves", "-", "-", "-", "-", share, "-"])
     heading = [
         "model",
         "accuracy",
         "nats of a label",
+        "nats of a picture given its label",
         "accuracy by p(picture given label)",
         "samples of their class",
         "seconds",

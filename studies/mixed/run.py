@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.engine.provenance import provenance
-from studies.mixed.models import PROCESSES, TINY, Sizes, measure, of_data, one_thread, train
+from studies.mixed.models import MODELS, TINY, Sizes, measure, of_data, one_thread, train
 from studies.mixed.pages import BEGIN, PAGE, SEEDS, tables
 from studies.page import page
 from studies.tables import END
@@ -31,7 +31,7 @@ def run(out: Path, sizes: Sizes, seeds: Sequence[int]) -> None:
         result = json.loads(out.read_text(encoding="utf-8"))
     result["starts"].append(provenance())
     for seed in seeds:
-        for name in PROCESSES:
+        for name in MODELS:
             key = f"{name} | {seed}"
             if key in result["runs"]:
                 continue
