@@ -1,6 +1,5 @@
 """Models of digits and their labels, and what is measured of them."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +17,10 @@ import ddlib as dd
 from ddlib.processes import Masked, Product
 from ddlib.schedules import Linear
 from ddlib_models import FieldDiT
+from recipes.config import Optimizer
 from recipes.domains.pictures.grey import quantise, values_of
 from recipes.domains.pictures.metrics import class_accuracy, train_classifier
+from recipes.engine.optimizer import optimizers
 
 SIDE, LEVELS, CLASSES = 8, 4, 10
 PIXELS = SIDE * SIDE
@@ -32,8 +33,8 @@ FIELDS = ["pixel"] * PIXELS + ["label"]
 class Sizes:
     """Sizes of the study."""
 
-    steps: int = 600
-    batch: int = 32
+    steps: int = 400
+    batch: int = 64
     dim: int = 48
     depth: int = 2
     tested: int = 500
@@ -79,15 +80,12 @@ def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
         positions="learned",
         shape=(PIXELS + 1,),
     )
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
-    decay = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(step / 50, 1) * (1 + math.cos(math.pi * step / sizes.steps)) / 2,
-    )
+    several = optimizers(network, Optimizer(lr=0.01, muon=True))
     density = PROCESS.time_density(PIXELS + 1)
     generator = torch.Generator().manual_seed(seed)
     rows = digits(sizes.tested)[0]
-    for _ in range(sizes.steps):
+    for step in range(sizes.steps):
+        share = min((step + 1) / 20, 1) * (1 - step / sizes.steps)
         x = rows[torch.randint(len(rows), (sizes.batch,), generator=generator)]
         if name == "classifier":
             network_loss = torch.nn.functional.cross_entropy(label_logits(network, x), x[:, LABEL])
@@ -99,10 +97,12 @@ def train(name: str, seed: int, sizes: Sizes) -> FieldDiT:
             weights = torch.ones(PIXELS + 1)
             weights[LABEL] = LABEL_WEIGHTS[name]
             network_loss = (weights * terms).sum(1).mean() / weights.sum()
-        optimizer.zero_grad()
+        network.zero_grad()
         network_loss.backward()
-        optimizer.step()
-        decay.step()
+        for optimizer in several:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * share
+            optimizer.step()
     return network.eval()
 
 
