@@ -4,7 +4,9 @@ docs/figures_concepts.py``.
 
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
+from matplotlib.patches import Patch
 from torch import Tensor
 
 import ddlib as dd
@@ -67,7 +69,57 @@ def digits(path: Path) -> None:
     figure.savefig(path)
 
 
-FIGURES = {"need.png": need, "digits.png": digits}
+def product(path: Path) -> None:
+    """Draw the noise of a token of each field of a product, and the numbers of its states, as the
+    example of the page has them.
+    """
+    linear = dd.schedules.Linear()
+    blur = dd.hierarchies.Blur(5, [1.0])
+    fields = {
+        "age, 5 groups: Blur": dd.processes.Hierarchical(blur, linear),
+        "city, 7 names: Masked": dd.processes.Masked(7, linear),
+        "member, yes or no: Uniform": dd.processes.Uniform(2, linear),
+    }
+    t = torch.linspace(0, 1, 201, dtype=torch.float64)
+    figure = plt.figure(figsize=(8.4, 4.6), layout="constrained")
+    axes = figure.subplot_mosaic([list(fields), ["states"] * 3], height_ratios=[3, 1])
+    strip = axes["states"]
+    first = 0
+    for gap, (name, process) in enumerate(fields.items()):
+        token = process.vocab_size // 2
+        levels = process.level_of(torch.arange(process.num_states)).tolist()
+        blurred = [dd.plot.ORANGE] * (max(levels) - 1)
+        by_level = (dd.plot.BLUE, *blurred, dd.plot.DARK)
+        colors = [by_level[level] for level in levels]
+        others = [state for state in range(len(levels)) if state != token]
+        shares = process.marginal(torch.full((len(t), 1), token), t)[:, 0]
+        shades = [dd.plot.VERMILION if levels[state] == 0 else colors[state] for state in others]
+        axes[name].stackplot(
+            t,
+            shares[:, [token, *others]].T.numpy(),
+            colors=[dd.plot.BLUE, *shades],
+            edgecolor="white",
+            linewidth=0.4,
+        )
+        axes[name].set(xlim=(0, 1), ylim=(0, 1), title=name, xlabel="t")
+        for state, color in enumerate(colors, start=first):
+            strip.bar(state + gap, 1, 0.9, color=color)
+            strip.text(state + gap, 0.5, str(state), ha="center", va="center", color="white")
+        middle = first + gap + (len(levels) - 1) / 2
+        strip.text(middle, 1.15, name.split(",")[0], ha="center")
+        first += len(levels)
+    axes[next(iter(fields))].set_ylabel("probability of a state")
+    kinds = {"token": dd.plot.BLUE, "another token": dd.plot.VERMILION}
+    kinds |= {"blurred value": dd.plot.ORANGE, "mask": dd.plot.DARK}
+    patches = [Patch(color=color, label=name) for name, color in kinds.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
+    strip.set(xlim=(-1, first + len(fields) - 1), ylim=(0, 1.6), ylabel="states of z")
+    strip.set(xticks=[], yticks=[])
+    strip.spines[:].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+FIGURES = {"need.png": need, "digits.png": digits, "product.png": product}
 
 if __name__ == "__main__":
     IMAGES.mkdir(parents=True, exist_ok=True)
