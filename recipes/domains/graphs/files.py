@@ -32,7 +32,7 @@ class Graphs:
         slots: largest number of nodes; by default that of the largest graph.
 
     Raises:
-        FileNotFoundError, ValueError: on loading: no such file; a line that is no graph; a graph
+        FileNotFoundError, ValueError: on loading: no such file; a line that is not a graph; a graph
             that is directed, has several edges between two nodes or one from a node to itself, is
             larger than the slots, or has types at a part of its nodes or edges; with file and line.
     """
