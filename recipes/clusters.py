@@ -131,17 +131,16 @@ def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None
 def place_names(
     axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[str], order: Sequence[int]
 ) -> None:
-    """Write names beside their points, in order of importance, where they cover no other name or
-    point.
+    """Write names beside their points, in order of importance, where they cover or touch no other
+    name, point or line.
     """
     figure = axes.figure
     figure.draw_without_rendering()  # positions are known only then
     frame = axes.get_window_extent()
     renderer = FigureCanvasAgg(figure).get_renderer()
     centres = axes.transData.transform(points)
-    boxes = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [
-        axes.get_legend().get_window_extent()
-    ]
+    boxes = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres]
+    boxes += [one.get_window_extent() for one in (axes.get_legend(), *axes.lines)]
     for index in order:
         for side, height in ((4, 0), (-4, 0), (0, 4), (0, -4)):
             # a token may hold a dollar sign, which would begin a formula
@@ -154,7 +153,7 @@ def place_names(
                 ha=("center", "left", "right")[np.sign(side)],
                 va=("center", "bottom", "top")[np.sign(height)],
             )
-            box = name.get_window_extent(renderer)
+            box = name.get_window_extent(renderer).padded(2)
             if (
                 frame.contains(*box.min)
                 and frame.contains(*box.max)

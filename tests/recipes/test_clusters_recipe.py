@@ -75,16 +75,18 @@ def test_no_name_in_the_plot_covers_another_one_or_leaves_the_frame():
     figure = Figure(figsize=(4, 3))
     axes = figure.add_subplot()
     points = np.random.default_rng(0).random((60, 2))
-    axes.plot(*points.T, "o", label="points")
+    axes.scatter(*points.T, label="points")
+    lines = [axes.axvline(0.5), axes.axhline(0.3)]
     axes.legend()
     names = [f"$name_{i}$" for i in range(60)]
     clusters.place_names(axes, points, names, range(59, -1, -1))
-    boxes = [text.get_window_extent() for text in axes.texts]
+    boxes = [text.get_window_extent().padded(1) for text in axes.texts]
     assert axes.texts[0].get_text() == r"\$name_59\$" and 10 < len(boxes) < 60
     frame = axes.get_window_extent()
     legend = axes.get_legend().get_window_extent()
     for i, box in enumerate(boxes):
         assert not box.count_overlaps([*boxes[:i], legend])
+        assert not box.count_overlaps([line.get_window_extent() for line in lines])
         assert frame.contains(*box.min) and frame.contains(*box.max)
 
 
