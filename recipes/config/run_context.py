@@ -75,7 +75,8 @@ class RunContext(ABC):
             by_field: plain values of the process of a field, in their place.
 
         Raises:
-            ValueError: data of one alphabet, a name that is no field, a process that does not fit.
+            ValueError: data of one alphabet, a name that is not a field, a process that does not
+                fit.
         """
         fields = self.alphabets()[0]
         if not fields:

@@ -58,7 +58,7 @@ class Column:
         """Return the values as numbers, NaN for missing ones.
 
         Raises:
-            ValueError: a value that is no finite number, with its row.
+            ValueError: a value that is not a finite number, with its row.
         """
         wrong, numbers = self._parse()
         if len(wrong):
