@@ -26,16 +26,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import card, constants, gpu_head
+from benchmarks import card, constants, gpu_head, hub_decoding, sampling_steps
 from benchmarks.compile_caches import Caches
 from benchmarks.device_trace import peak_bytes, profile_steps
 from benchmarks.gpu_losses import TINY as TINY_LOSSES
 from benchmarks.gpu_losses import Batch, methods, training
 from benchmarks.gpu_losses import Sizes as LossSizes
+from benchmarks.head import Sizes
 from benchmarks.measuring import require_equal, require_gpu
 from benchmarks.peer import Peer
 from benchmarks.priorities import Item, Results, climb, is_failure
 from benchmarks.profile import TINY_PROFILE, Size, launching, run
+from benchmarks.sampling import TINY_TEXT, Text
 from benchmarks.training import Step
 from benchmarks.utilisation import SIZES, share_over_times, throughput, windows
 from recipes.engine.utilisation import peak
@@ -47,14 +49,26 @@ LADDER: Mapping[str, Mapping[str, Any]] = {
     "no_average": {"optimizer.ema": 0.0},
     "trunk": {"hardware.compile": True, "hardware.graph": "trunk"},
     "half_residual": {"model.half_residual": True},
+    "not_ahead": {"hardware.ahead": False},
+    "waiting": {"hardware.wait": True},
+    "not_ahead_and_waiting": {"hardware.ahead": False, "hardware.wait": True},
     "eager": {"hardware.compile": False},
 }
 """Options of the recipe by name, in order of priority, see ``benchmarks.profile.run``.
 
 None changes the loss.
 """
+LAUNCH_BOUND: Mapping[str, Mapping[str, Any]] = {
+    BASELINE: {},
+    "step": {"hardware.graph": "step"},
+    "step, eager": {"hardware.graph": "step", "hardware.compile": False},
+    "eager": {"hardware.compile": False},
+}
+"""The same for a network so small that the device waits for launches."""
 OTHER_LOSS: Mapping[str, Mapping[str, Any]] = {"children": {"model.head": "children"}}
 """The same for options with another loss."""
+SEQUENCES = 32, 4, 1
+"""Numbers of sequences that are sampled together."""
 AGAIN = 3
 """Number of rungs between two measurements of the baseline."""
 LOSSES = ("triton", "children", "compiled_cross_entropy", "compiled_padded_cross_entropy")
@@ -78,12 +92,23 @@ class Setting(NamedTuple):
     """Sizes by name, of the losses, numbers of steps, device, and torch.compile's back end."""
 
     sizes: Mapping[str, Size] = MappingProxyType(
-        SIZES | {"base_128": SIZES["base"]._replace(sequences=128)}
+        SIZES
+        | {
+            "base_128": SIZES["base"]._replace(sequences=128),
+            "laptop": Size(Sizes(words=4096), 4, 128, 16, 128, "cuda", compile=True),
+        }
     )
+    text: Text = Text(device="cuda")
+    hub: hub_decoding.Text = hub_decoding.TEXT._replace(device="cuda")
     losses: LossSizes = LossSizes()
     count: Count = Count()
     device: str = "cuda"
     backend: str = "inductor"
+
+    @property
+    def stance(self) -> str:
+        """Stance of torch.compile: a test of the rungs on a CPU does not wait for a compiler."""
+        return "default" if self.backend == "inductor" else "force_eager"
 
 
 GPU = Setting()
@@ -92,7 +117,10 @@ TINY = Setting(
         "small": TINY_PROFILE,
         "base": TINY_PROFILE._replace(depth=3),
         "base_128": TINY_PROFILE._replace(depth=3, sequences=4),
+        "laptop": TINY_PROFILE._replace(depth=1),
     },
+    TINY_TEXT,
+    hub_decoding.TINY_TEXT,
     TINY_LOSSES,
     Count(2, 2, 2, 1, 2, 2**10),
     "cpu",
@@ -158,9 +186,7 @@ def rung(
     if compares and toggles and first is None:
         raise ValueError(f"{name}, {BASELINE}: not measured, its first losses are required")
     expected = first["losses"] if compares and first is not None else None
-    # a test of the rungs on a CPU does not wait for a compiler
-    stance = "default" if setting.backend == GPU.backend else "force_eager"
-    with launching(trained) as step, torch.compiler.set_stance(stance):
+    with launching(trained) as step, torch.compiler.set_stance(setting.stance):
         measurement = measure_step(step, setting.count, setting.device, expected)
     # with logits of children fewer than 1 % of those over tokens are computed
     logits = share_over_times(size, trained.process) if compares else 0.0
@@ -193,6 +219,19 @@ def losses(masks: bool, setting: Setting, results: Results) -> dict[str, Any]:
     return {"ratios": gpu_head.ratios({"all masks" if masks else "all levels": rows}), "rows": rows}
 
 
+def sampling(sequences: int, setting: Setting, results: Results) -> dict[str, Any]:
+    """Measure calls of the sampler, in three ways, and the steps of the papers."""
+    text = setting.text._replace(sequences=sequences)
+    with torch.compiler.set_stance(setting.stance):
+        return sampling_steps.measure(text, backend=setting.backend)
+
+
+def hub(sequences: int, setting: Setting, results: Results) -> dict[str, Any]:
+    """Measure block by block decoding of a hub network, ours and Fast-dLLM's."""
+    text = setting.hub._replace(sequences=sequences)
+    return hub_decoding.measure(text, setting.count.windows)
+
+
 def floor(setting: Setting, results: Results) -> dict[str, Any]:
     """Measure the constants of the device."""
     count = setting.count
@@ -214,7 +253,7 @@ def at_best(device: str) -> float | None:
 
 def items(setting: Setting) -> list[Item]:
     """Return all items in order of priority."""
-    small, base, large = setting.sizes
+    small, base, large, laptop = setting.sizes
     candidates = [
         Item("constants", 30, partial(floor, setting)),
         *_rungs(small, {BASELINE: {}}, setting, 80),
@@ -222,6 +261,8 @@ def items(setting: Setting) -> list[Item]:
         Item("losses, all levels", 60, partial(losses, False, setting)),
         Item("losses, masks", 60, partial(losses, True, setting)),
         Item(f"{small}, peer", 80, partial(peer, small, False, setting)),
+        *_rungs(laptop, LAUNCH_BOUND, setting, 25),
+        *(Item(f"sampling, {n}", 60, partial(sampling, n, setting)) for n in SEQUENCES),
         *_rungs(small, LADDER, setting, 40),
         Item(f"{base}, peer", 100, partial(peer, base, False, setting)),
         *_rungs(small, OTHER_LOSS, setting, 60, compares=False),
@@ -229,6 +270,7 @@ def items(setting: Setting) -> list[Item]:
         *_rungs(large, {BASELINE: {}}, setting, 60),
         Item(f"{small}, peer in one graph", 150, partial(peer, small, True, setting)),
         *_rungs(base, LADDER, setting, 60),
+        *(Item(f"hub decoding, {n}", 60, partial(hub, n, setting)) for n in SEQUENCES[1:]),
     ]
     unique = {item.name: item for item in reversed(candidates)}  # the first of each name
     return [item for number, item in enumerate(candidates) if unique[item.name] is item]

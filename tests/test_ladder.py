@@ -13,7 +13,16 @@ import pytest
 import torch
 
 import ddlib as dd
-from benchmarks import card, compile_caches, constants, gpu_losses, ladder, priorities
+from benchmarks import (
+    card,
+    compile_caches,
+    constants,
+    gpu_losses,
+    hub_decoding,
+    ladder,
+    priorities,
+    sampling_steps,
+)
 from benchmarks.device_trace import summary
 from benchmarks.peer import Peer
 from benchmarks.profile import TINY_PROFILE, run
@@ -99,7 +108,8 @@ def test_order_of_the_items():
     names = [one.name for one in ladder.items(ladder.GPU)]
     assert len(set(names)) == len(names)
     assert names[:3] == ["constants", "small, baseline", "base, baseline"]
-    assert {"small, peer", "base, peer", "losses, masks"} < set(names)
+    assert {"small, peer", "base, peer", "losses, masks", "laptop, step"} < set(names)
+    assert {"sampling, 1", "sampling, 4", "sampling, 32", "hub decoding, 1"} < set(names)
     # one call has the most important items
     assert sum(one.expected for one in ladder.items(ladder.GPU)[:6]) < 570
 
@@ -227,6 +237,40 @@ def test_constants():
     assert constants.bandwidth("cpu", 2**10, 2) > 0
 
 
+@pytest.mark.parametrize("name", [one for one in ladder.LAUNCH_BOUND if one != ladder.BASELINE])
+def test_a_step_as_one_graph_has_the_losses_of_the_baseline(name, tmp_path):
+    kept = results(tmp_path)
+    climb([one for one in ladder.items(ladder.TINY) if one.name == "laptop, baseline"], kept, 600)
+    first = kept.latest_success("laptop, baseline")
+    found = ladder.rung("laptop", ladder.LAUNCH_BOUND[name], True, ladder.TINY, kept)
+    assert found["losses"] == pytest.approx(first["losses"], rel=1e-6)
+
+
+def test_sampling_in_three_ways_draws_the_same_tokens():
+    found = ladder.sampling(3, ladder.TINY, None)
+    ways = set(sampling_steps.WAYS)
+    assert set(found["ratios"]) == {f"papers time, {way}" for way in ways}
+    assert found["same_tokens"] == dict.fromkeys(ways, 1.0)
+    assert 0 < found["calls"] <= ladder.TINY.text.steps
+    assert all(value > 0 for value in found["tokens_per_second"].values())
+
+
+def test_both_decodings_of_a_hub_network_decode_the_same_tokens():
+    found = ladder.hub(3, ladder.TINY, None)
+    assert found["same_tokens"] == 1.0
+    assert found["ratios"]["fast_dllm time"] > 0
+    text = ladder.TINY.hub
+    model = hub_decoding.network(text)
+    prompt = torch.zeros(text.sequences, text.prompt, dtype=torch.int64)
+    tokens = hub_decoding.fast_dllm(model, prompt, text)
+    assert torch.equal(tokens[:, : text.prompt], prompt)
+    assert (tokens < model.vocab_size).all()
+    blocks = (text.length - text.prompt) // text.block
+    in_blocks = model.positions - blocks * tokens.numel()
+    # several tokens in a call, or the threshold would not be tested
+    assert 0 < in_blocks < blocks * text.block * text.sequences * text.block
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_peer_trains_on_the_papers_loss(whole):
     trainer = Peer(TINY_STEP, whole)
@@ -267,7 +311,7 @@ def test_the_command_measures_all_and_continues_after_it_was_killed(tmp_path):
     assert str(ROOT) not in path.read_text()
     for one in runs:
         assert set(one) >= ALL and not priorities.is_failure(one)
-        if one["name"].startswith(("small", "base")):
+        if one["name"].startswith(("small", "base", "laptop")):
             check_timed(one)
         if one["name"].startswith("losses"):
             assert set(one["rows"]) == set(ladder.LOSSES)
