@@ -256,12 +256,11 @@ def test_a_nan_in_a_recorded_step_changes_nothing_and_its_batch_is_saved(tmp_pat
 
 @on_cuda
 def test_a_process_whose_loss_waits_is_refused_by_name():
-    rates = dict(
-        kind="noisy", hierarchy=dict(kind="flat", vocab_size=40), schedule=dict(kind="linear")
-    )
-    process = {"process": rates | {"p_uniform": 0.1}}
-    with pytest.raises(ValueError, match="hardware.graph='step': not with this process"):
-        train_steps("mdlm", process | {"hardware.graph": "step"})
+    rates = (torch.ones(SIZE.vocabulary.words, SIZE.vocabulary.words) / 10).fill_diagonal_(0)
+    rates -= rates.sum(1).diag()
+    process = dict(kind="rate_matrix", matrix=rates.tolist(), schedule=dict(kind="linear"))
+    with pytest.raises(ValueError, match=r"hardware.graph='step': not with this process"):
+        train_steps("mdlm", {"process": process, "hardware.graph": "step"})
 
 
 def test_rows_of_the_ladder():
