@@ -256,7 +256,8 @@ def test_a_nan_in_a_recorded_step_changes_nothing_and_its_batch_is_saved(tmp_pat
 
 @on_cuda
 def test_a_process_whose_loss_waits_is_refused_by_name():
-    rates = (torch.ones(SIZE.vocabulary.words, SIZE.vocabulary.words) / 10).fill_diagonal_(0)
+    words = SIZE.vocabulary.words
+    rates = torch.full((words, words), 0.125).fill_diagonal_(0)
     rates -= rates.sum(1).diag()
     process = dict(kind="rate_matrix", matrix=rates.tolist(), schedule=dict(kind="linear"))
     with pytest.raises(ValueError, match=r"hardware.graph='step': not with this process"):
