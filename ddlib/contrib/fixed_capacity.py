@@ -82,7 +82,8 @@ class FixedCapacity(Control):
         return replace(run, network=WholeModel(run.network), draws=WholeDraws())
 
     def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
-        rehearsal = rehearse(run, state)
+        records = self.graph and is_constant(run)
+        rehearsal = rehearse(run, state, records)
         size = state.z.numel()
         capacity = size if rehearsal.reads else max(rehearsal.counts, default=0)
         if self.capacity is not None:
@@ -95,7 +96,7 @@ class FixedCapacity(Control):
         network = whole_model(run)
         here = network.at_most(min(-(-capacity // _UNIT) * _UNIT, size))
         steps = FixedSteps(run.sampler, network, rehearsal)
-        if self.graph and is_constant(run):
+        if records:
             steps = CapturedSteps(run.sampler, network, rehearsal)
         elif self.graph:
             here = here.captured()
@@ -301,10 +302,10 @@ class RehearsedModel(Model):
 
     def __init__(self, model: WholeModel) -> None:
         vars(self).update(vars(model))
-        self.counts = [torch.zeros((), dtype=torch.int64, device=model.process.device)]
+        self.count = torch.zeros((), dtype=torch.int64, device=model.process.device)
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
-        self.counts[-1] += where.sum()
+        self.count = self.count + where.sum()
         place = torch.arange(z.numel(), device=z.device)
         b = place // z.shape[1]
         i = place % z.shape[1]
@@ -388,23 +389,56 @@ class Replayed(KeyedGenerator):
         return numbers
 
 
-def rehearse(run: SamplingCall, state: State) -> Rehearsal:
-    """Take all steps without the network, and keep their uniforms and their numbers of jumps."""
+def rehearse(run: SamplingCall, state: State, records: bool) -> Rehearsal:
+    """Take all steps without the network, and keep their uniforms and their numbers of jumps.
+
+    Args:
+        run: the call.
+        state: before the first step.
+        records: whether all steps but the first are recorded as one graph.
+    """
     network = RehearsedModel(whole_model(run))
     draws = RehearsedDraws()
-    uniforms = []
+    here = replace(run, network=network, draws=draws, observer=Observer())
+    captured = Captured(partial(_rehearse_step, here))
+    uniforms: list[list[Tensor]] = []
     counts = []
     with hide_values():
         for k in range(run.steps):
-            recorder = Recorder(run.generator, run.free.device)
-            network.counts = [torch.zeros((), dtype=torch.int64, device=run.free.device)]
-            here = replace(
-                run, network=network, draws=draws, generator=recorder, observer=Observer()
-            )
-            state = take_step(here, state, k)
-            uniforms.append(recorder.numbers)
-            counts += network.counts
+            if records and k:
+                numbers = [rand(one.shape, run.generator, one.device) for one in uniforms[0]]
+                z, t, count = captured(state.z, state.t, times_of(run, k), run.free, *numbers)
+                state = State(z, t)
+            else:
+                network.count = torch.zeros_like(network.count)
+                recorder = Recorder(run.generator, run.free.device)
+                state = take_step(replace(here, generator=recorder), state, k)
+                numbers = recorder.numbers
+                count = network.count
+            uniforms.append(numbers)
+            counts.append(count.clone())
     return Rehearsal(uniforms, torch.stack(counts).tolist(), draws.reads)
+
+
+def _rehearse_step(
+    run: SamplingCall,
+    z: Tokens,
+    t: Times,
+    times: Float64[Tensor, "2"],
+    free: Bool[Tensor, "B L"],
+    *uniforms: Tensor,
+) -> tuple[Tokens, Times, Int64[Tensor, ""]]:
+    """Take the step between two times, and count the positions that descend."""
+    assert isinstance(run.network, RehearsedModel)
+    run.network.count = torch.zeros_like(run.network.count)
+    here = replace(run, times=times, free=free, generator=Replayed(uniforms))
+    state = take_step(here, State(z, t), 0)
+    return state.z, state.t, run.network.count
+
+
+def times_of(run: SamplingContext, k: int) -> Float64[Tensor, "2"]:
+    """Return the two times of a step, which are those of all sequences."""
+    return torch.stack([at(run, k)[0], at(run, k + 1)[0]])
 
 
 class FixedSteps(Sampler):
@@ -466,8 +500,8 @@ class CapturedSteps(FixedSteps):
         moves = self._moves(k)
         if moves not in self._recordings:
             self._recordings[moves] = Captured(partial(self._whole, run))
-        times = torch.stack([at(run, k)[0], at(run, k + 1)[0]])
-        z, t = self._recordings[moves](state.z, state.t, times, run.free, *uniforms)
+        inputs = (state.z, state.t, times_of(run, k), run.free, *uniforms)
+        z, t = self._recordings[moves](*inputs)
         return State(z.clone(), t.clone())
 
     def _whole(

@@ -171,11 +171,10 @@ def test_a_step_in_which_no_position_descends_calls_no_network(graph):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "number"), [(Ancestral(), 2), (Remask(0.5), 2), (Confidence(), 1)], ids=repr
+    ("sampler", "number"), [(Ancestral(), 3), (Remask(0.5), 3), (Confidence(), 1)], ids=repr
 )
-def test_a_call_has_one_recording_for_steps_with_descents_and_one_for_others(
-    sampler, number, monkeypatch
-):
+def test_a_call_has_few_recordings(sampler, number, monkeypatch):
+    """One of steps with descents, one of others, and one of the draws before the first step."""
     made = []
 
     class Counted(captured.Rerun):
