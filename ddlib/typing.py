@@ -3,7 +3,7 @@
 States are integers: tokens ``0..V-1``, then each level's clusters in order, the mask last.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
@@ -292,6 +292,21 @@ class WindowDenoiser(Protocol):
 
     def extend(self, z: Tensor, t: Tensor, cache: Any) -> Tensor:
         """Return logits (B, n, V) of states z (B, n) at the positions of the window."""
+        ...
+
+
+@runtime_checkable
+class JoinsCaches(Protocol):
+    """A ``BlockDenoiser`` or ``WindowDenoiser`` that takes caches of unlike lengths in one call."""
+
+    def cache_shape(self, cache: Any, width: int) -> tuple[Hashable, int] | None:
+        """Return what joint caches have in common, and the number of cached positions of a
+        sequence; None for a cache that is not joined with others at ``width`` states.
+        """
+        ...
+
+    def join_caches(self, caches: Sequence[Any], size: int) -> Any:
+        """Return the cache of the sequences of all caches, padded to ``size`` cached positions."""
         ...
 
 

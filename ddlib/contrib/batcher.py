@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.samplers.sampling import Plan
-from ddlib.typing import Denoiser, TakesPadding, Tokens, implements
+from ddlib.typing import Denoiser, JoinsCaches, TakesPadding, Tokens, implements
 from ddlib.utils.validation import check_count
 
 ALIGNED = 16
@@ -21,9 +21,9 @@ ALIGNED = 16
 a CPU compute the last few rows by other instructions, and the rounding of a row there depends on
 its place.
 """
-BY_ROWS = ("__call__", "features", "step_distribution")
-"""Evaluations that are joined; not those with a cache, each of which is a call of the network."""
-WITH_CACHE = ("extend", "prefill", "prefill_around")
+BY_ROWS = ("__call__", "features", "step_distribution", "extend")
+"""Evaluations that are joined; those with a cache if it is joined (``typing.JoinsCaches``)."""
+ALONE = ("prefill", "prefill_around")
 WRAPPERS = ("after", "with_label", "with_padding")
 """Methods of denoisers that return another denoiser."""
 
@@ -44,7 +44,8 @@ class Batcher:
     depend on the others, nor on its row, so it has the tokens that it has alone. Products of
     another shape are rounded in another way.
 
-    Calls with cached keys and values are computed one after the other.
+    Calls with cached keys and values are joined if the denoiser pads caches
+    (``typing.JoinsCaches``); others, and those that fill a cache, are computed one after the other.
 
     Args:
         denoiser: ``(z, t) -> logits``, in evaluation mode.
@@ -217,12 +218,16 @@ class Batcher:
             return [first.evaluate({})]
         columns = {name: torch.cat([one.columns[name] for one in calls]) for name in first.columns}
         total, length = columns["0"].shape
+        cache = None if first.join is None else first.join([one.cache for one in calls])
         outputs = []
         for start in range(0, total, self.rows[-1]):
             end = min(start + self.rows[-1], total)
             index = torch.arange(start, start + self._size(end - start, length))
             index = index.clamp_max(end - 1).to(columns["0"].device)
-            output = first.evaluate({name: column[index] for name, column in columns.items()})
+            arguments = {name: column[index] for name, column in columns.items()}
+            if cache is not None:
+                arguments["cache"] = cache.rows(index)
+            output = first.evaluate(arguments)
             outputs.append(output[: end - start])
         rows = torch.cat(outputs).split([len(call.columns["0"]) for call in calls])
         # copies: the rounding of a product may depend on the place of its operands in memory
@@ -275,18 +280,31 @@ class Session:
         mode = _autocast(z.device)
         named = {str(place): value for place, value in enumerate((z, *args))} | options
         columns = {name: value for name, value in named.items() if value is not None}
-        if method in BY_ROWS and all(
-            isinstance(value, Tensor) and len(value) == len(z) for value in columns.values()
+        cache = columns.pop("cache", None)
+        shape = None
+        if cache is not None and implements(denoiser, JoinsCaches):
+            shape = denoiser.cache_shape(cache, z.shape[1])
+        self._call = _Call(self, partial(function, z, *args, **options), mode, object())
+        if (
+            method in BY_ROWS
+            and (cache is None or shape is not None)
+            and all(isinstance(one, Tensor) and len(one) == len(z) for one in columns.values())
         ):
-            columns = self._padded(columns, implements(denoiser, TakesPadding))
+            join = None
+            size = 0
+            if shape is None:
+                pads = implements(denoiser, TakesPadding) and denoiser.takes_padding
+                columns = self._padded(columns, pads)
+            else:
+                size = next((one for one in self._batcher.lengths if one >= shape[1]), shape[1])
+                size = size if shape[1] else 0
+                join = partial(denoiser.join_caches, size=size)
             shapes = [
                 (name, value.dtype, value.device, value.shape[1:])
                 for name, value in columns.items()
             ]
-            key = id(denoiser), method, mode, tuple(shapes)
-            self._call = _Call(self, function, mode, key, columns, z.shape[1])
-        else:
-            self._call = _Call(self, partial(function, z, *args, **options), mode, object())
+            key = id(denoiser), method, mode, tuple(shapes), shape and shape[0], size
+            self._call = _Call(self, function, mode, key, columns, z.shape[1], cache, join)
         return self._batcher._evaluate(self._call)
 
     def _padded(self, columns: Mapping[str, Tensor], allowed: bool) -> dict[str, Tensor]:
@@ -320,7 +338,7 @@ class _Joined:
         if name.startswith("_"):
             raise AttributeError(name)
         value = getattr(self._denoiser, name)
-        if name in (*BY_ROWS, *WITH_CACHE):
+        if name in (*BY_ROWS, *ALONE):
             return partial(self._session._evaluate, self._denoiser, name)
         if name in WRAPPERS:
             return lambda *args, **options: _Joined(self._session, value(*args, **options))
@@ -344,6 +362,9 @@ class _Call:
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     """Arguments with a row for each sequence, by place or name; empty if the function has them."""
     length: int = 0
+    cache: Any = None
+    join: Callable[[Sequence[Any]], Any] | None = None
+    """Joins caches; None without one."""
     done: Event = field(default_factory=Event)
     output: Any = None
     error: BaseException | None = None

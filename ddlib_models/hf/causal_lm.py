@@ -26,7 +26,7 @@ from ddlib_models.hf.base import (
     transformers_config,
     transformers_of,
 )
-from ddlib_models.hf.kv_cache import AnyCache, CachedHFBackbone, Recall
+from ddlib_models.hf.kv_cache import AnyCache, CachedHFBackbone, JoinedCaches, Recall
 from ddlib_models.kv_cache import check_cache
 from ddlib_models.window_cache import WindowCache, places
 
@@ -206,7 +206,7 @@ class CausalLM(CachedHFBackbone):
                 f"block_size={self.block_size}"
             )
         if cache is not None:
-            check_cache(cache, Recall, WindowCache)
+            check_cache(cache, Recall, WindowCache, JoinedCaches)
             cache.check(self, z, self.dtype)
         features, _ = self._row(z, clean, present, cache)
         last = None if cache is None else cache.last
@@ -227,9 +227,14 @@ class CausalLM(CachedHFBackbone):
         length = z.shape[1]
         (first, behind) = places(cache)
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
-        position_ids = torch.arange(first, first + length, device=z.device).repeat(
-            1 if clean is None else 2
-        )[None]
+        joined = isinstance(cache, JoinedCaches)
+        position_ids = (
+            cache.positions(length)
+            if joined
+            else torch.arange(first, first + length, device=z.device).repeat(
+                1 if clean is None else 2
+            )[None]
+        )
         options: dict[str, Any] = {
             "position_ids": position_ids
             if present is None
@@ -242,9 +247,13 @@ class CausalLM(CachedHFBackbone):
             options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
-            mask = sight_mask(x.shape[1], length, self.block_size, share, z.device, first, behind)[
-                None, None
-            ]
+            mask = (
+                cache.mask(length)
+                if joined
+                else sight_mask(
+                    x.shape[1], length, self.block_size, share, z.device, first, behind
+                )[None, None]
+            )
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined
                 mask = mask & present[:, None, None, :] | torch.eye(

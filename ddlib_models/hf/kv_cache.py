@@ -1,11 +1,13 @@
 """Key/value caches for causal language models of Hugging Face."""
 
 from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ddlib_models.dit.inputs import check_blocks
 from ddlib_models.dit.layers import dtype_of
@@ -62,6 +64,82 @@ class Recall(KVCacheBase):
 
 AnyCache = Recall | WindowCache
 """A cache of the tokens in front of a row, or of the positions around it."""
+
+
+class JoinedCaches(KVCacheBase):
+    """Caches of sequences with unlike numbers of cached positions, padded, for one call of all.
+
+    Attributes:
+        first: position of each sequence's first state that is not cached, (B,).
+        counts: number of cached positions of each, (B,); padding follows them.
+        pairs: keys and values of each layer in transformers' format.
+        last: as in ``Recall``.
+
+    Args:
+        caches: at least one, alike in what ``CausalLM.cache_shape`` returns.
+        size: cached positions, those of padding included.
+
+    Raises:
+        ValueError: caches of other weights than the first.
+    """
+
+    def __init__(self, caches: Sequence[AnyCache], size: int) -> None:
+        one = caches[0]
+        if any(other._weights != one._weights for other in caches):
+            raise ValueError("cache: the caches are of unlike weights; prefill again")
+        self._one = one
+        self._model = one._model
+        self._weights = one._weights
+        counts = [sum(places(cache)) for cache in caches]
+        starts = [places(cache)[0] for cache in caches]
+        rows = torch.tensor([len(cache.tokens) for cache in caches])
+        device = one.tokens.device
+        self.first = torch.tensor(starts).repeat_interleave(rows).to(device)
+        self.counts = torch.tensor(counts).repeat_interleave(rows).to(device)
+        self.tokens = one.tokens.new_zeros(len(self.first), max(starts))
+        self.last = torch.cat([cache.last for cache in caches])
+        with torch.inference_mode(False), torch.no_grad():
+            self.pairs = tuple(
+                tuple(
+                    torch.cat(
+                        [
+                            pad(cache.pairs[layer][part], (0, 0, 0, size - count))
+                            for cache, count in zip(caches, counts, strict=True)
+                        ]
+                    )
+                    for part in range(2)
+                )
+                for layer in range(len(one.pairs))
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._one.dtype
+
+    def _state(self, model: nn.Module) -> Any:
+        return self._one._state(model)
+
+    def rows(self, index: Int[Tensor, " n"]) -> "JoinedCaches":
+        """Select sequences by indices, repeated or not; a copy."""
+        result = self._with(self.tokens[index])
+        result.first = self.first[index]
+        result.counts = self.counts[index]
+        result.last = self.last[index]
+        result.pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
+        return result
+
+    def positions(self, length: int) -> Int[Tensor, "B n"]:
+        """Return the positions of ``length`` states of each sequence."""
+        return self.first[:, None] + torch.arange(length, device=self.first.device)
+
+    def mask(self, length: int) -> Bool[Tensor, "B 1 n m"]:
+        """Return the mask of ``length`` states, which attend to each other and to cached positions
+        that are not padding.
+        """
+        size = self.pairs[0][0].shape[2] if self.pairs else 0
+        key = torch.arange(size + length, device=self.counts.device)
+        seen = (key < self.counts[:, None]) | (key >= size)
+        return seen[:, None, None].expand(-1, -1, length, -1)
 
 
 class CachedHFBackbone(HFBackbone):
@@ -174,6 +252,21 @@ class CachedHFBackbone(HFBackbone):
         """
         logits: Tensor = self(z, t, cache=cache)
         return logits
+
+    def cache_shape(self, cache: AnyCache, width: int) -> tuple[Hashable, int] | None:
+        """Return what joint caches have in common, and the number of cached positions; see
+        ``ddlib.typing.JoinsCaches``.
+
+        None where states do not attend to each other and to all cached positions: several blocks.
+        """
+        if self.block_size and (width > self.block_size or isinstance(cache, WindowCache)):
+            return None
+        count = sum(places(cache))
+        return (type(cache), cache.dtype, cache.last.shape[1:], count > 0), count
+
+    def join_caches(self, caches: Sequence[AnyCache], size: int) -> JoinedCaches:
+        """Return the cache of all sequences, padded to ``size`` cached positions."""
+        return JoinedCaches(caches, size)
 
     @property
     def dtype(self) -> torch.dtype:

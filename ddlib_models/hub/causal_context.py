@@ -30,6 +30,9 @@ class CausalContext(CausalLM):
 
     takes_padding = False
 
+    def cache_shape(self, cache: Recall, width: int) -> None:  # type: ignore[override]
+        """Return None: caches are not joined."""
+
     def features(
         self,
         z: Int[Tensor, "B L"],

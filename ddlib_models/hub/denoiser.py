@@ -2,6 +2,7 @@
 are not tokens.
 """
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -144,7 +145,20 @@ class Halves(Adapted):
         return weight, barred if bias is None else bias + barred
 
 
-class Windowed(Halves):
+class JoiningCaches(Adapted):
+    """Adapter of a network with caches, a ``ddlib.typing.JoinsCaches`` if the network is one."""
+
+    def cache_shape(self, cache: Any, width: int) -> tuple[Hashable, int] | None:
+        """Return what joint caches have in common; None if the network joins none."""
+        shape = getattr(self.network, "cache_shape", None)
+        return None if shape is None else shape(cache, width)
+
+    def join_caches(self, caches: Sequence[Any], size: int) -> Any:
+        """Return the cache of the sequences of all caches."""
+        return self.network.join_caches(caches, size)
+
+
+class Windowed(JoiningCaches, Halves):
     """Adapter of a split network with a cache around a window, a
     ``ddlib.typing.WindowDenoiser``.
     """
@@ -163,7 +177,7 @@ class Windowed(Halves):
         return self(z, t, cache=cache)
 
 
-class Blockwise(Adapted):
+class Blockwise(JoiningCaches):
     """Adapter of a blockwise network, a ``ddlib.typing.BlockDenoiser``."""
 
     @property

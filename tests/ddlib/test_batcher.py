@@ -118,6 +118,23 @@ def test_sequences_are_padded_to_few_shapes_and_padding_is_masked():
     assert network.shapes[0] == (2, 20)
 
 
+class Unpadded(Recorded):
+    """The same without the argument for padding."""
+
+    takes_padding = False
+
+    def __call__(self, z, t):
+        return super().__call__(z, t)
+
+
+def test_a_network_without_padding_has_calls_of_the_exact_lengths():
+    network = Unpadded(PROCESS)
+    plans = unlike(network)
+    tokens = sample_together(plans, 4, lengths=(16,))
+    assert set(network.shapes) == {(4, 4), (4, 7), (4, 10)}
+    assert all(torch.equal(row, plan.run()) for plan, row in zip(plans, tokens, strict=True))
+
+
 def test_network_calls_are_shared_and_rows_that_are_done_leave():
     """As many calls as the longest drawing makes, and some while the others begin; with few rows
     late ones take the place of those that have ended.

@@ -127,3 +127,60 @@ def test_padding_is_not_attended_to(name):
             for output in padded:
                 assert output.shape == exact.shape
                 torch.testing.assert_close(output, exact, rtol=1e-10, atol=1e-10)
+
+
+CACHED = {
+    "blocks": (dict(block_size=4), []),
+    "blocks, shifted": (dict(block_size=4, shift=1), []),
+    "dual": (dict(), [dd.contrib.Cache("dual")]),
+    "dual, shifted": (dict(shift=1), [dd.contrib.Cache("dual:refresh=2")]),
+    "prefix": (dict(), [dd.contrib.Cache("prefix")]),
+}
+
+
+def in_blocks(model, controls, number, **options):
+    """A drawing by blocks of its own length, prompt, steps and temperature."""
+    prompt = torch.randint(
+        WORDS, (1 + 3 * number % 7,), generator=torch.Generator().manual_seed(number)
+    )
+    return dd.plan(
+        PROCESS,
+        model,
+        (1 + number % 2, 8 + 4 * (number * 3 % 4)),
+        dd.samplers.Confidence() if number % 3 else dd.samplers.Ancestral(),
+        2 + number % 3,
+        prompt,
+        generator=list(range(number, number + 1 + number % 2)),
+        temperature=0.2 * number,
+        pace=dd.paces.Blocks(4),
+        controls=controls,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", CACHED)
+def test_caches_of_unlike_lengths_share_a_call(kind, dtype):
+    """To the bit as alone at the same shapes; in float64 the tokens of a call without others."""
+    options, controls = CACHED[kind]
+    torch.manual_seed(3)
+    model = causal(**options).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model = model.to(dtype)
+    plans = [in_blocks(model, controls, number) for number in range(6)]
+    shapes = 8, (8, 16, 24)
+    alone = [sample_together([plan], *shapes)[0] for plan in plans]
+    calls = []
+    features = model.features
+    model.features = lambda z, t, **others: calls.append(len(z)) or features(z, t, **others)
+    together = sample_together(plans, *shapes)
+    joint = len(calls)
+    assert all(map(torch.equal, together, alone))
+    assert all(map(torch.equal, sample_together(plans[::-1], *shapes), alone[::-1]))
+    calls.clear()
+    separate = [plan.run() for plan in plans]
+    if kind != "prefix":  # whose calls differ in the positions behind the block
+        assert joint < 0.75 * len(calls)
+    if dtype == torch.float64:
+        assert all(map(torch.equal, together, separate))

@@ -13,6 +13,7 @@ from zoo.runs import LENGTH, SENTENCES, publish_tiny, publishes, quiet, read_lin
 
 import ddlib as dd
 import recipes
+from ddlib_models.hf.kv_cache import CachedHFBackbone
 from recipes.engine.parallel import alone
 from recipes.evaluation.samples import draw_samples
 from recipes.generate import Options, generate
@@ -454,3 +455,26 @@ def test_prompts_with_options_of_their_own_have_the_texts_of_each_alone(pipe):
         pipe.generate(prompts, each=EACH[:2])
     with pytest.raises(ValueError, match="stepz=3: is not an option of a text; did you mean steps"):
         pipe.generate("We", each=[{"stepz": 3}])
+
+
+@pytest.mark.parametrize("block", [0, 4])
+def test_caches_of_a_third_party_model_are_joined(block, tmp_path, monkeypatch):
+    """With blocks its exact cache, without an approximate one, in rows of unlike lengths."""
+    folder = write(tmp_path / "a2d", "a2d")
+    pipe = recipes.pipeline(folder, device="cpu", block_size=block)
+    ways = dict(max_new_tokens=8, steps=3, sampler="confidence", pace="blocks:4")
+    ways |= {} if block else {"keep": "dual"}
+    prompts = ["We will", "The state of our union is strong", "No"]
+    own = [{"seed": 1}, {"temperature": 0.5}, {"steps": 4}]
+    pairs = zip(prompts, own, strict=True)
+    alone = [pipe.generate(prompt, **{**ways, **one})[0] for prompt, one in pairs]
+    sizes = []
+    join = CachedHFBackbone.join_caches
+    monkeypatch.setattr(
+        CachedHFBackbone,
+        "join_caches",
+        lambda self, caches, size: sizes.append(len(caches)) or join(self, caches, size),
+    )
+    several = pipe.generate(prompts, each=own, **ways)
+    assert [replace(one, prompt=0) for one in several] == alone
+    assert max(sizes) > 1
