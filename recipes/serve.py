@@ -108,6 +108,10 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
     limits = Limits(rows=options.rows, waiting=options.waiting, seconds=options.seconds)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     found = options.reading.find(str(options.run), device, options.precision)
+    layout = found.files.layout
+    if layout is not None and (layout.fields or layout.is_picture):
+        kind = "values of several alphabets" if layout.fields else "pictures"
+        raise ValueError(f"run={options.run}: draws {kind}, must be a model of texts or of symbols")
     options.sampling.check_files(found.files)
     pipeline = Pipeline(found)
     pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks

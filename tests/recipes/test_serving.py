@@ -4,6 +4,7 @@ import json
 import re
 import threading
 
+import numpy as np
 import openai
 import pytest
 import torch
@@ -13,7 +14,10 @@ from zoo.runs import LENGTH, publish_tiny, publishes
 
 import ddlib as dd
 import recipes
+from ddlib_models import DiT
+from recipes.data import prepare_ids
 from recipes.generation.sampling import Sampling
+from recipes.model_io import LoadOptions, publish
 from recipes.serve import KEYS, Options, listen, main, make_server
 from recipes.serving.settled import held
 
@@ -52,8 +56,6 @@ def blocks(tmp_path_factory):
 @pytest.fixture(scope="module")
 def speaking(tmp_path_factory):
     folder = write(tmp_path_factory.mktemp("others") / "a2d", "a2d")
-    from recipes.model_io import LoadOptions
-
     with serving(folder, reading=LoadOptions(block_size=0), fewer=(1, 4)) as served:
         yield served
 
@@ -496,3 +498,12 @@ def test_prompts_of_several_lengths_are_answered(speaking):
     together = speaking.text(prompts, seed=1, max_tokens=7)
     alone = [speaking.text(one, seed=1, max_tokens=7)[0].text for one in prompts]
     assert [one.text for one in together] == alone
+
+
+def test_pictures_are_not_served(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 4, (40, 2, 3))
+    prepare_ids(pixels, 8, 4, tmp_path / "data", shape=(2, 3), values=range(4))
+    network = DiT(5, 4, dim=16, depth=1, heads=2, cond_dim=8)
+    publish(tmp_path / "run", network, dd.presets.mdlm(4), tmp_path / "data")
+    with pytest.raises(ValueError, match="draws pictures, must be a model of texts or of symbols"):
+        make_server(Options(run=str(tmp_path / "run")))
