@@ -228,7 +228,7 @@ class Engine:
         Raises:
             RefusedError: the queue is full.
         """
-        if self.waiting >= self.limits.waiting:
+        if self.waiting >= self.limits.waiting + self._rows.free:
             mean = sum(self._lately) / len(self._lately)
             seconds = mean * (self.waiting + self.limits.rows) / self.limits.rows
             raise RefusedError(
