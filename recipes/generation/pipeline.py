@@ -495,6 +495,7 @@ class Pipeline:
     ) -> list["Drawing"]:
         """Return the samples of a call by their options, after all checks."""
         several = listed(prompts)
+        of_types(Pipeline.generate, each=each)
         if each and len(each) != len(several):
             raise ValueError(
                 f"each: holds {len(each)} options, must be {len(several)}, those of each prompt"

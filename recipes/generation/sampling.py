@@ -184,8 +184,12 @@ class Sampling:
             ValueError: as in ``order``, ``make_sampler``, ``conditioned``, ``endings`` and
                 ``forbidden_tokens``; a sampler that does not support the pace; ``memory`` with a
                 model, guidance or pace that has none; a cache that the pace or the network does not
-                support.
+                support; ``min_tokens`` above the length.
         """
+        if self.min_tokens > length:
+            raise ValueError(
+                f"min_tokens={self.min_tokens}: must be at most {length}, the tokens of a row"
+            )
         pace = self.order(saved, length)
         sampler = make_sampler(saved, self.sampler)
         self.plan(saved, saved.denoiser, (1, length), sampler, pace, self.controls(saved))

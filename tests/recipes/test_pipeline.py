@@ -250,6 +250,10 @@ def test_texts_that_do_not_fit_are_refused_by_name(pipe):
         (dict(seed=-1), "seed=-1: must be at least 0"),
         (dict(max_length=LENGTH + 1), f"length={LENGTH + 1}: must be at most {LENGTH}"),
         (dict(label="3"), "label='3': .* was trained without labels"),
+        (
+            dict(min_tokens=LENGTH + 1),
+            f"min_tokens={LENGTH + 1}: must be at most {LENGTH}, the",
+        ),
         (dict(steps="many"), "^steps: Input should be a valid integer.*, got 'many'"),
         (dict(temperature=(1.0, 0.5, 0.2)), "^temperature: .* valid number or .*at most 2 items"),
         (dict(end="never"), "^end: Input should be 'free' or 'last', got 'never'"),
@@ -258,6 +262,8 @@ def test_texts_that_do_not_fit_are_refused_by_name(pipe):
         (dict(max_new_tokens=True), "^max_new_tokens: Input should not be a boolean, got True"),
         (dict(stop_strings=["a", None]), "^stop_strings: Input should be a valid string"),
         (dict(json_schema=[]), "^json_schema: .*valid string.*, got "),
+        (dict(each=3), "^each: Input should be .*Sequence, got 3"),
+        (dict(each=[3]), "^each: Input should be a valid dictionary, got "),
         (dict(sampling=None), "^sampling: Input should be .*Sampling, got None"),
     ],
 )
