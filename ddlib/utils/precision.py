@@ -19,7 +19,7 @@ def float32_or_wider(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def numbers_on(device: torch.device, values: Iterable[float]) -> Float64[Tensor, "n"]:
-    """Return a tensor of numbers that the device writes: it waits for a copy from the host."""
+    """Return a tensor of numbers that the device writes, as it would wait for a copy of them."""
     return torch.stack(
         [torch.full((), value, dtype=torch.float64, device=device) for value in values]
     )

@@ -291,7 +291,8 @@ class Reward(Objective):
         rows, *sums = self.setting.world.sum(self._sums).tolist()
         means = [value / rows for value in sums]
         numbers = dict(zip(_LOGGED[1:], means, strict=True))
-        self._equal = 0 if numbers["spread"] else self._equal + 1
+        # beyond the patience it only grows, so that the user is warned once
+        self._equal = 0 if numbers["spread"] and self._equal < _PATIENCE else self._equal + 1
         if self._equal == _PATIENCE and self.setting.world.first:
             warnings.warn(
                 f"step {self._step}: the rewards of each group were equal in the last {_PATIENCE} "
