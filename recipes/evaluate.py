@@ -48,7 +48,8 @@ from recipes.evaluation.exact import check_order, exact
 from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
 from recipes.evaluation.samples import draw_samples, measure, metrics_of
-from recipes.generation.pipeline import Pipeline, Request
+from recipes.generation.pipeline import Pipeline
+from recipes.generation.request import Request
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels

@@ -44,8 +44,9 @@ from recipes.generation.calls import NetworkCalls, network_calls
 from recipes.generation.constrained import Constraint
 from recipes.generation.drafts import Drafts, Trace, show, tell
 from recipes.generation.lengths import Steps
-from recipes.generation.pipeline import Pipeline, Request
+from recipes.generation.pipeline import Pipeline
 from recipes.generation.prompt import Prompt, check_prompt, read_prompts
+from recipes.generation.request import Request
 from recipes.generation.row_samples import RowRequest, generate_rows, wants_rows
 from recipes.generation.rows import TABULAR
 from recipes.generation.samples import Sample, batched, draw_batch

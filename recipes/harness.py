@@ -24,9 +24,10 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
-from recipes.generation.pipeline import Pipeline, Request
+from recipes.generation.pipeline import Pipeline
 from recipes.generation.prompt import Row as PromptRow
 from recipes.generation.prompt import batches, check_known
+from recipes.generation.request import Request
 from recipes.generation.samples import Sample, batched, draw_batch, protocol, until
 from recipes.generation.sampling import Sampling
 from recipes.metrics import with_tokens

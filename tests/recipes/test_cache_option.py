@@ -9,7 +9,7 @@ from zoo.runs import publishes, quiet
 import ddlib as dd
 import recipes
 from recipes.generate import Options, generate
-from recipes.generation.pipeline import TextOptions
+from recipes.generation.request import TextOptions
 from recipes.generation.samples import batched
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadOptions

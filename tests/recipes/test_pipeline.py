@@ -18,7 +18,8 @@ from recipes.engine.parallel import alone
 from recipes.evaluation.samples import draw_samples
 from recipes.generate import Options, generate
 from recipes.generation.calls import network_calls
-from recipes.generation.pipeline import Pipeline, TextOptions
+from recipes.generation.pipeline import Pipeline
+from recipes.generation.request import TextOptions
 from recipes.generation.sampling import Sampling
 from recipes.generation.steps import follow
 
