@@ -47,12 +47,13 @@ class FixedCapacity(Control):
     The tokens are those of the call without the control; on a CPU, other ones from the same
     distribution if the network has child logits, which are then drawn from child to child.
 
-    The distributions of values are not checked in a step; NaN is refused after the last one. The
+    Values are not checked in a step; logits that are not finite are refused after the last one. The
     uniforms take 8 bytes for each position, step and draw of a step, 2 or 3 in ``Ancestral``.
 
     Args:
-        capacity: number of positions at which a step draws states; None for the smallest multiple
-            of 64 that suffices. A sampler that ranks positions by the network's output has all.
+        capacity: number of positions at which a step draws states, rounded up to a multiple of 64;
+            None for the smallest that suffices. A sampler that ranks positions by the network's
+            output has all.
         graph: whether the steps are recorded, in this call, as a CUDA graph: the whole step of a
             sampler with ``Guarantees.own_times`` with a constant temperature, else the call of
             the network. On other devices a step computes the same without a graph.
@@ -93,14 +94,12 @@ class FixedCapacity(Control):
                 "descend in a step",
             )
             capacity = max(capacity, self.capacity)
-        network = whole_model(run)
-        here = network.at_most(min(-(-capacity // _UNIT) * _UNIT, size))
-        steps = FixedSteps(run.sampler, network, rehearsal)
-        if records:
-            steps = CapturedSteps(run.sampler, network, rehearsal)
-        elif self.graph:
-            here = here.captured()
-        return replace(run, sampler=steps, network=here), state, None
+        # other controls that evaluate the network do so at the positions that they select
+        network = whole_model(run).at_most(min(-(-capacity // _UNIT) * _UNIT, size))
+        if self.graph and not records:
+            network = network.captured()
+        steps = (CapturedSteps if records else FixedSteps)(run.sampler, network, rehearsal)
+        return replace(run, sampler=steps), state, None
 
     def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:
         whole_model(run).faults.check()
@@ -446,7 +445,7 @@ class FixedSteps(Sampler):
 
     Args:
         sampler: the sampler.
-        network: the denoiser, for ``finalize``.
+        network: the denoiser at a fixed number of positions.
         rehearsal: draws of all steps.
     """
 
@@ -461,10 +460,9 @@ class FixedSteps(Sampler):
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         uniforms = self._rehearsal.uniforms[k]
-        if not self._moves(k):
-            run = replace(run, network=whole_model(run).at_most(0))
+        network = self._network if self._moves(k) else self._network.at_most(0)
         with hide_values():
-            return self._step(run, state, k, uniforms)
+            return self._step(replace(run, network=network), state, k, uniforms)
 
     def _step(
         self, run: SamplingContext, state: State, k: int, uniforms: Sequence[Tensor]
@@ -477,8 +475,7 @@ class FixedSteps(Sampler):
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
         self._network.faults.check()
-        # outside of the steps, at the positions that are not final
-        return self.sampler.finalize(replace(run, network=self._network), state)
+        return self.sampler.finalize(run, state)
 
     def time_of(self, run: SamplingContext, state: State) -> Times:
         return self.sampler.time_of(run, state)

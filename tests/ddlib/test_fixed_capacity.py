@@ -59,6 +59,29 @@ def test_tokens_are_those_of_the_plain_call(name, sampler, graph):
     assert torch.equal(generate(process, sampler, FixedCapacity(graph=graph)), plain)
 
 
+@graph
+@pytest.mark.parametrize(
+    "sampler", [Ancestral(), Remask(0.5), FirstHitting(), LeftToRight()], ids=repr
+)
+@pytest.mark.parametrize("name", ["masked", "levels-xi"])
+def test_positions_that_do_not_fit_into_the_capacity_stay(name, sampler, graph):
+    """Of 600 positions a part is computed in each step."""
+    process = LEVELS[name]
+    draws = [
+        dd.sample(
+            process,
+            Halves(process),
+            (60, LENGTH),
+            sampler,
+            40,
+            controls=controls,
+            generator=seeded(),
+        )
+        for controls in ([], [FixedCapacity(graph=graph)])
+    ]
+    assert torch.equal(*draws)
+
+
 OPTIONS = {
     "prompt": {"prompt": torch.tensor([1, 4, 0])},
     "seeds": {"generator": [3, 1, 4]},
@@ -67,6 +90,7 @@ OPTIONS = {
     "greedy": {"temperature": 0.0},
     "annealed": {"temperature": lambda t: 0.5 + t},
     "ending": {"controls": [dd.controls.EndOfText(2, least=2)]},
+    "settled": {"controls": [dd.controls.Settled(1.5)], "steps": 12},
     "forbidden": {"controls": [dd.controls.Forbidden([1, 3])]},
     "repetition": {"controls": [dd.controls.RepetitionPenalty(2.0)]},
 }
